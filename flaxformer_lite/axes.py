@@ -1,0 +1,37 @@
+"""The dimension key: one letter per axis, the same letter everywhere.
+
+Arrays of rank two and more carry their axes as a suffix (`q_BTNH`), and einsum equations are written in these letters, so
+`Einsum('BTD,DNH->BTNH')` says what it does, what shape its weight has, and how that weight may be sharded.
+The letters follow `jax.nn.dot_product_attention`.
+"""
+
+from typing import NamedTuple
+
+
+class Axis(NamedTuple):
+    name: str  # the logical axis name that partitioning rules speak of
+    meaning: str
+
+
+AXES = {
+    "B": Axis("batch", "examples in a batch"),
+    "T": Axis("length", "target positions: the tokens that ask"),
+    "S": Axis("source", "source positions: the tokens that answer"),
+    "D": Axis("embed", "model width"),
+    "N": Axis("heads", "query heads"),
+    "K": Axis("kv_heads", "key and value heads; N is a multiple of K"),
+    "G": Axis("group", "query heads that share one key and value head, N / K"),
+    "H": Axis("head_dim", "width of one head"),
+    "F": Axis("mlp", "width of the feed-forward layer"),
+    "V": Axis("vocab", "tokens in the vocabulary"),
+    "E": Axis("factor", "width of a factorised embedding"),
+    "R": Axis("relative", "buckets of relative distance"),
+    "M": Axis("masked", "masked positions gathered from one example"),
+    "C": Axis("labels", "classes of a classification head"),
+    "Y": Axis("layers", "layers stacked by scan"),
+}
+
+
+def names(letters: str) -> tuple[str, ...]:
+    """Logical axis names of a shape suffix: `names('BTD') == ('batch', 'length', 'embed')`."""
+    return tuple(AXES[letter].name for letter in letters)
