@@ -27,7 +27,7 @@ def plugin(folder: str, default: str) -> Any:
 
 
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")
-BIAS_SLOTS = ("query", "key", "value", "out", "mlp")
+BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
 DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")
 
 
@@ -61,7 +61,7 @@ class ModelConfig:
     bias_at: tuple[str, ...] = ()
     activation: str = "gelu"
     mlp: str = "plain"  # or gated
-    wiring: str = "sequential"  # or parallel: attention and feed-forward read the same input (GPT-J)
+    wiring: str = "sequential"  # or parallel (GPT-NeoX), parallel_shared (GPT-J: one norm for both branches)
     qk_norm: str = "none"  # a norm on each head's queries and keys (Qwen3)
     position: Any = plugin("positions", "nope")
     attention: str = "auto"  # a file in flaxformer_lite/attentions, or auto
@@ -69,8 +69,8 @@ class ModelConfig:
     attention_softcap: float = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: float = 0.0
     windows: tuple[int, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
-    embed_scale: float = 1.0
-    logit_scale: float = 1.0
+    embed_power: float = 0.0  # token vectors are multiplied by d_model ** this: 0.5 in the original and Gemma
+    logit_power: float = 0.0  # the same for logits: -0.5 in T5, whose tied table has unit variance
     tie_embeddings: bool = True
     share_layers: bool = False  # one set of layer weights, used at every depth (ALBERT)
 
@@ -99,6 +99,14 @@ class ModelConfig:
     def scale(self) -> float:
         return self.head_width**-0.5 if self.attention_scale is None else self.attention_scale
 
+    @property
+    def embed_scale(self) -> float:
+        return self.d_model**self.embed_power
+
+    @property
+    def logit_scale(self) -> float:
+        return self.d_model**self.logit_power
+
     def __post_init__(self):
         _positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         _not_negative(self, "vocab_size", "num_kv_heads", "head_dim", "encoder_layers", "decoder_layers", "embed_dim",
@@ -124,13 +132,17 @@ class ModelConfig:
         _among(self, "qk_norm", ("none", "layer", "rms", "rms_offset"))
         _among(self, "activation", ("relu", "gelu", "gelu_tanh", "silu"))
         _among(self, "mlp", ("plain", "gated"))
-        _among(self, "wiring", ("sequential", "parallel"))
+        _among(self, "wiring", ("sequential", "parallel", "parallel_shared"))
         _among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))
         _among(self, "remat", ("none", "dots", "full"))
         _among(self, "dtype", ("float32", "bfloat16"))
         _among(self, "param_dtype", ("float32", "bfloat16"))
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
+        for layers in (self.encoder_layers, self.decoder_layers):
+            if self.scan and layers % max(len(self.windows), 1):
+                raise ConfigError(f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
+                                  f" {len(self.windows)}; set scan=False.")
         if not self.windows or min(self.windows) < 0:
             raise ConfigError(f"windows={self.windows}: at least one entry, none negative; (0,) sees everything.")
 
@@ -149,7 +161,7 @@ class TokenizerConfig:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     path: str = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
-    corpus: str = "stdlib_code"  # built in: stdlib_code (Python sources) or docstrings (English technical prose)
+    corpus: str = "stdlib_code"  # built in: stdlib_code (Python), docstrings (English), code_docstrings (pairs of both)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: int = 128  # T, tokens an example
     target_length: int = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
@@ -159,7 +171,7 @@ class DataConfig:
     def __post_init__(self):
         _positive(self, "length")
         _not_negative(self, "target_length")
-        _among(self, "corpus", ("stdlib_code", "docstrings"))
+        _among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
         if not 0 < self.eval_fraction < 1:
             raise ConfigError(f"data.eval_fraction={self.eval_fraction}: a fraction strictly between 0 and 1.")
 

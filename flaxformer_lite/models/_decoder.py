@@ -1,0 +1,74 @@
+"""The decoder-only skeleton: embeddings, a causal stack, the vocabulary."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions import masks
+from flaxformer_lite.models._encoder import check_head
+from flaxformer_lite.models._inputs import position_ids_of, visibility
+from flaxformer_lite.models._outputs import Features, Output
+from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.modules.stack import Stack
+
+HEADS = ("lm", "none")
+
+
+class DecoderModel(nn.Module):
+    """A causal language model.
+
+    Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (with a cache: [B, S], over its slots),
+    position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding), prefix_mask [B, T] (nonzero: seen by all, the
+    prefix of a prefix-LM), cache (modules/cache.py `init_cache`) and cache_index (the slot of the first token, int32).
+    """
+
+    cfg: ModelConfig
+
+    def setup(self):
+        check_head(self.cfg, HEADS)
+        self.token_embed = TokenEmbed(self.cfg)
+        self.embed = EmbedInputs(self.cfg)
+        self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)
+        if self.cfg.head == "lm":
+            self.lm_head = VocabHead(self.cfg)
+
+    def decode(
+        self,
+        input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        segment_ids=None,
+        prefix_mask=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
+        """The last hidden state [B, T, D], and the caches where some were passed in."""
+        positions_BT = position_ids_of(input_ids, position_ids, attention_mask, segment_ids, skip_padding=True)
+        structure = masks.causal()
+        if prefix_mask is not None:
+            structure = structure | masks.prefix(prefix_mask.astype(bool))
+        context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure))
+        if cache is not None:
+            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
+        x_BTD = self.embed(self.token_embed(input_ids), positions_BT, None)
+        return self.decoder(x_BTD, positions_BT, context, cache)
+
+    def project(self, x_BTD: jax.Array) -> jax.Array:
+        """Logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(x_BTD, self.token_embed.embedding).logits()
+
+    def features(self, input_ids, **inputs) -> Features:
+        """For pretraining: hidden states with the vocabulary's weights, no logits."""
+        x_BTD, _ = self.decode(input_ids, **inputs)
+        return Features(self.lm_head(x_BTD, self.token_embed.embedding))
+
+    def __call__(self, input_ids, **inputs) -> Output:
+        x_BTD, cache = self.decode(input_ids, **inputs)
+        output = Output(last_hidden_state=x_BTD, cache=cache)
+        if self.cfg.head == "none":
+            return output
+        return output.replace(logits=self.project(x_BTD))

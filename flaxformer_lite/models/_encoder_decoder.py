@@ -1,0 +1,111 @@
+"""The encoder-decoder skeleton: one token table, two stacks, cross-attention between them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions import masks
+from flaxformer_lite.models._encoder import check_head
+from flaxformer_lite.models._inputs import position_ids_of, visibility
+from flaxformer_lite.models._outputs import Features, Output
+from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.modules.stack import Stack
+
+HEADS = ("lm", "encoder")
+
+
+class EncoderDecoderModel(nn.Module):
+    """Conditional generation (`head='lm'`), or the encoder alone (`head='encoder'`).
+
+    Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
+    decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
+    decoder_position_ids [B, T], and for generation encoder_output [B, S, D], cache and cache_index.
+    """
+
+    cfg: ModelConfig
+
+    def setup(self):
+        cfg = self.cfg
+        check_head(cfg, HEADS)
+        self.token_embed = TokenEmbed(cfg)
+        self.encoder_embed = EmbedInputs(cfg)
+        self.encoder = Stack(cfg, cfg.encoder_layers)
+        if cfg.head == "lm":
+            self.decoder_embed = EmbedInputs(cfg)
+            self.decoder = Stack(cfg, cfg.decoder_layers, causal=True, cross=True)
+            self.lm_head = VocabHead(cfg)
+
+    def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
+        """The encoder's last hidden state, [B, S, D]."""
+        positions_BS = position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+        x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
+        return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))[0]
+
+    def decode(
+        self,
+        decoder_input_ids,
+        encoder_output,
+        *,
+        attention_mask=None,
+        segment_ids=None,
+        decoder_attention_mask=None,
+        decoder_position_ids=None,
+        decoder_segment_ids=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
+        """The decoder's last hidden state [B, T, D], and the caches where some were passed in.
+
+        encoder_output may be None when the caches already hold the encoder's keys and values.
+        """
+        positions_BT = position_ids_of(
+            decoder_input_ids, decoder_position_ids, decoder_attention_mask, decoder_segment_ids, skip_padding=True
+        )
+        context = Context(
+            mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
+            cross_mask=visibility(attention_mask, decoder_segment_ids, segment_ids),
+            encoder_output_BSD=encoder_output,
+        )
+        if cache is not None:
+            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
+        x_BTD = self.decoder_embed(self.token_embed(decoder_input_ids), positions_BT, None)
+        return self.decoder(x_BTD, positions_BT, context, cache)
+
+    def _both(
+        self,
+        input_ids,
+        decoder_input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        segment_ids=None,
+        encoder_output=None,
+        **decoder_inputs,
+    ):
+        if encoder_output is None:
+            encoder_output = self.encode(
+                input_ids, attention_mask=attention_mask, position_ids=position_ids, segment_ids=segment_ids
+            )
+        x_BTD, cache = self.decode(
+            decoder_input_ids, encoder_output, attention_mask=attention_mask, segment_ids=segment_ids, **decoder_inputs
+        )
+        return x_BTD, cache, encoder_output
+
+    def project(self, x_BTD: jax.Array) -> jax.Array:
+        """Logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(x_BTD, self.token_embed.embedding).logits()
+
+    def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
+        """For pretraining: decoder hidden states with the vocabulary's weights, no logits."""
+        x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
+        return Features(self.lm_head(x_BTD, self.token_embed.embedding))
+
+    def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
+        if self.cfg.head == "encoder":
+            return Output(last_hidden_state=self.encode(input_ids, **inputs))
+        x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
+        logits = self.project(x_BTD)
+        return Output(last_hidden_state=x_BTD, logits=logits, encoder_last_hidden_state=encoded_BSD, cache=cache)

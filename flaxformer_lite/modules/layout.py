@@ -1,0 +1,42 @@
+"""Layer weights side by side or stacked: the same numbers, converted without loss."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+LAYER = re.compile(r"layer_(\d+)$")
+
+
+def stack_layers(params: Any, period: int = 1) -> Any:
+    """`layer_0 .. layer_n` to `layers/block_<i>` with a leading Y axis, wherever they stand in the tree.
+
+    Args:
+      params: nested dict of arrays.
+      period: length of the config's `windows`.
+    """
+    if not isinstance(params, dict):
+        return params
+    layers = {int(m[1]): value for key, value in params.items() if (m := LAYER.match(key))}
+    out = {key: stack_layers(value, period) for key, value in params.items() if not LAYER.match(key)}
+    if layers:
+        blocks = [[layers[i] for i in range(start, len(layers), period)] for start in range(period)]
+        out["layers"] = {
+            f"block_{i}": jax.tree.map(lambda *leaves: jnp.stack(leaves), *block) for i, block in enumerate(blocks)
+        }
+    return out
+
+
+def unstack_layers(params: Any) -> Any:
+    """The inverse of `stack_layers`."""
+    if not isinstance(params, dict):
+        return params
+    out = {key: unstack_layers(value) for key, value in params.items() if key != "layers"}
+    if "layers" in params:
+        period = len(params["layers"])
+        for name, block in params["layers"].items():
+            start = int(name.removeprefix("block_"))
+            for row in range(jax.tree.leaves(block)[0].shape[0]):
+                out[f"layer_{row * period + start}"] = jax.tree.map(lambda x, row=row: x[row], block)
+    return out

@@ -1,0 +1,201 @@
+"""What every family owes its users, whatever its position encoding, attention and layout."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.modules.layout import stack_layers, unstack_layers
+from tests.models.tiny import FAMILIES, POSITIONS, T, built, close, ids, inputs_of, logits_of, segments_of, small, two_sided
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_jit_equals_eager_and_shapes(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    eager = logits_of(model, params, **inputs_of(cfg, ids()))
+    jitted = jax.jit(lambda p, x: logits_of(model, p, **x))(params, inputs_of(cfg, ids()))
+    assert eager.shape == (2, T, 37) and eager.dtype == jnp.float32
+    close(eager, jitted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("windows", [(0,), (3, 0)])
+def test_scan_equals_loop_in_value_and_gradient(family, windows):
+    loop = small(family, windows=windows)
+    scan = dataclasses.replace(loop, scan=True, remat="full")
+    model, params = built(loop)
+    stacked = stack_layers(params, len(windows))
+    other = type(model)(scan)
+    assert jax.tree.map(jnp.shape, stacked) == jax.tree.map(
+        jnp.shape, other.init(jax.random.key(0), **inputs_of(loop, ids()))["params"]
+    )
+
+    def loss(model, params):
+        return jnp.sum(jnp.square(logits_of(model, params, **inputs_of(loop, ids()))))
+
+    a, grad_a = jax.jit(jax.value_and_grad(lambda p: loss(model, p)))(params)
+    b, grad_b = jax.jit(jax.value_and_grad(lambda p: loss(other, p)))(stacked)
+    close(a, b)
+    jax.tree.map(lambda x, y: close(x, y, 1e-3), grad_a, unstack_layers(grad_b))
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_remat_changes_nothing_but_memory(remat):
+    cfg = small("gpt2")
+    model, params = built(cfg)
+    other = type(model)(dataclasses.replace(cfg, remat=remat))
+    grad = [jax.grad(lambda p, m=m: jnp.sum(logits_of(m, p, input_ids=ids()) ** 2))(params) for m in (model, other)]
+    jax.tree.map(lambda x, y: close(x, y, 1e-4), *grad)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_packed_documents_never_meet(family, position):
+    """Changing document B leaves A's logits, and the gradient of A's loss, bit for bit as they were."""
+    cfg = small(family, position=registry.resolve_class("positions", position)())
+    model, params = built(cfg)
+    segments = jnp.asarray([[1] * 4 + [2] * 4 + [0] * 2] * 2, jnp.int32)
+    x = ids()
+    y = x.at[:, 4:].set(ids(seed=1)[:, 4:])
+
+    def loss(params, x):
+        inputs = inputs_of(cfg, x)
+        if two_sided(cfg):
+            inputs["decoder_input_ids"] = x
+        logits = logits_of(model, params, **inputs, **segments_of(cfg, segments))[:, :4]
+        return jnp.sum(jnp.sin(logits)), logits
+
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    ((_, a), grad_a), ((_, b), grad_b) = run(params, x), run(params, y)
+    np.testing.assert_array_equal(a, b)
+    # The token table's rows of B's own tokens get exactly zero either way.
+    jax.tree.map(np.testing.assert_array_equal, grad_a, grad_b)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_packed_equals_alone(family, position):
+    cfg = small(family, position=registry.resolve_class("positions", position)())
+    model, params = built(cfg)
+    a, b = ids(0, 1, 4), ids(1, 1, 6)
+    packed = jnp.concatenate([a, b], axis=1)
+    segments = jnp.asarray([[1] * 4 + [2] * 6], jnp.int32)
+
+    def run(x, segments):
+        pair = {"input_ids": x} | ({"decoder_input_ids": x} if two_sided(cfg) else {})
+        return logits_of(model, params, **pair, **segments_of(cfg, segments))
+
+    together = run(packed, segments)
+    close(together[:, :4], run(a, jnp.ones_like(a)))
+    close(together[:, 4:], run(b, jnp.ones_like(b)))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "transformer"])
+def test_the_future_never_reaches_the_past(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    inputs = inputs_of(cfg, ids())
+    last = "decoder_input_ids" if two_sided(cfg) else "input_ids"
+    changed = inputs | {last: inputs[last].at[:, 6:].set(ids(seed=2)[:, 6:])}
+    a, b = (np.asarray(logits_of(model, params, **x)) for x in (inputs, changed))
+    np.testing.assert_array_equal(a[:, :6], b[:, :6])
+    assert not np.array_equal(a[:, 6:], b[:, 6:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_never_matters(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    mask = jnp.asarray([[1] * 7 + [0] * 3] * 2, jnp.int32)
+    x = ids()
+    y = x.at[:, 7:].set(0)
+    target = ids(seed=3)
+
+    def run(x):
+        pair = {"input_ids": x} | ({"decoder_input_ids": target} if two_sided(cfg) else {})
+        return np.asarray(logits_of(model, params, **pair, attention_mask=mask))
+
+    kept = slice(None) if two_sided(cfg) else slice(0, 7)
+    np.testing.assert_array_equal(run(x)[:, kept], run(y)[:, kept])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_blockwise_equals_dense(family, position):
+    cfg = small(family, position=registry.resolve_class("positions", position)(), attention="dense")
+    model, params = built(cfg)
+    other = type(model)(dataclasses.replace(cfg, attention="blockwise"))
+    a, b = (logits_of(m, params, **inputs_of(cfg, ids())) for m in (model, other))
+    close(a, b, 1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_is_on_when_its_key_is_passed(family):
+    cfg = small(family, dropout=0.3)
+    model, params = built(cfg)
+    inputs = inputs_of(cfg, ids())
+
+    def run(seed):
+        rngs = {"dropout": jax.random.key(seed)} if seed else {}
+        return np.asarray(model.apply({"params": params}, **inputs, rngs=rngs).logits)
+
+    np.testing.assert_array_equal(run(0), run(0))
+    np.testing.assert_array_equal(run(1), run(1))
+    assert not np.allclose(run(0), run(1)) and not np.allclose(run(1), run(2))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_compute_is_near_float32(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    half = type(model)(dataclasses.replace(cfg, dtype="bfloat16"))
+    a, b = (logits_of(m, params, **inputs_of(cfg, ids())) for m in (model, half))
+    error = jnp.linalg.norm(a - b.astype(jnp.float32)) / jnp.linalg.norm(a)
+    assert error < 3e-2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_grouped_heads(family):
+    cfg = small(family, num_kv_heads=2)
+    model, params = built(cfg)
+    wide = type(model)(dataclasses.replace(cfg, num_kv_heads=4))
+
+    def repeat(path, x):
+        names = [key.key for key in path]
+        return jnp.repeat(x, 2, axis=-2) if names[-2] in ("key", "value") else x
+
+    repeated = jax.tree_util.tree_map_with_path(repeat, params)
+    close(*(logits_of(m, p, **inputs_of(cfg, ids())) for m, p in ((model, params), (wide, repeated))))
+
+
+def test_prefix_sees_itself_both_ways():
+    cfg = small("gpt2")
+    model, params = built(cfg)
+    prefix = jnp.asarray([[1] * 4 + [0] * 6] * 2, jnp.int32)
+    x = ids()
+    changed = x.at[:, 3].set((x[:, 3] % 36) + 1)
+    a, b = (np.asarray(logits_of(model, params, input_ids=i, prefix_mask=prefix)) for i in (x, changed))
+    assert not np.array_equal(a[:, 0], b[:, 0]), "the first token of the prefix sees its last"
+    changed = x.at[:, 8].set((x[:, 8] % 36) + 1)
+    b = np.asarray(logits_of(model, params, input_ids=changed, prefix_mask=prefix))
+    np.testing.assert_array_equal(a[:, :8], b[:, :8])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_hold_what_the_logits_are_made_of(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    features = model.apply({"params": params}, **inputs_of(cfg, ids()), method="features")
+    close(features.projection.logits(), logits_of(model, params, **inputs_of(cfg, ids())))
+
+
+def test_masked_positions_are_the_rows_of_all_positions():
+    cfg = small("bert")
+    model, params = built(cfg)
+    at = jnp.asarray([[1, 5], [0, 9]], jnp.int32)
+    some = logits_of(model, params, input_ids=ids(), masked_positions=at)
+    close(some, jnp.take_along_axis(logits_of(model, params, input_ids=ids()), at[:, :, None], axis=1))
