@@ -1,46 +1,55 @@
 """Losses as sums and weights, so that microbatches, devices and processes add up to exactly the loss of the whole batch."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-Array = jax.Array
+from flaxformer_lite.functions.losses import cross_entropy
 
 
 class LossSums(NamedTuple):
-    """What an objective makes of a batch or a part of one; parts add leaf by leaf (`jax.tree.map(jnp.add, a, b)`).
+    """What an objective makes of a batch or of a part of one; parts add leaf by leaf.
 
-    A term is named after the array of weights it is weighted by, which is a float32 array in `targets`: `weights` for
-    tokens, `next_sentence_weight` for pairs. The loss of a batch is the sum over the terms of loss / weight, each term
-    over its own weight in the *global* batch:
-
-        totals = weight_sums(batch["targets"])                    # the whole batch, before it is cut into microbatches
-        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)   # of one part: losses, gradients add up
+    The loss is loss_sum / weight_sum, divided once, after all parts have been added.
     """
 
-    loss: dict[str, Array]  # term -> sum of weighted losses, float32 scalars, nats
-    weight: dict[str, Array]  # term -> sum of weights
-    metrics: dict[str, tuple[Array, Array]]  # name -> (sum, weight); the metric is sum / weight
-
-    def mean(self, totals: dict[str, Array] | None = None) -> Array:
-        """The loss to descend: sum over terms of loss / weight.
-
-        Args:
-          totals: weights of the global batch, from `weight_sums`; None: these sums are the whole batch.
-
-        Returns:
-          float32 scalar; 0 for a term whose weight is 0 (a batch of padding).
-        """
-        totals = self.weight if totals is None else totals
-        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
+    loss_sum: jax.Array  # float32 scalar, nats
+    weight_sum: jax.Array  # float32 scalar, targets that count
+    metrics: dict[str, tuple[jax.Array, jax.Array]]  # name -> (sum, weight); the metric is sum / weight
 
 
-def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
-    """The weight of each term: every floating array among the targets is a weight, and nothing else is."""
-    return {key: jnp.sum(x, dtype=jnp.float32) for key, x in targets.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+def token_loss(objective: Any, features: Any, targets: dict[str, jax.Array], chunks: int) -> LossSums:
+    """Cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
+
+    Args:
+      objective: holds the two options.
+      features: has `.projection`, of x [B, T, D].
+      targets: labels [B, T] int32 and weights [B, T] float32.
+      chunks: pieces whose logits exist at once.
+
+    Returns:
+      Sums; metrics are `nll`, the bare negative log-likelihood in nats (for perplexity), and `accuracy`.
+    """
+    entropy = cross_entropy(
+        features.projection,
+        targets["labels"],
+        targets["weights"],
+        z_loss=objective.z_loss,
+        label_smoothing=objective.label_smoothing,
+        chunks=chunks,
+    )
+    weight = entropy.weight_sum
+    metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
+    return LossSums(entropy.loss_sum, weight, metrics)
 
 
-def ratio(total: Array, weight: Array) -> Array:
-    """total / weight, and 0 where there was no weight."""
-    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
+def check(objective: Any) -> None:
+    """The rules for options that all objectives share.
+
+    Raises:
+      ValueError: an option out of range.
+    """
+    if not 0 <= objective.label_smoothing < 1:
+        raise ValueError(f"label_smoothing={objective.label_smoothing}: a probability in [0, 1).")
+    if objective.z_loss < 0:
+        raise ValueError(f"z_loss={objective.z_loss}: must not be negative; 0 is none.")

@@ -1,0 +1,90 @@
+"""Real text that is on every machine this library runs on, so that no command needs a download.
+
+The texts are those of the installed versions: they differ from machine to machine, and so do losses on them. Their
+fingerprint is stored with every run.
+"""
+
+import ast
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("numpy", "scipy", "jax", "flax", "optax")  # scipy and numpy come with jax
+SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+SHORTEST_DOCSTRING = 80  # characters
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def stdlib_code() -> Iterator[dict[str, str]]:
+    """Each module of the standard library, without its tests: about 11 MB of Python (PSF-2.0)."""
+    for source in _sources(Path(sysconfig.get_paths()["stdlib"])):
+        yield {"text": source}
+
+
+def docstrings() -> Iterator[dict[str, str]]:
+    """Each docstring of the required packages, and the topics of `help()`: about 10 MB of English (BSD, Apache-2.0, PSF)."""
+    from pydoc_data import topics
+
+    for text in topics.topics.values():
+        yield {"text": text}
+    for tree, _ in _trees():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, *DEFINITIONS)):
+                text = ast.get_docstring(node) or ""
+                if len(text) > SHORTEST_DOCSTRING:
+                    yield {"text": text}
+
+
+def code_docstrings() -> Iterator[dict[str, str]]:
+    """Each documented function of the required packages as a pair: its code without the docstring, and the docstring."""
+    for tree, source in _trees():
+        lines = source.splitlines(keepends=True)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and len(node.body) > 1:
+                text = ast.get_docstring(node)
+                if text and len(text) > SHORTEST_DOCSTRING:
+                    told = node.body[0]
+                    code = lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
+                    yield {"source": "".join(code), "target": text}
+
+
+def write(name: str, path: Path) -> None:
+    """Extracts the corpus `name` into a jsonl file, each text once."""
+    seen = set()
+    with path.open("w", encoding="utf-8") as file:
+        for record in globals()[name]():
+            line = json.dumps(record)
+            if line not in seen:
+                seen.add(line)
+                file.write(line + "\n")
+    if not seen:
+        raise ValueError(f"data.corpus={name!r}: no sources are installed here; name your own text with data.path.")
+
+
+def version(name: str) -> str:
+    """What the text of the corpus `name` depends on."""
+    packages = () if name == "stdlib_code" else PACKAGES
+    return " ".join([sys.version, *(f"{p}={importlib.metadata.version(p)}" for p in packages)])
+
+
+def _trees() -> Iterator[tuple[ast.Module, str]]:
+    for package in PACKAGES:
+        for source in _sources(Path(importlib.util.find_spec(package).origin).parent):
+            with contextlib.suppress(SyntaxError, ValueError):
+                tree = ast.parse(source)
+                yield tree, source
+
+
+def _sources(root: Path) -> Iterator[str]:
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if name not in SKIPPED)
+        for name in sorted(names):
+            if name.endswith(".py"):
+                with contextlib.suppress(UnicodeDecodeError, OSError):
+                    yield Path(folder, name).read_text("utf-8")

@@ -1,0 +1,233 @@
+"""Text tokenized once into memory-mapped files, and the rows that examples are made of."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
+from flaxformer_lite.data import cache, progress, tokenizer
+from flaxformer_lite.data.split import SPLITS, Split, split_of
+from flaxformer_lite.data.text import Source, open_source
+from flaxformer_lite.data.tokenizer import Tokenizer
+
+FORMAT = "1"  # raise it when the files below, the split or a tokenizer's training change
+PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so pieces tokenize as the whole does
+BATCH = 1 << 22  # characters encoded in parallel
+TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The documents of one split, one after another.
+
+    Attributes:
+      ids: [tokens] uint16 or uint32, memory-mapped; each document ends with the end-of-text id.
+      offsets: [documents + 1] int64, where each document starts, and the end.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenized text.
+
+    Attributes:
+      where: what errors name.
+      tokenizer: that made it.
+      tokens: split -> Tokens.
+      fingerprint: of text, split and tokenizer.
+    """
+
+    where: str
+    tokenizer: Tokenizer
+    tokens: dict[str, Tokens]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Records:
+    """What an objective makes examples from: rows of pieces of documents, by number.
+
+    Attributes:
+      tokenizer: knows the special ids.
+      length, target_length: T of the encoder or decoder-only model, and of an encoder-decoder's decoder.
+      ids: the tokens of a split.
+      start, length_of, document: [pieces], where each piece lies, its tokens, and its document.
+      first: [rows + 1], row r holds the pieces first[r] .. first[r + 1] - 1.
+    """
+
+    tokenizer: Tokenizer
+    length: int
+    target_length: int
+    ids: np.ndarray
+    start: np.ndarray
+    length_of: np.ndarray
+    document: np.ndarray
+    first: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def row(self, index: int) -> list[np.ndarray]:
+        """The pieces of a row, each int32."""
+        return [self.piece(p) for p in range(int(self.first[index]), int(self.first[index + 1]))]
+
+    def piece(self, number: int) -> np.ndarray:
+        start = int(self.start[number])
+        return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
+
+    def other_piece(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        """A random piece of another document than row `index` begins with; of any, where there is only one."""
+        own = int(self.first[index])
+        for _ in range(16):
+            number = int(rng.integers(len(self.start)))
+            if self.document[number] != self.document[own]:
+                return self.piece(number)
+        return self.piece((own + len(self.start) // 2) % len(self.start))
+
+
+def open_corpus(cfg: DataConfig, fields: tuple[str, ...]) -> Corpus:
+    """Reads, splits and tokenizes the text a config names, or finds that done in the cache.
+
+    Args:
+      cfg: of the experiment.
+      fields: what the objective reads of a document.
+
+    Raises:
+      ConfigError: whatever is wrong with the text, the tokenizer or the cache.
+    """
+    source = open_source(cfg, fields)
+    text = _hash(FORMAT, source.fingerprint, fields, cfg.eval_fraction)
+    chosen = _tokenizer(cfg, source, text)
+    key = _hash(text, chosen.fingerprint)
+    folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, cfg.eval_fraction, chosen, at))
+    dtype = _dtype(chosen)
+    tokens = {s: Tokens(np.memmap(folder / f"{s}.bin", dtype, "r"), np.load(folder / f"{s}.npy")) for s in SPLITS}
+    return Corpus(source.where, chosen, tokens, key)
+
+
+def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) -> Records:
+    """Packs a split as the objective wants it, or finds that done in the cache.
+
+    Raises:
+      ConfigError: the split does not fill a row.
+    """
+    length, target_length = objective.lengths(cfg.length, cfg.target_length)
+    key = _hash(corpus.fingerprint, plugin_name(objective), to_config_dict(objective).to_json(), length, target_length)
+    tokens = corpus.tokens[split]
+
+    def write(folder: Path) -> None:
+        packing = objective.pack(tokens.offsets, length, target_length, corpus.tokenizer)
+        for name, array in packing._asdict().items():
+            np.save(folder / f"{name}.npy", array)
+
+    if split == "train" and len(tokens.ids) < length:
+        raise ConfigError(f"{corpus.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length={length};"
+                          f" give more text or lower data.length.")
+    folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
+    start, length_of, document, first = (
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("start", "length", "document", "first")
+    )
+    if len(first) < 2:
+        raise ConfigError(f"{corpus.where}: no document of the {split} split is long enough for {plugin_name(objective)}.")
+    return Records(corpus.tokenizer, length, target_length, tokens.ids, start, length_of, document, first)
+
+
+def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
+    if cfg.tokenizer.path:
+        return tokenizer.load(cfg.tokenizer.path)
+    if cfg.tokenizer.name == "bytes":
+        return tokenizer.Bytes()
+
+    def write(folder: Path) -> None:
+        split = split_of(source.documents(), cfg.eval_fraction, source.where)
+        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", source.size) as advance:
+            tokenizer.train(cfg.tokenizer, _training_text(source, split, advance)).save(folder)
+
+    name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size)}"
+    return tokenizer.load(cache.folder(cfg.cache, name, write))
+
+
+def _training_text(source: Source, split: Split, advance) -> Iterator[str]:
+    """Every n-th piece of the training split, n such that the whole stays within TOKENIZER_TEXT."""
+    every, number = max(1, math.ceil(source.size / TOKENIZER_TEXT)), 0
+    for name, document in split.deal(source.documents()):
+        advance(sum(map(len, document)))
+        if name == "train":
+            for piece in (piece for text in document for piece in _pieces(text)):
+                if number % every == 0:
+                    yield piece
+                number += 1
+
+
+def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) -> None:
+    """Writes train.bin and eval.bin (ids), train.npy and eval.npy (offsets)."""
+    split = split_of(source.documents(), fraction, source.where)
+    lengths: dict[str, list[int]] = {name: [] for name in SPLITS}
+    with progress.reading("tokenizing", source.size) as advance:
+        files = {name: (folder / f"{name}.bin").open("wb") for name in SPLITS}
+        try:
+            for batch in _batches(split.deal(source.documents())):
+                pieces = [(name, piece, last) for name, text in batch for piece, last in _marked(_pieces(text))]
+                encoded = chosen.encode_batch([piece for _, piece, _ in pieces])
+                open_length = 0
+                for (name, _, last), ids in zip(pieces, encoded, strict=True):
+                    ids = [*ids, chosen.eos_id] if last else ids
+                    np.asarray(ids, _dtype(chosen)).tofile(files[name])
+                    open_length += len(ids)
+                    if last:
+                        lengths[name].append(open_length)
+                        open_length = 0
+                advance(sum(len(piece) for _, piece, _ in pieces))
+        finally:
+            for file in files.values():
+                file.close()
+    for name in SPLITS:
+        if not lengths[name]:
+            raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
+        np.save(folder / f"{name}.npy", np.concatenate([[0], np.cumsum(lengths[name], dtype=np.int64)]))
+
+
+def _batches(dealt) -> Iterator[list[tuple[str, str]]]:
+    batch, size = [], 0
+    for name, document in dealt:
+        for text in document:
+            batch.append((name, text))
+            size += len(text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _pieces(text: str) -> list[str]:
+    """A text in parts of at most PIECE characters, cut after a line where there is one."""
+    parts, at = [], 0
+    while at < len(text):
+        end = at + PIECE
+        if end < len(text):
+            end = text.rfind("\n", at, end) + 1 or end
+        parts.append(text[at:end])
+        at = end
+    return parts
+
+
+def _marked(pieces: list[str]) -> Iterator[tuple[str, bool]]:
+    return ((piece, number == len(pieces)) for number, piece in enumerate(pieces, start=1))
+
+
+def _dtype(chosen: Tokenizer) -> type:
+    return np.uint16 if chosen.vocab_size <= 1 << 16 else np.uint32
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,170 @@
+"""Batches as a pure function of (seed, step): nothing else is state, so resuming needs one number."""
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
+from flaxformer_lite.data.corpus import Records, open_corpus, open_records
+from flaxformer_lite.data.split import SPLITS
+from flaxformer_lite.data.tokenizer import Tokenizer
+
+Batch = dict[str, dict[str, np.ndarray]]
+COUNTED = 1 << 22  # labels counted for the unigram baseline, at most
+THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples of one split.
+
+    Attributes:
+      split: "train", endless and shuffled anew each epoch, or "eval", once through.
+      objective: makes examples from records.
+      splits: split -> Records.
+      fingerprint: of text, tokenizer, objective and lengths.
+    """
+
+    split: str
+    objective: Any
+    splits: dict[str, Records]
+    fingerprint: str
+
+    @property
+    def records(self) -> Records:
+        return self.splits[self.split]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.records.tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.records)
+
+    def batches(
+        self, *, batch_size: int, seed: int = 0, start_step: int = 0, process_index: int = 0, process_count: int = 1
+    ) -> Iterator[Batch]:
+        """Batches of numpy arrays, from `start_step` on; each process gets its own rows of the same global batches.
+
+        Example p of the endless stream is a function of (seed, p), and global batch k holds the examples k * batch_size ..
+        (k + 1) * batch_size - 1 whatever the number of processes. The held-out split does not depend on the seed; its last
+        batch is filled up with examples of weight 0.
+
+        Args:
+          batch_size: global, over all processes.
+          seed: of shuffling, masking and noise.
+          start_step: batches to leave out at the beginning, at no cost.
+          process_index, process_count: which rows.
+
+        Yields:
+          {"inputs": {...}, "targets": {...}}, arrays of [batch_size / process_count, ...].
+
+        Raises:
+          ConfigError: the processes do not divide the batch.
+        """
+        if batch_size % process_count:
+            raise ConfigError(f"train.batch_size={batch_size}: must be a multiple of the {process_count} processes.")
+        if self.split == "train":
+            rows = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
+            examples = rows.map_with_index(lambda position, row: self.example(int(row), seed, int(position)))
+        else:
+            whole = -(-self.num_examples // batch_size) * batch_size
+            examples = grain.MapDataset.range(whole).map(lambda position: self._held_out(int(position)))
+        own = examples[process_index::process_count].batch(batch_size // process_count, drop_remainder=True)
+        return iter(own[start_step:].to_iter_dataset(THREADS))
+
+    def example(self, row: int, seed: int, position: int) -> Batch:
+        """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""
+        return self.objective.make_example(self.records, row, np.random.default_rng([seed, position]))
+
+    def example_inputs(self, batch_size: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and types of a batch's inputs, for `model.init`."""
+        inputs = self.example(0, 0, 0)["inputs"]
+        return {key: jax.ShapeDtypeStruct((batch_size, *x.shape), x.dtype) for key, x in inputs.items()}
+
+    def unigram_loss(self) -> float:
+        """What a model would lose that knows only how frequent each token is, in nats per held-out target.
+
+        Frequencies are those of the training labels, plus one for every id of the vocabulary.
+        """
+        counts = self._label_counts["train"] + 1
+        held_out = self._label_counts["eval"]
+        return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
+
+    @functools.cached_property
+    def bytes_per_target_token(self) -> float:
+        """UTF-8 bytes of text that a held-out target stands for, on average; special tokens stand for none.
+
+        Bits per byte = nats per target / ln 2 / this.
+        """
+        held_out = self._label_counts["eval"]
+        sizes = np.asarray([len(piece) for piece in self.tokenizer.pieces()])
+        return float((held_out * sizes).sum() / held_out.sum())
+
+    @functools.cached_property
+    def _label_counts(self) -> dict[str, np.ndarray]:
+        """split -> weight of each id among the labels, [V] float64, of up to COUNTED labels."""
+        counts = {}
+        for split in SPLITS:
+            data = Dataset(split, self.objective, self.splits, self.fingerprint)
+            count, seen = np.zeros(self.vocab_size), 0
+            for number, row in enumerate(_order(data.num_examples)):
+                targets = data.example(int(row), 0, number)["targets"]
+                count += np.bincount(targets["labels"], targets["weights"], self.vocab_size)
+                seen += targets["labels"].size
+                if seen >= COUNTED:
+                    break
+            counts[split] = count
+        return counts
+
+    def _held_out(self, position: int) -> Batch:
+        order = self._held_out_order
+        example = self.example(int(order[position % len(order)]), 0, position)
+        if position >= len(order):
+            example["targets"]["weights"] = np.zeros_like(example["targets"]["weights"])
+        return example
+
+    @functools.cached_property
+    def _held_out_order(self) -> np.ndarray:
+        return _order(self.num_examples)
+
+
+def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
+    """The examples an experiment trains on ("train") or is measured by ("eval").
+
+    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
+
+    Raises:
+      ConfigError: text, tokenizer, cache or lengths that cannot work; the message names the field and the way out.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: train or eval.")
+    objective = cfg.objective
+    corpus = open_corpus(cfg.data, objective.fields)
+    missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
+    if missing:
+        raise ConfigError(f"data.tokenizer: {plugin_name(objective)} needs {', '.join(missing)}, which this vocabulary does"
+                          f" not have; use a tokenizer trained here (data.tokenizer.path='').")
+    if 0 < cfg.model.vocab_size < corpus.tokenizer.vocab_size:
+        raise ConfigError(f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
+                          f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer.")
+    splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
+    shape = splits["train"].length, splits["train"].target_length
+    key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
+    return Dataset(split, objective, splits, key)
+
+
+def _order(count: int) -> np.ndarray:
+    """A fixed order of rows in which any beginning is a fair sample."""
+    return np.random.default_rng(0).permutation(count)

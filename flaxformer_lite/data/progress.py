@@ -1,0 +1,29 @@
+"""A bar on a terminal, one line elsewhere; both on stderr, so that stdout stays the program's own."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@contextlib.contextmanager
+def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how much of a text has been read.
+
+    Args:
+      what: "tokenizing".
+      total: bytes.
+
+    Yields:
+      Function to call with the number of bytes just read.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False)
+        yield lambda count: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

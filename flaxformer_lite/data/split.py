@@ -1,0 +1,77 @@
+"""Which text is held out: decided by the text itself, so that it is the same on every machine and in every run."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from flaxformer_lite.config import ConfigError
+
+SPLITS = ("train", "eval")
+Document = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Deals documents to the two splits.
+
+    With enough documents (at least 1 / fraction) those whose hash is small are held out, so that copies of a document are
+    on one side and adding documents moves none. With fewer - one big file - the tail of each document is held out, cut at
+    the end of a line: about `fraction` of its characters.
+    """
+
+    fraction: float
+    below: int | None  # a document whose hash is at most this is held out; None: tails are
+
+    def deal(self, documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
+        """Pairs of "train" or "eval" and a document."""
+        for document in documents:
+            if self.below is not None:
+                yield ("eval" if _hash(document) <= self.below else "train"), document
+                continue
+            head, tail = _cut(document[0], self.fraction)
+            if head:
+                yield "train", (head,)
+            if tail:
+                yield "eval", (tail,)
+
+
+def split_of(documents: Iterable[Document], fraction: float, where: str) -> Split:
+    """Looks at all documents once and decides how to split them.
+
+    Args:
+      documents: read once.
+      fraction: of the documents to hold out.
+      where: what errors name.
+
+    Raises:
+      ConfigError: no text, or too little to give each side some.
+    """
+    hashes, longest, texts = set(), 0, 0
+    for document in documents:
+        hashes.add(_hash(document))
+        longest = max(longest, len(document[0]))
+        texts = len(document)
+    if not hashes:
+        raise ConfigError(f"{where}: no text in it, only blanks.")
+    if texts == 1 and len(hashes) * fraction < 1:
+        if longest < 2 / fraction:
+            raise ConfigError(f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"
+                              f" data.eval_fraction.")
+        return Split(fraction, None)
+    if len(hashes) < 2:
+        raise ConfigError(f"{where}: one document only; at least two different ones are needed, one of them to hold out.")
+    ordered = sorted(hashes)
+    below = int(fraction * 2**64)
+    return Split(fraction, min(max(below, ordered[0]), ordered[-1] - 1))
+
+
+def _hash(document: Document) -> int:
+    return int.from_bytes(hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big")
+
+
+def _cut(text: str, fraction: float) -> tuple[str, str]:
+    at = max(1, round(len(text) * (1 - fraction)))
+    line = text.find("\n", at) + 1
+    if line and line - at <= (len(text) - at) // 2:
+        at = line
+    return text[:at], text[at:]

@@ -1,0 +1,158 @@
+"""Text sources: a built-in corpus, or a user's file or folder, as documents with a fingerprint.
+
+A `.jsonl` line is a document; any other file is one document. Both may be compressed (`.gz`).
+"""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.data import cache, corpora
+
+CORPUS_FORMAT = "1"  # raise it when an extraction in corpora.py changes
+Document = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Documents that can be read again and again.
+
+    Attributes:
+      where: what errors name: the field and its value.
+      files: in a fixed order.
+      fields: keys of a jsonl line; a document has one text for each.
+      fingerprint: sha256 of the content of the files.
+      size: bytes on disk.
+    """
+
+    where: str
+    files: tuple[Path, ...]
+    fields: tuple[str, ...]
+    fingerprint: str
+    size: int
+
+    def documents(self) -> Iterator[Document]:
+        """All documents but blank ones.
+
+        Raises:
+          ConfigError: a file that is no text, or a line of jsonl that is not what it should be, by file and line.
+        """
+        for path in self.files:
+            data = _content(path, self.where)
+            if is_jsonl(path):
+                yield from _lines(path, data, self.fields, self.where)
+            elif len(self.fields) > 1:
+                raise ConfigError(f"{self.where}: {path.name} is no jsonl; this objective needs lines of jsonl with"
+                                  f" {' and '.join(map(repr, self.fields))}.")
+            else:
+                text = _decoded(data, path, self.where)
+                if text and not text.isspace():
+                    yield (text,)
+
+
+def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
+    """The text a config names.
+
+    Args:
+      cfg: path, corpus and cache are used.
+      fields: what the objective reads of a document: ("text",), or ("source", "target").
+
+    Raises:
+      ConfigError: no such path, nothing in it, or a built-in corpus that does not have these fields.
+    """
+    if cfg.path:
+        where = f"data.path={cfg.path!r}"
+        files = _files(Path(cfg.path).expanduser(), where)
+    else:
+        where = f"data.corpus={cfg.corpus!r}"
+        files = (_built_in(cfg, fields, where),)
+    digest, size = hashlib.sha256(), 0
+    for path in files:
+        digest.update(f"{is_jsonl(path)} {path.stat().st_size}\n".encode())
+        with _reading(path, where), path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+    if not size:
+        raise ConfigError(f"{where}: empty; name a file or folder with text in it.")
+    return Source(where, files, fields, digest.hexdigest()[:16], size)
+
+
+def is_jsonl(path: Path) -> bool:
+    """Whether a file holds one JSON object a line, by its name."""
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
+    if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
+        fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
+        raise ConfigError(f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your own"
+                          f" jsonl as data.path.")
+    version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
+    name = f"text-{cfg.corpus}-{version}"
+    return cache.folder(cfg.cache, name, lambda at: corpora.write(cfg.corpus, at / "documents.jsonl")) / "documents.jsonl"
+
+
+def _files(root: Path, where: str) -> tuple[Path, ...]:
+    if root.is_file():
+        return (root,)
+    if not root.is_dir():
+        near = f" ({root.parent} is there)" if root.parent.is_dir() else f"; nor is {root.parent}"
+        raise ConfigError(f"{where}: no such file or folder{near}.")
+    hidden = [p for p in sorted(root.rglob("*")) if p.is_file()]
+    files = tuple(p for p in hidden if not any(part.startswith(".") for part in p.relative_to(root).parts))
+    if not files:
+        raise ConfigError(f"{where}: a folder without files; put text, jsonl or gz files in it.")
+    return files
+
+
+@contextlib.contextmanager
+def _reading(path: Path, where: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
+
+
+def _content(path: Path, where: str) -> bytes:
+    with _reading(path, where):
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+
+
+def _decoded(data: bytes, path: Path, where: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start}); convert"
+                          f" it, or leave it out.") from None
+    if "\0" in text:
+        raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {data.index(0)}), not text; leave it out.")
+    return text
+
+
+def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iterator[Document]:
+    for number, line in enumerate(_decoded(data, path, where).split("\n"), start=1):
+        if not line.strip():
+            continue
+        at = f"{where}: {path.name}:{number}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"{at}: no JSON ({error.msg} at column {error.colno}); each line must be one object.") from None
+        if not isinstance(record, dict):
+            raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
+        for field in fields:
+            if not isinstance(record.get(field), str):
+                has = f"its keys are {', '.join(map(repr, record)) or 'none'}" if field not in record else "it is no string"
+                raise ConfigError(f"{at}: no text under {field!r} ({has}); this objective reads"
+                                  f" {' and '.join(map(repr, fields))}.")
+        document = tuple(record[field] for field in fields)
+        if all(text and not text.isspace() for text in document):
+            yield document

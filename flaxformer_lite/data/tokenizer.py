@@ -1,0 +1,291 @@
+"""Tokenizers behind one small protocol: trained here on the run's own text, plain bytes, or a file the user names.
+
+Every tokenizer made here has the special tokens of all objectives, and T5's hundred sentinels at the end of its vocabulary,
+the first one last: sentinel k has the id vocab_size - 1 - k. Special tokens are never found in text: a file that contains
+"[MASK]" is encoded as those characters.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from flaxformer_lite.config import ConfigError, TokenizerConfig
+
+SENTINELS = 100
+SPECIALS = ("[PAD]", "[EOS]", "[BOS]", "[CLS]", "[SEP]", "[MASK]")
+BYTES = 256
+SMALLEST = {"byte_bpe": len(SPECIALS) + BYTES + SENTINELS, "sentencepiece": len(SPECIALS) + 1 + BYTES + SENTINELS + 64}
+# Names that published tokenizers give to special tokens, in the order in which they are looked for.
+KNOWN = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
+    "eos": ("[EOS]", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
+    "bos": ("[BOS]", "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[CLS]"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Attributes:
+      vocab_size: ids are 0 .. vocab_size - 1.
+      pad_id, eos_id: always there.
+      bos_id, cls_id, sep_id, mask_id: None where the vocabulary has no such token.
+      sentinel_ids: descending, () where there are none.
+      fingerprint: hash of the file that defines it.
+    """
+
+    file: str  # what `save` writes
+    vocab_size: int
+    pad_id: int
+    eos_id: int
+    bos_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+    sentinel_ids: tuple[int, ...]
+
+    def __init__(self, definition: bytes):
+        self.definition = definition
+        self.fingerprint = hashlib.sha256(self.file.encode() + definition).hexdigest()[:16]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without any special token."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        raise NotImplementedError
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens have none."""
+        raise NotImplementedError
+
+    def pieces(self) -> list[bytes]:
+        """The text that each id stands for, as UTF-8; empty for special tokens."""
+        raise NotImplementedError
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the file from which `load` makes this tokenizer again."""
+        Path(folder, self.file).write_bytes(self.definition)
+
+    def specials(self) -> set[int]:
+        """Ids that stand for no text."""
+        named = (self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id)
+        return {i for i in (*named, *self.sentinel_ids) if i is not None}
+
+
+class Bytes(Tokenizer):
+    """The 256 bytes of UTF-8, after the special tokens."""
+
+    file = "tokenizer.bytes"
+
+    def __init__(self, definition: bytes = b"UTF-8 bytes after the special tokens [PAD] [EOS] [BOS] [CLS] [SEP] [MASK]\n"):
+        super().__init__(definition)
+        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(len(SPECIALS))
+        self.vocab_size = len(SPECIALS) + BYTES + SENTINELS
+        self.sentinel_ids = tuple(self.vocab_size - 1 - k for k in range(SENTINELS))
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        shift = len(SPECIALS)
+        return [(np.frombuffer(text.encode(), np.uint8).astype(np.int32) + shift).tolist() for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        shift = len(SPECIALS)
+        return bytes(i - shift for i in ids if shift <= i < shift + BYTES).decode(errors="replace")
+
+    def pieces(self) -> list[bytes]:
+        return [b""] * len(SPECIALS) + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
+
+
+class HuggingFace(Tokenizer):
+    """A `tokenizer.json`: the byte-level BPE trained here, or a published one."""
+
+    file = "tokenizer.json"
+
+    def __init__(self, definition: bytes):
+        super().__init__(definition)
+        self._tokenizer = tokenizers.Tokenizer.from_str(definition.decode())
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        found = {role: self._first(names) for role, names in KNOWN.items()}
+        if found["eos"] is None:
+            raise ValueError(f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary")
+        self.eos_id, self.bos_id, self.cls_id = found["eos"], found["bos"], found["cls"]
+        self.sep_id, self.mask_id = found["sep"], found["mask"]
+        self.pad_id = self.eos_id if found["pad"] is None else found["pad"]
+        sentinels = (self._tokenizer.token_to_id(f"<extra_id_{k}>") for k in range(SENTINELS))
+        self.sentinel_ids = tuple(i for i in sentinels if i is not None)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [e.ids for e in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def pieces(self) -> list[bytes]:
+        tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
+        special = self.specials() | {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        kind = re.search(r"'?(ByteLevel|WordPiece)", str(self._tokenizer.decoder))
+        read = {"ByteLevel": _byte_level, "WordPiece": _word_piece}.get(kind and kind[1], _meta_space)
+        return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
+
+    def _first(self, names: tuple[str, ...]) -> int | None:
+        return next((i for i in map(self._tokenizer.token_to_id, names) if i is not None), None)
+
+
+class SentencePiece(Tokenizer):
+    """A sentencepiece model, trained here or published, with T5's sentinels after its own vocabulary."""
+
+    file = "tokenizer.model"
+
+    def __init__(self, definition: bytes):
+        super().__init__(definition)
+        self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
+        size = self._model.get_piece_size()
+        if self._model.eos_id() < 0:
+            raise ValueError("no end-of-text token; train the model with an eos_id")
+        self.vocab_size = size + SENTINELS
+        self.sentinel_ids = tuple(self.vocab_size - 1 - k for k in range(SENTINELS))
+        self.eos_id = self._model.eos_id()
+        self.pad_id = self._model.pad_id() if self._model.pad_id() >= 0 else self.eos_id
+        self.bos_id = self._model.bos_id() if self._model.bos_id() >= 0 else None
+        self.cls_id, self.sep_id, self.mask_id = (self._first(KNOWN[role]) for role in ("cls", "sep", "mask"))
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return self._model.encode(texts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        special = self.specials()
+        return self._model.decode([int(i) for i in ids if int(i) not in special])
+
+    def pieces(self) -> list[bytes]:
+        size, special = self._model.get_piece_size(), self.specials()
+        own = [b"" if i in special else _meta_space(self._model.id_to_piece(i)) for i in range(size)]
+        return own + [b""] * SENTINELS
+
+    def _first(self, names: tuple[str, ...]) -> int | None:
+        ids = (self._model.piece_to_id(name) for name in names)
+        return next((i for i in ids if i != self._model.unk_id()), None)
+
+
+def load(path: str | Path) -> Tokenizer:
+    """The tokenizer in a file (`tokenizer.json`, a sentencepiece `.model`), or in a folder that `save` wrote to.
+
+    Raises:
+      ConfigError: no such file, or nothing that can be read as one.
+    """
+    where, path = f"data.tokenizer.path={str(path)!r}", Path(path).expanduser()
+    if path.is_dir():
+        names = [kind.file for kind in (HuggingFace, SentencePiece, Bytes)]
+        path = next((path / name for name in names if (path / name).exists()), path / names[0])
+    kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
+    if path.suffix not in kinds:
+        raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
+    try:
+        return kinds[path.suffix](path.read_bytes())
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
+
+
+def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for bit.
+
+    Args:
+      cfg: name and vocab_size.
+      texts: read once; not held.
+
+    Raises:
+      ConfigError: vocab_size has no room for bytes and special tokens.
+    """
+    if cfg.name == "bytes":
+        return Bytes()
+    smallest = SMALLEST[cfg.name]
+    if cfg.vocab_size < smallest:
+        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the bytes, the"
+                          f" special tokens and {SENTINELS} sentinels; for less use data.tokenizer.name=bytes.")
+    return _train_byte_bpe(cfg, texts) if cfg.name == "byte_bpe" else _train_sentencepiece(cfg, texts)
+
+
+def _train_byte_bpe(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=cfg.vocab_size - SENTINELS,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(SENTINELS))])
+    return HuggingFace(tokenizer.to_str().encode())
+
+
+def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> SentencePiece:
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(texts),
+            model_writer=model,
+            vocab_size=cfg.vocab_size - SENTINELS,
+            hard_vocab_limit=False,  # a small text has fewer pieces
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            allow_whitespace_only_pieces=True,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=3,
+            pad_piece="[PAD]",
+            eos_piece="[EOS]",
+            bos_piece="[BOS]",
+            control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ConfigError(f"data.tokenizer.name='sentencepiece': cannot be trained on this text ({error}).") from error
+    return SentencePiece(model.getvalue())
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    """Lines, cut where the trainer would leave them out (it takes 4192 bytes)."""
+    for text in texts:
+        for line in text.splitlines():
+            yield from (line[i : i + 1000] for i in range(0, len(line), 1000))
+
+
+def _byte_level(token: str) -> bytes:
+    return bytes(BYTE_OF.get(c, 63) for c in token)
+
+
+def _word_piece(token: str) -> bytes:
+    return token[2:].encode() if token.startswith("##") else b" " + token.encode()
+
+
+def _meta_space(token: str) -> bytes:
+    if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", token):
+        return bytes([int(token[3:5], 16)])
+    return token.replace("\u2581", " ").encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the others follow from U+0100 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(BYTES) if b not in plain]
+    return {**{chr(b): b for b in plain}, **{chr(BYTES + k): b for k, b in enumerate(others)}}
+
+
+BYTE_OF = _byte_alphabet()

@@ -1,0 +1,45 @@
+"""Next-token prediction on packed rows (GPT).
+
+Reference: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.1.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.objectives import _sums
+from flaxformer_lite.objectives._packing import Packing, windows
+from flaxformer_lite.objectives._rows import next_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLm:
+    """maximize sum_t log P(x_t | x_<t), x_<t of the same document only.
+
+    The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one token:
+    no padding, and every token but the first of a document is once a label.
+    """
+
+    z_loss: float = 0.0  # times log(Z)^2, keeps the logits' scale from drifting (PaLM: 1e-4)
+    label_smoothing: float = 0.0
+
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        _sums.check(self)
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        return length, length
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        return windows(offsets, width=length + 1, stride=length)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """inputs: input_ids, segment_ids [T] int32. targets: labels [T] int32, weights [T] float32."""
+        inputs, targets = next_tokens(records.row(index), records.length, records.tokenizer.pad_id)
+        return {"inputs": inputs, "targets": targets}
+
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+        return _sums.token_loss(self, features, targets, chunks)
