@@ -16,8 +16,8 @@ MANIFEST = "complete.json"
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """The folder `root/name`, made by `write` if it is not there or not whole.
 
-    It is written under another name and renamed when complete, so that a killed process leaves nothing half-made and two
-    processes at once do no harm: the first to finish wins. Each file's size is kept and checked on every later use.
+    It is written under another name and renamed when complete, so that a killed process leaves nothing half-made and
+    two processes at once do no harm: the first to finish wins. Each file's size is checked on every later use.
 
     Args:
       root: data.cache; `~` is the home folder.
@@ -39,8 +39,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
         (temporary / MANIFEST).write_text(json.dumps(sizes))
         _publish(temporary, final)
     except OSError as error:
-        raise ConfigError(f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space or"
-                          f" name another folder, --config.data.cache=FOLDER.") from error
+        raise ConfigError(f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space"
+                          f" or name another folder, --config.data.cache=FOLDER.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final

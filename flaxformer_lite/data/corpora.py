@@ -28,7 +28,7 @@ def stdlib_code() -> Iterator[dict[str, str]]:
 
 
 def docstrings() -> Iterator[dict[str, str]]:
-    """Each docstring of the required packages, and the topics of `help()`: about 10 MB of English (BSD, Apache-2.0, PSF)."""
+    """The docstrings of the required packages and the topics of `help()`: about 10 MB of English (BSD, Apache-2.0, PSF)."""
     from pydoc_data import topics
 
     for text in topics.topics.values():
@@ -42,7 +42,7 @@ def docstrings() -> Iterator[dict[str, str]]:
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
-    """Each documented function of the required packages as a pair: its code without the docstring, and the docstring."""
+    """Each documented function of the required packages as a pair: its code without the docstring, the docstring."""
     for tree, source in _trees():
         lines = source.splitlines(keepends=True)
         for node in ast.walk(tree):

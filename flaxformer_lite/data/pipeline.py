@@ -57,8 +57,8 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Batches of numpy arrays, from `start_step` on; each process gets its own rows of the same global batches.
 
-        Example p of the endless stream is a function of (seed, p), and global batch k holds the examples k * batch_size ..
-        (k + 1) * batch_size - 1 whatever the number of processes. The held-out split does not depend on the seed; its last
+        Example p of the endless stream is a function of (seed, p), and global batch k holds the examples from
+        k * batch_size on, whatever the number of processes. The held-out split does not depend on the seed; its last
         batch is filled up with examples of weight 0.
 
         Args:
@@ -132,7 +132,9 @@ class Dataset:
         order = self._held_out_order
         example = self.example(int(order[position % len(order)]), 0, position)
         if position >= len(order):
-            example["targets"]["weights"] = np.zeros_like(example["targets"]["weights"])
+            targets = example["targets"]
+            weights = {key: np.zeros_like(x) for key, x in targets.items() if np.issubdtype(x.dtype, np.floating)}
+            return {**example, "targets": {**targets, **weights}}
         return example
 
     @functools.cached_property
@@ -154,8 +156,8 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     corpus = open_corpus(cfg.data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
-        raise ConfigError(f"data.tokenizer: {plugin_name(objective)} needs {', '.join(missing)}, which this vocabulary does"
-                          f" not have; use a tokenizer trained here (data.tokenizer.path='').")
+        raise ConfigError(f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
+                          f" {', '.join(missing)}, which this vocabulary lacks; leave the path empty to train one.")
     if 0 < cfg.model.vocab_size < corpus.tokenizer.vocab_size:
         raise ConfigError(f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
                           f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer.")

@@ -14,9 +14,9 @@ Document = tuple[str, ...]
 class Split:
     """Deals documents to the two splits.
 
-    With enough documents (at least 1 / fraction) those whose hash is small are held out, so that copies of a document are
-    on one side and adding documents moves none. With fewer - one big file - the tail of each document is held out, cut at
-    the end of a line: about `fraction` of its characters.
+    With enough documents (at least 1 / fraction) those whose hash is small are held out, so that copies of a document
+    are on one side and adding documents moves none. With fewer - one big file - the tail of each document is held out,
+    cut at the end of a line: about `fraction` of its characters.
     """
 
     fraction: float
@@ -59,7 +59,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str) -> Spli
                               f" data.eval_fraction.")
         return Split(fraction, None)
     if len(hashes) < 2:
-        raise ConfigError(f"{where}: one document only; at least two different ones are needed, one of them to hold out.")
+        raise ConfigError(f"{where}: all documents are the same; at least two are needed, one of them to hold out.")
     ordered = sorted(hashes)
     below = int(fraction * 2**64)
     return Split(fraction, min(max(below, ordered[0]), ordered[-1] - 1))

@@ -92,11 +92,12 @@ def is_jsonl(path: Path) -> bool:
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
-        raise ConfigError(f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your own"
-                          f" jsonl as data.path.")
+        raise ConfigError(f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your"
+                          f" own jsonl as data.path.")
     version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
     name = f"text-{cfg.corpus}-{version}"
-    return cache.folder(cfg.cache, name, lambda at: corpora.write(cfg.corpus, at / "documents.jsonl")) / "documents.jsonl"
+    folder = cache.folder(cfg.cache, name, lambda at: corpora.write(cfg.corpus, at / "documents.jsonl"))
+    return folder / "documents.jsonl"
 
 
 def _files(root: Path, where: str) -> tuple[Path, ...]:
@@ -130,8 +131,8 @@ def _decoded(data: bytes, path: Path, where: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start}); convert"
-                          f" it, or leave it out.") from None
+        raise ConfigError(f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start});"
+                          f" convert it, or leave it out.") from None
     if "\0" in text:
         raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {data.index(0)}), not text; leave it out.")
     return text
@@ -145,13 +146,13 @@ def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iter
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{at}: no JSON ({error.msg} at column {error.colno}); each line must be one object.") from None
+            raise ConfigError(f"{at}: no JSON ({error.msg}, column {error.colno}); a line must be one object.") from None
         if not isinstance(record, dict):
             raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
         for field in fields:
             if not isinstance(record.get(field), str):
-                has = f"its keys are {', '.join(map(repr, record)) or 'none'}" if field not in record else "it is no string"
-                raise ConfigError(f"{at}: no text under {field!r} ({has}); this objective reads"
+                found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
+                raise ConfigError(f"{at}: no text under {field!r} ({found}); this objective reads"
                                   f" {' and '.join(map(repr, fields))}.")
         document = tuple(record[field] for field in fields)
         if all(text and not text.isspace() for text in document):

@@ -1,8 +1,8 @@
 """Tokenizers behind one small protocol: trained here on the run's own text, plain bytes, or a file the user names.
 
-Every tokenizer made here has the special tokens of all objectives, and T5's hundred sentinels at the end of its vocabulary,
-the first one last: sentinel k has the id vocab_size - 1 - k. Special tokens are never found in text: a file that contains
-"[MASK]" is encoded as those characters.
+Every tokenizer made here has the special tokens of all objectives, and T5's hundred sentinels at the end of its
+vocabulary, the first one last: sentinel k has the id vocab_size - 1 - k. Special tokens are never found in text: a file
+that contains "[MASK]" is encoded as those characters.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class Bytes(Tokenizer):
 
     file = "tokenizer.bytes"
 
-    def __init__(self, definition: bytes = b"UTF-8 bytes after the special tokens [PAD] [EOS] [BOS] [CLS] [SEP] [MASK]\n"):
+    def __init__(self, definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode()):
         super().__init__(definition)
         self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(len(SPECIALS))
         self.vocab_size = len(SPECIALS) + BYTES + SENTINELS
@@ -212,8 +212,8 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         return Bytes()
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
-        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the bytes, the"
-                          f" special tokens and {SENTINELS} sentinels; for less use data.tokenizer.name=bytes.")
+        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the"
+                          f" bytes, the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes.")
     return _train_byte_bpe(cfg, texts) if cfg.name == "byte_bpe" else _train_sentencepiece(cfg, texts)
 
 

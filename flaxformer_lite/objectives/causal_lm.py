@@ -17,8 +17,8 @@ from flaxformer_lite.objectives._rows import next_tokens
 class CausalLm:
     """maximize sum_t log P(x_t | x_<t), x_<t of the same document only.
 
-    The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one token:
-    no padding, and every token but the first of a document is once a label.
+    The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one
+    token: no padding, and every token but the first of a document is once a label.
     """
 
     z_loss: float = 0.0  # times log(Z)^2, keeps the logits' scale from drifting (PaLM: 1e-4)
