@@ -26,6 +26,7 @@ AXES = {
     "V": Axis("vocab", "tokens in the vocabulary"),
     "E": Axis("factor", "width of a factorised embedding"),
     "R": Axis("relative", "buckets of relative distance"),
+    "P": Axis("pair", "pairs of dimensions that rotary positions turn, at most H / 2"),
     "M": Axis("masked", "masked positions gathered from one example"),
     "C": Axis("labels", "classes of a classification head"),
     "Y": Axis("layers", "layers stacked by scan"),

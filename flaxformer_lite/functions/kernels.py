@@ -1,0 +1,130 @@
+"""Kernel attention pooling: every output is a weighted mean of values, the weights given by a kernel of query and key.
+
+Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form; scaled dot-product attention
+is its case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to nothing, or whose kernel vanishes on every key, has
+weights zero and output zero, and sends back no gradient.
+
+    >>> q = jnp.zeros((1, 1, 1, 1)); k = jnp.array([0.0, 0.5, 9.0]).reshape(1, 3, 1, 1); v = k
+    >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])  # the mean of the values of the two near keys
+    0.25
+
+Reference: Nadaraya 1964, On estimating regression; Tsai et al. 2019, Transformer Dissection (arXiv:1908.11775).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+MASKED = -1e30  # a logit that is zero after softmax beside any real one, and finite, so that no gradient is NaN
+
+
+def gaussian(squared_distance: jax.Array) -> jax.Array:
+    """`exp(-u^2 / 2)`; float32 holds it to u = 13, beyond which a key counts for nothing."""
+    return jnp.exp(-0.5 * squared_distance)
+
+
+def boxcar(squared_distance: jax.Array) -> jax.Array:
+    """`1 if u <= 1 else 0`: the plain mean of the near values; no gradient reaches queries or keys."""
+    return (squared_distance <= 1).astype(squared_distance.dtype)
+
+
+def epanechnikov(squared_distance: jax.Array) -> jax.Array:
+    """`max(0, 1 - u^2)`, the kernel of least mean squared error (Epanechnikov 1969)."""
+    return jnp.maximum(1 - squared_distance, 0)
+
+
+def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
+    """`|q - k|^2` as float32 [B, N, T, S]; N must be a multiple of K."""
+    q_BTNH, k_BSKH = q_BTNH.astype(jnp.float32), k_BSKH.astype(jnp.float32)
+    q_BNT1 = jnp.einsum("BTNH,BTNH->BNT", q_BTNH, q_BTNH)[..., None]
+    k_BKS = jnp.einsum("BSKH,BSKH->BKS", k_BSKH, k_BSKH)
+    k_BN1S = jnp.repeat(k_BKS, q_BTNH.shape[2] // k_BSKH.shape[2], axis=1)[:, :, None, :]
+    return jnp.maximum(q_BNT1 + k_BN1S - 2 * dot_products(q_BTNH, k_BSKH), 0)
+
+
+def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
+    """`q . k` as float32 [B, N, T, S]; query head n meets key head n // (N / K), and no key is repeated in memory."""
+    B, T, N, H = q_BTNH.shape
+    S, K = k_BSKH.shape[1:3]
+    if N == K:
+        return jnp.einsum("BTNH,BSNH->BNTS", q_BTNH, k_BSKH, preferred_element_type=jnp.float32)
+    q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
+    dots_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32)
+    return dots_BKGTS.reshape(B, N, T, S)
+
+
+def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
+    """Weights `K(q, k_s) / sum_s K(q, k_s)` of any nonnegative kernel.
+
+    Args:
+      kernel_BNTS: float, nonnegative.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+
+    Returns:
+      Weights of the same shape and dtype: rows sum to one, or are all zero where the kernel is.
+    """
+    if visible_BTS is not None:
+        kernel_BNTS = jnp.where(visible_BTS[:, None], kernel_BNTS, 0)
+    total_BNT1 = kernel_BNTS.sum(axis=-1, keepdims=True)
+    return kernel_BNTS / jnp.where(total_BNT1 > 0, total_BNT1, 1)
+
+
+def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
+    """`normalize(exp(scores), visible)` without overflow: the weights of the exponential kernel.
+
+    Args:
+      scores_BNTS: float32, finite.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+    """
+    if visible_BTS is None:
+        return jax.nn.softmax(scores_BNTS, axis=-1)
+    visible_B1TS = visible_BTS[:, None]
+    weights_BNTS = jax.nn.softmax(jnp.where(visible_B1TS, scores_BNTS, MASKED), axis=-1)
+    return jnp.where(visible_B1TS, weights_BNTS, 0)  # matters only in a row that sees nothing, which would be uniform
+
+
+def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /) -> jax.Array:
+    """The weighted means `sum_s w_s v_s` [B, T, N, H], in the dtype of the values; query head n reads head n // (N / K)."""
+    B, N, T, S = weights_BNTS.shape
+    K, H = v_BSKH.shape[2:]
+    weights_BNTS = weights_BNTS.astype(v_BSKH.dtype)
+    if N == K:
+        return jnp.einsum("BNTS,BSNH->BTNH", weights_BNTS, v_BSKH)
+    weights_BKGTS = weights_BNTS.reshape(B, K, N // K, T, S)
+    return jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BSKH).reshape(B, T, N, H)
+
+
+def kernel_attention(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    kernel: Callable[[jax.Array], jax.Array] = gaussian,
+    bandwidth: float = 1.0,
+    visible_BTS: jax.Array | None = None,
+) -> jax.Array:
+    """Nadaraya-Watson pooling with a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
+
+    With keys of equal length the Gaussian of bandwidth `H ** 0.25` *is* scaled dot-product attention, since then
+    `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` differ by a factor that normalisation removes.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; N is a multiple of K.
+      v_BSKH: values.
+      kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or `epanechnikov`.
+      bandwidth: distance at which the kernel's argument is one.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+
+    Returns:
+      Array [B, T, N, H] in the dtype of the values; zero where no key counts.
+
+    Raises:
+      ValueError: a bandwidth that is not positive.
+    """
+    if bandwidth <= 0:
+        raise ValueError(f"bandwidth={bandwidth}: a distance, hence positive.")
+    weights_BNTS = normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
+    return pool(weights_BNTS, v_BSKH)

@@ -1,0 +1,206 @@
+"""Cross entropy with integer labels, from logits or fused with the projection to the vocabulary that makes them."""
+
+import dataclasses
+import functools
+import itertools
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.functions.sharding import shard_act
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Logits not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
+
+    Attributes:
+      x: features [..., D], in the dtype of the matmul.
+      kernel_VD: the vocabulary's vectors; tied embeddings go in as they are.
+      bias_V: or None.
+      scale: factor on the dot products (T5's D ** -0.5).
+      softcap: 0 is none.
+    """
+
+    x: jax.Array
+    kernel_VD: jax.Array
+    bias_V: jax.Array | None = None
+    scale: float = field(default=1.0, metadata={"static": True})
+    softcap: float = field(default=0.0, metadata={"static": True})
+
+    def logits(self) -> jax.Array:
+        """All logits, float32 [..., V]."""
+        return self.finish(_dot("...D,VD->...V", self.x, self.kernel_VD.astype(self.x.dtype)))
+
+    def finish(self, dots: jax.Array) -> jax.Array:
+        """Logits of the bare dot products `x W^T`."""
+        if dots.ndim == 3:
+            dots = shard_act(dots, "BTV")
+        logits = dots * self.scale
+        if self.bias_V is not None:
+            logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
+        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the global weight.
+
+    Attributes:
+      loss_sum: what is minimised: smoothed, with the z-loss. The one sum that has a gradient.
+      nll_sum: the plain negative log-likelihood in nats, for perplexity and bits per byte.
+      weight_sum: of the tokens that count.
+      correct_sum: weight of the tokens whose label has the highest logit.
+    """
+
+    loss_sum: jax.Array
+    nll_sum: jax.Array
+    weight_sum: jax.Array
+    correct_sum: jax.Array
+
+
+class _Options(NamedTuple):
+    z_loss: float
+    label_smoothing: float
+    chunks: int
+
+
+def cross_entropy(
+    projection: Projection | jax.Array,
+    labels: jax.Array,
+    weights: jax.Array | None = None,
+    /,
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    chunks: int = 4,
+) -> CrossEntropy:
+    """`sum w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]` with `lse = log sum_v exp z_v`, in float32.
+
+    Given a `Projection`, the logits of one chunk of tokens exist at a time, and only once: where the loss is differentiated,
+    the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last axis of tokens, so
+    that a batch spread over devices stays spread, and are unrolled, which XLA runs faster than a loop.
+
+        >>> projection = Projection(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
+        >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
+        >>> round(float(ce.loss_sum / ce.weight_sum), 4)  # the log of 10
+        2.3026
+
+    Args:
+      projection: features and vocabulary; or the logits themselves, [..., V], which are then held whole.
+      labels: int32 [...]; where the weight is zero any number will do.
+      weights: [...], None for all ones; no gradient reaches them.
+      z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
+      label_smoothing: e, the share of the target spread evenly over the vocabulary.
+      chunks: pieces; 1 holds all logits.
+
+    Returns:
+      Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
+
+    Raises:
+      ValueError: shapes that do not fit, or an option out of range.
+
+    Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy et al. 2016, section 7
+      (arXiv:1512.00567).
+    """
+    tokens = (projection.x if isinstance(projection, Projection) else projection).shape[:-1]
+    weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
+    if not tokens or labels.shape != tokens or weights.shape != tokens:
+        raise ValueError(f"labels {labels.shape}, weights {weights.shape}: one of each for every token, {tokens}.")
+    if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
+        raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <= label_smoothing"
+                         f" < 1, z_loss >= 0, chunks >= 1.")
+    options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
+    if isinstance(projection, Projection):
+        loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
+    else:
+        loss_sum, nll_sum, correct_sum = _sums(options, projection.astype(jnp.float32), labels, weights)
+    nll_sum, correct_sum = jax.lax.stop_gradient((nll_sum, correct_sum))
+    return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
+
+
+def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
+    """The features at chosen positions, [B, M, D]: a masked-LM head then works on M tokens instead of T.
+
+    Args:
+      x_BTD: features.
+      positions_BM: int32 in 0..T-1; padding may repeat any position, with weight zero in the loss.
+    """
+    if positions_BM.ndim != 2 or positions_BM.shape[0] != x_BTD.shape[0]:
+        raise ValueError(f"positions {positions_BM.shape}, x {x_BTD.shape}: must be [batch, masked] of the same batch.")
+    return jnp.take_along_axis(x_BTD, positions_BM[:, :, None], axis=1)
+
+
+def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
+    """Loss, negative log-likelihood and correct labels, summed with weights."""
+    # A label under weight zero may be anything (-100); under a positive weight one beyond the vocabulary gives NaN.
+    labels = jnp.where(weights == 0, 0, labels)
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
+    top = jax.lax.stop_gradient(logits.max(axis=-1))
+    lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
+    nll = loss = lse - label_logit
+    if options.label_smoothing:
+        loss = (1 - options.label_smoothing) * nll + options.label_smoothing * (lse - logits.mean(axis=-1))
+    if options.z_loss:
+        loss += options.z_loss * lse**2
+    return (weights * loss).sum(), (weights * nll).sum(), jnp.where(label_logit >= top, weights, 0).sum()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fused(options: _Options, projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
+    sums = []
+    for part in _parts(options, labels):
+        chunk = dataclasses.replace(projection, x=projection.x[..., part, :])
+        sums.append(_sums(options, chunk.logits(), labels[..., part], weights[..., part]))
+    return _total(sums)
+
+
+def _fused_forward(options, projection, labels, weights):
+    """The sums, and the gradients of the first, chunk by chunk: no logits survive to the backward pass."""
+    kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
+
+    def loss(dots, bias_V, labels, weights):
+        logits = dataclasses.replace(projection, bias_V=bias_V).finish(dots)
+        loss_sum, *rest = _sums(options, logits, labels, weights)
+        return loss_sum, rest
+
+    differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    sums, d_x, d_weights = [], [], []
+    for part in _parts(options, labels):
+        x = projection.x[..., part, :]
+        dots = _dot("...D,VD->...V", x, kernel_VD)
+        (loss_sum, rest), (d_dots, d_bias_V) = differentiate(dots, projection.bias_V, labels[..., part], weights[..., part])
+        d_dots, tokens = d_dots.astype(x.dtype), tuple(range(x.ndim - 1))
+        sums.append((loss_sum, *rest))
+        d_x.append(_dot("...V,VD->...D", d_dots, kernel_VD))
+        d_weights.append((jnp.tensordot(d_dots, x, (tokens, tokens), preferred_element_type=jnp.float32), d_bias_V))
+    d_kernel_VD, d_bias_V = _total(d_weights)
+    gradient = dataclasses.replace(projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V)
+    return _total(sums), jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
+
+
+def _fused_backward(options, gradient, cotangents):
+    return jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient), None, None
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _parts(options: _Options, labels: jax.Array) -> list[slice]:
+    """Slices of the last axis of tokens, of nearly equal length."""
+    length = labels.shape[-1]
+    bounds = np.linspace(0, length, min(options.chunks, length) + 1).astype(int).tolist()
+    return [slice(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _total(trees: list) -> tuple:
+    return functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), map(tuple, trees))
+
+
+def _dot(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)

@@ -1,0 +1,230 @@
+"""Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`, and drawn with `picture`.
+
+A mask is a small function of row and column numbers, not an array: dense attention asks it for all of T x S, blockwise
+attention for one block at a time, a cache for the one row it decodes.
+
+    >>> mask = causal() & segments(jnp.array([[1, 1, 2, 2, 0]]))
+    >>> print(mask.picture(5))
+    # . . . .
+    # # . . .
+    . . # . .
+    . . # # .
+    . . . . .
+
+Masks are pytrees, so they pass through jit, scan and remat like any array.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Mask:
+    """Who may attend to whom: `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
+
+    The indices are int32 row and column numbers (slots of a cache), not position ids. A column numbered below zero is an
+    empty slot: no mask, negated or not, ever lets anyone attend to it.
+    """
+
+    def __call__(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
+        return self.allows(q_index_T, k_index_S) & (k_index_S >= 0)[None, None, :]
+
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
+        """The rule itself, which a new mask defines; negative columns are not its concern."""
+        raise NotImplementedError
+
+    def reach(self, start: int, stop: int, length: int) -> tuple[int, int]:
+        """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1."""
+        return 0, length
+
+    def dense(self, T: int, S: int | None = None) -> jax.Array:
+        """The whole mask as an array [B or 1, T, S]; S defaults to T."""
+        return self(jnp.arange(T), jnp.arange(T if S is None else S))
+
+    def picture(self, T: int, S: int | None = None, *, example: int = 0) -> str:
+        """A printable drawing of one example: a row a query, `#` where it may attend."""
+        mask_BTS = np.asarray(self.dense(T, S))
+        rows = mask_BTS[example if len(mask_BTS) > 1 else 0]
+        return "\n".join(" ".join("#" if seen else "." for seen in row) for row in rows)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return And(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Or(self, other)
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+def _mask(cls: type) -> type:
+    return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
+
+
+@_mask
+class Full(Mask):
+    def allows(self, q_index_T, k_index_S, /):
+        return jnp.ones((1, len(q_index_T), len(k_index_S)), bool)
+
+
+@_mask
+class Window(Mask):
+    """Columns q - left .. q + right; None is unbounded."""
+
+    left: int | None = field(metadata={"static": True})
+    right: int | None = field(metadata={"static": True})
+
+    def allows(self, q_index_T, k_index_S, /):
+        ahead_1TS = (k_index_S[None, :] - q_index_T[:, None])[None]
+        seen_1TS = jnp.ones_like(ahead_1TS, bool)
+        if self.left is not None:
+            seen_1TS &= ahead_1TS >= -self.left
+        if self.right is not None:
+            seen_1TS &= ahead_1TS <= self.right
+        return seen_1TS
+
+    def reach(self, start, stop, length):
+        first = 0 if self.left is None else min(max(start - self.left, 0), length)
+        last = length if self.right is None else min(stop + self.right, length)
+        return first, max(first, last)
+
+
+@_mask
+class Columns(Mask):
+    """Columns that are visible to every row, or to none."""
+
+    keep_BS: jax.Array
+
+    def allows(self, q_index_T, k_index_S, /):
+        keep_B1S = jnp.take(self.keep_BS, k_index_S, axis=1, mode="clip")[:, None, :]
+        return jnp.broadcast_to(keep_B1S, (len(keep_B1S), len(q_index_T), len(k_index_S)))
+
+
+@_mask
+class Segments(Mask):
+    q_BT: jax.Array
+    k_BS: jax.Array
+
+    def allows(self, q_index_T, k_index_S, /):
+        q_BT1 = jnp.take(self.q_BT, q_index_T, axis=1, mode="clip")[:, :, None]
+        k_B1S = jnp.take(self.k_BS, k_index_S, axis=1, mode="clip")[:, None, :]
+        return (q_BT1 == k_B1S) & (q_BT1 != 0)
+
+
+@_mask
+class Dense(Mask):
+    mask_BTS: jax.Array
+
+    def allows(self, q_index_T, k_index_S, /):
+        rows_BTS = jnp.take(self.mask_BTS, q_index_T, axis=1, mode="clip")
+        return jnp.take(rows_BTS, k_index_S, axis=2, mode="clip")
+
+
+@_mask
+class And(Mask):
+    a: Mask
+    b: Mask
+
+    def allows(self, q_index_T, k_index_S, /):
+        return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
+
+    def reach(self, start, stop, length):
+        (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
+        first = max(a_first, b_first)
+        return first, max(first, min(a_last, b_last))
+
+
+@_mask
+class Or(Mask):
+    a: Mask
+    b: Mask
+
+    def allows(self, q_index_T, k_index_S, /):
+        return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
+
+    def reach(self, start, stop, length):
+        (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
+        return min(a_first, b_first), max(a_last, b_last)
+
+
+@_mask
+class Not(Mask):
+    a: Mask
+
+    def allows(self, q_index_T, k_index_S, /):
+        return ~self.a.allows(q_index_T, k_index_S)
+
+
+def full() -> Mask:
+    """Everyone sees everyone."""
+    return Full()
+
+
+def causal() -> Mask:
+    """A row sees its own column and those before it."""
+    return Window(None, 0)
+
+
+def window(left: int, right: int = 0) -> Mask:
+    """A row sees `left` columns before its own, its own, and `right` after it.
+
+    A sliding window of W tokens as published configurations count it (Mistral, Gemma) is `window(W - 1)`.
+
+    Reference: Beltagy et al. 2020, Longformer, section 3.1 (arXiv:2004.05150).
+    """
+    if left < 0 or right < 0:
+        raise ValueError(f"window(left={left}, right={right}): neither may be negative; window(0) sees only itself.")
+    return Window(left, right)
+
+
+def padding(keep_BS: jax.Array) -> Mask:
+    """Every row sees the columns where `keep` is True: those that hold real tokens.
+
+    Args:
+      keep_BS: bool; of an integer attention mask, `attention_mask != 0`.
+    """
+    return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"))
+
+
+def prefix(in_prefix_BS: jax.Array) -> Mask:
+    """Every row sees the prefix; `causal() | prefix(p)` is the prefix-LM's mask.
+
+    Args:
+      in_prefix_BS: bool, True on the tokens that all may see.
+
+    Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
+    """
+    return Columns(_boolean("prefix(in_prefix)", in_prefix_BS, "[batch, source]"))
+
+
+def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
+    """A row sees the columns of its own document: packed documents never meet.
+
+    Args:
+      q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended by nothing.
+      k_BS: those of the columns; defaults to `q_BT`. Cross-attention passes the source's.
+    """
+    k_BS = q_BT if k_BS is None else k_BS
+    for name, ids in (("q", q_BT), ("k", k_BS)):
+        if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise ValueError(f"segments({name}): integer ids [batch, length], not {ids.dtype} {ids.shape}.")
+    return Segments(q_BT, k_BS)
+
+
+def dense(mask_BTS: jax.Array) -> Mask:
+    """Any boolean array [B or 1, T, S] as a mask, to be combined with the others."""
+    return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
+
+
+def picture(mask: Mask, T: int, S: int | None = None) -> str:
+    """A printable drawing of a mask's first example: a row a query, `#` where it may attend."""
+    return mask.picture(T, S)
+
+
+def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
+    if array.dtype != jnp.bool_ or array.ndim != axes.count(",") + 1:
+        raise ValueError(f"{what}: a boolean {axes} array, True = may attend, not {array.dtype} {array.shape};"
+                         f" try `x != 0`.")
+    return array

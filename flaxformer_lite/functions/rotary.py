@@ -1,0 +1,68 @@
+"""Rotary phases: angles by which pairs of dimensions of queries and keys are turned."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Sines and cosines of the angles of P pairs of dimensions at each position.
+
+    Attributes:
+      sin_BTP, cos_BTP: float32; B may be 1 where all examples share positions. A scaling of attention (YaRN's) is folded in.
+      interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
+    """
+
+    sin_BTP: jax.Array
+    cos_BTP: jax.Array
+    interleaved: bool = field(default=False, metadata={"static": True})
+
+
+def phase(positions_BT: jax.Array, frequencies_P: jax.Array, *, amplitude: float = 1.0, interleaved: bool = False) -> Phase:
+    """The phase `position * frequency` of every pair, as sines and cosines.
+
+    Args:
+      positions_BT: integer positions, B or 1 rows.
+      frequencies_P: radians a position, one a pair.
+      amplitude: factor on both sine and cosine; the logits of two rotated vectors grow by its square.
+      interleaved: the layout of pairs, see `Phase`.
+    """
+    angles_BTP = positions_BT[:, :, None].astype(jnp.float32) * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]
+    return Phase(amplitude * jnp.sin(angles_BTP), amplitude * jnp.cos(angles_BTP), interleaved)
+
+
+def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
+    """Turns each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the rest passes through.
+
+    The dot product of a query rotated by m and a key rotated by n depends on m - n only.
+
+    Args:
+      x_BTNH: queries or keys.
+      phase: of the same T positions.
+
+    Returns:
+      Array of the shape and dtype of `x_BTNH`; the arithmetic is float32.
+
+    Raises:
+      ValueError: the phase turns more dimensions than a head has.
+
+    Reference: Su et al. 2021, RoFormer, section 3.2.2 (arXiv:2104.09864).
+    """
+    pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
+    if 2 * pairs > head_dim:
+        raise ValueError(f"the phase turns {2 * pairs} dimensions but head_dim={head_dim}: make the phase for this head_dim.")
+    sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
+    turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
+    if phase.interleaved:
+        a, b = turned[..., 0::2], turned[..., 1::2]
+    else:
+        a, b = turned[..., :pairs], turned[..., pairs:]
+    a, b = a * cos_BT1P - b * sin_BT1P, b * cos_BT1P + a * sin_BT1P
+    if phase.interleaved:
+        turned = jnp.stack([a, b], axis=-1).reshape(turned.shape)
+    else:
+        turned = jnp.concatenate([a, b], axis=-1)
+    return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)

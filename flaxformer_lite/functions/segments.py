@@ -1,0 +1,41 @@
+"""Position ids of tokens, counted within their own document."""
+
+import jax
+import jax.numpy as jnp
+
+
+def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
+    """Positions that restart at zero wherever the segment id changes, so that a packed document is numbered as if alone.
+
+        >>> positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
+        [[0, 1, 2, 0, 1, 0]]
+
+    Args:
+      segment_ids_BT: integer ids, constant within a document; 0 marks padding.
+
+    Returns:
+      int32 positions_BT.
+    """
+    if segment_ids_BT.ndim != 2:
+        raise ValueError(f"segment_ids has shape {segment_ids_BT.shape}: must be [batch, length].")
+    index_BT = jax.lax.broadcasted_iota(jnp.int32, segment_ids_BT.shape, 1)
+    changed_BT = jnp.diff(segment_ids_BT, axis=1, prepend=segment_ids_BT[:, :1]) != 0
+    return index_BT - jax.lax.cummax(jnp.where(changed_BT, index_BT, 0), axis=1)
+
+
+def positions_from_mask(attention_mask_BT: jax.Array) -> jax.Array:
+    """Positions that count real tokens only, so that padding on the left does not shift a sentence.
+
+        >>> positions_from_mask(jnp.array([[0, 0, 1, 1, 1]])).tolist()
+        [[0, 0, 0, 1, 2]]
+
+    Args:
+      attention_mask_BT: bool or integer, nonzero = a real token.
+
+    Returns:
+      int32 positions_BT; padding before the first token has position 0.
+    """
+    if attention_mask_BT.ndim != 2:
+        raise ValueError(f"attention_mask has shape {attention_mask_BT.shape}: must be [batch, length].")
+    real_BT = (attention_mask_BT != 0).astype(jnp.int32)
+    return jnp.maximum(jnp.cumsum(real_BT, axis=1) - 1, 0)

@@ -1,0 +1,106 @@
+"""What a position encoding is: a frozen dataclass of its own hyper-parameters, and three hooks into the model.
+
+`embed` changes the token embeddings, `phase` turns queries and keys, `bias` adds to the attention logits. An encoding
+overrides the hooks it needs; those it leaves alone do nothing. Its learned arrays, if any, are declared by `tables` and owned
+by the model, which hands them back to the hooks.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.functions.rotary import Phase
+
+Tables = dict[str, jax.Array]
+
+
+class Table(NamedTuple):
+    """A learned array that an encoding needs."""
+
+    shape: tuple[int, ...]
+    axes: str  # letters of flaxformer_lite.axes
+    init: str | float = "normal"  # the model's own `normal`, `zeros`, or a standard deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """No position at all; the base of every encoding."""
+
+    per_layer: ClassVar[bool] = False  # every layer owns tables, and so a bias, of its own
+
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
+        """The learned arrays, by name."""
+        return {}
+
+    def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
+        """Token embeddings with their position in them, in the dtype of `x_BTD`; `positions_BT` may have one row for all."""
+        return x_BTD
+
+    def phase(self, positions_BT: jax.Array, head_dim: int) -> Phase | None:
+        """The angles by which queries and keys at these positions are turned before they meet."""
+        return None
+
+    def bias(
+        self,
+        tables: Tables,
+        q_BTNH: jax.Array,
+        q_positions_BT: jax.Array,
+        k_positions_BS: jax.Array,
+        *,
+        bidirectional: bool,
+    ) -> jax.Array | None:
+        """Float32 logits [B or 1, N, T, S] to add to the scaled dot products.
+
+        Args:
+          tables: the learned arrays.
+          q_BTNH: the queries of these rows, for their number of heads and, in Shaw's encoding, their content.
+          q_positions_BT: positions of the rows; one row stands for all examples.
+          k_positions_BS: positions of the columns.
+          bidirectional: attention looks both ways; otherwise only at positions up to its own.
+        """
+        return None
+
+    def attention_bias(
+        self, tables: Tables, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *, bidirectional: bool
+    ) -> "Bias | None":
+        """The `bias` argument of `attend`, or None where the encoding has no bias."""
+        if type(self).bias is Encoding.bias:
+            return None
+        return Bias(tables, q_positions_BT, k_positions_BS, self, bidirectional)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Bias:
+    """An encoding's bias as `attend` takes it: a function of (q, rows, columns), asked for a block at a time.
+
+    Attributes:
+      tables: the encoding's learned arrays.
+      q_positions_BT: positions of the rows of `q` as passed to `attend` (in cached decoding: of the new tokens).
+      k_positions_BS: positions of the columns of `k` as passed to `attend` (in cached decoding: of every slot).
+      encoding: whose bias it is.
+      bidirectional: attention looks both ways.
+    """
+
+    tables: Tables
+    q_positions_BT: jax.Array
+    k_positions_BS: jax.Array
+    encoding: Encoding = field(metadata={"static": True})
+    bidirectional: bool = field(metadata={"static": True})
+
+    def __call__(self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /) -> jax.Array:
+        q_positions_BT = jnp.take(self.q_positions_BT, rows_T, axis=1, mode="clip")
+        k_positions_BS = jnp.take(self.k_positions_BS, columns_S, axis=1, mode="clip")
+        return self.encoding.bias(self.tables, q_BTNH, q_positions_BT, k_positions_BS, bidirectional=self.bidirectional)
+
+
+def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
+    """How far ahead of its query each key stands: int32 [B, T, S]."""
+    return k_positions_BS[:, None, :] - q_positions_BT[:, :, None]
+
+
+def add(x_BTD: jax.Array, encoding_BTD: jax.Array) -> jax.Array:
+    """The sum in the dtype of `x_BTD`; an encoding of one row serves all examples."""
+    return x_BTD + encoding_BTD.astype(x_BTD.dtype)

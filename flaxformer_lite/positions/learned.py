@@ -1,0 +1,32 @@
+"""Learned: a table with one row a position (GPT-2, BERT)."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from flaxformer_lite.positions._encoding import Encoding, Table, add
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(Encoding):
+    """`PE(pos) = table[pos + offset]`; a position beyond the table is NaN, so that it cannot pass unnoticed.
+
+    Reference: Gehring et al. 2017, section 3.1 (arXiv:1705.03122).
+    """
+
+    offset: int = 0  # rows before position 0: 2 in OPT, BART and RoBERTa
+
+    def __post_init__(self):
+        if self.offset < 0:
+            raise ValueError(f"offset={self.offset}: the rows before position 0, hence not negative.")
+
+    def tables(self, *, d_model, num_heads, head_dim, max_length):
+        return {"position": Table((max_length + self.offset, d_model), "TD")}
+
+    def embed(self, tables, x_BTD, positions_BT):
+        table_TD = tables["position"]
+        capacity = table_TD.shape[0] - self.offset
+        if x_BTD.shape[1] > capacity:
+            raise ValueError(f"{x_BTD.shape[1]} tokens, but the table of positions ends at max_length={capacity}:"
+                             f" shorten the examples or raise model.max_length.")
+        return add(x_BTD, jnp.take(table_TD, positions_BT + self.offset, axis=0, mode="fill"))

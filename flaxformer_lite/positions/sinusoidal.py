@@ -1,0 +1,39 @@
+"""Sinusoidal: sines and cosines of geometrically spaced wavelengths, added to the embeddings."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.positions._encoding import Encoding, add
+
+LAYOUTS = ("interleaved", "halves")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sinusoidal(Encoding):
+    """`PE(pos, 2i) = sin(pos / base^(2i / D))`, `PE(pos, 2i + 1) = cos(pos / base^(2i / D))`.
+
+    Reference: Vaswani et al. 2017, section 3.5 (arXiv:1706.03762).
+    """
+
+    base: float = 10000.0
+    layout: str = "interleaved"  # sin, cos, sin, cos ... as in the paper; or halves: all sines first (Marian, Pegasus)
+
+    def __post_init__(self):
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout={self.layout!r}: choose from {', '.join(LAYOUTS)}.")
+
+    def tables(self, *, d_model, num_heads, head_dim, max_length):
+        if d_model % 2:
+            raise ValueError(f"d_model={d_model}: sinusoidal positions need an even width; try {d_model + 1}.")
+        return {}
+
+    def embed(self, tables, x_BTD, positions_BT):
+        width = x_BTD.shape[-1]
+        frequencies = self.base ** (-np.arange(0, width, 2) / width)
+        angles_BTP = positions_BT[:, :, None].astype(jnp.float32) * jnp.asarray(frequencies, jnp.float32)[None, None, :]
+        sin_BTP, cos_BTP = jnp.sin(angles_BTP), jnp.cos(angles_BTP)
+        if self.layout == "halves":
+            return add(x_BTD, jnp.concatenate([sin_BTP, cos_BTP], axis=-1))
+        return add(x_BTD, jnp.stack([sin_BTP, cos_BTP], axis=-1).reshape(*positions_BT.shape, width))

@@ -1,0 +1,66 @@
+"""T5 buckets: one learned logit for every head and bucket of relative distance, fine near by and coarse far off."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.positions._encoding import Encoding, Table, relative
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Buckets(Encoding):
+    """`bias = table[bucket(k_pos - q_pos), n]`, shared by all layers, or one table a layer (UMT5).
+
+    Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683).
+    """
+
+    num_buckets: int = 32
+    max_distance: int = 128  # distances from here on share the last bucket
+    per_layer: bool = False
+
+    def __post_init__(self):
+        if self.num_buckets < 4 or self.num_buckets % 2:
+            raise ValueError(f"num_buckets={self.num_buckets}: an even number, at least 4: half of them serve each direction.")
+        if self.max_distance <= self.num_buckets // 2:
+            raise ValueError(f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: the distance must exceed half"
+                             f" the buckets; try max_distance={4 * self.num_buckets}.")
+
+    def tables(self, *, d_model, num_heads, head_dim, max_length):
+        return {"relative": Table((self.num_buckets, num_heads), "RN", d_model**-0.5)}
+
+    def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
+        ahead_BTS = relative(q_positions_BT, k_positions_BS)
+        bucket_BTS = buckets(ahead_BTS, self.num_buckets, self.max_distance, bidirectional=bidirectional)
+        bias_BTSN = jnp.take(tables["relative"].astype(jnp.float32), bucket_BTS, axis=0)
+        return jnp.moveaxis(bias_BTSN, -1, 1)
+
+
+def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
+    """The bucket of `ahead = k_pos - q_pos`: exact for short distances, logarithmic up to `max_distance`, then the last.
+
+    Args:
+      ahead: int32, any shape.
+      num_buckets: R; looking both ways, the upper half holds the keys ahead of their query.
+      max_distance: from here on, the last bucket.
+      bidirectional: whether keys may be ahead; otherwise those count as distance 0.
+
+    Returns:
+      int32 in 0..R-1, of the same shape.
+    """
+    if bidirectional:
+        num_buckets //= 2
+        first, distance = jnp.where(ahead > 0, num_buckets, 0), jnp.abs(ahead)
+    else:
+        first, distance = 0, jnp.maximum(-ahead, 0)
+    return first + jnp.take(_bucket_of_distance(num_buckets, max_distance), distance, mode="clip")
+
+
+def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
+    """Buckets of the distances 0..max_distance: a table, so that no compiler's rounding of the logarithm can move one."""
+    exact = num_buckets // 2
+    distance = np.arange(max_distance + 1)
+    octaves = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(max_distance / exact))
+    coarse = exact + (octaves * (num_buckets - exact)).astype(np.int32)
+    return jnp.asarray(np.where(distance < exact, distance, np.minimum(coarse, num_buckets - 1)), jnp.int32)
