@@ -1,0 +1,189 @@
+"""The one place that knows devices: the mesh, the shardings of a train state, and the jit of the step.
+
+One device is a mesh of one; nothing else changes with scale. Weights follow ordered rules on their paths, kept as data beside
+each model family; optimizer state follows its weights; batches are split over `data` and `fsdp`.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.functions.sharding import bind
+
+MESH_AXES = ("data", "fsdp", "tensor")
+BATCH = P(("data", "fsdp"))
+# Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
+ACTIVATIONS = {"batch": ("data", "fsdp"), "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor"}
+
+Rules = Sequence[tuple[str, tuple]]
+
+
+def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh that the config asks for, with axes `data`, `fsdp` and `tensor`, all in Auto mode.
+
+    Args:
+      cfg: sizes; -1 takes what the others leave.
+      devices: all of them by default. Sizes that need fewer use the first ones, on a single process.
+
+    Raises:
+      ConfigError: the sizes do not divide, or exceed, the devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
+    fixed = math.prod(n for n in sizes.values() if n > 0)
+    shown = ", ".join(f"mesh.{axis}={n}" for axis, n in sizes.items())
+    if fixed > len(devices):
+        raise ConfigError(f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1, mesh.fsdp=1,"
+                          f" mesh.tensor=1.")
+    if -1 in sizes.values():
+        if len(devices) % fixed:
+            raise ConfigError(f"{shown}: {len(devices)} devices do not divide by {fixed}; try sizes that are powers of two.")
+        sizes = {axis: n if n > 0 else len(devices) // fixed for axis, n in sizes.items()}
+    count = math.prod(sizes.values())
+    if count < len(devices) and jax.process_count() > 1:
+        raise ConfigError(f"{shown}: {count} of {len(devices)} devices, but several processes must use all; try -1.")
+    shape = tuple(sizes.values())
+    grid = mesh_utils.create_device_mesh(shape, devices[:count], allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES)
+
+
+def path_of(keys: Sequence[Any]) -> str:
+    """A pytree key path as `a/b/c`, the form that partition rules, decay masks and checkpoints speak of."""
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
+
+
+def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
+    """One PartitionSpec per parameter, by the first rule whose regex is found in its path.
+
+    Args:
+      params: tree of arrays or ShapeDtypeStructs.
+      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, and is aligned right, so
+        that the leading axis of scanned layers stays whole.
+      mesh: gives the sizes that dimensions must divide by.
+
+    Raises:
+      ConfigError: a parameter that no rule matches, a rule that matches nothing, a dimension that does not divide, an axis
+        used twice in one rule or unknown to the mesh.
+    """
+    for pattern, axes in rules:
+        flat = [name for entry in axes for name in _names(entry)]
+        if unknown := [name for name in flat if name not in mesh.shape]:
+            raise ConfigError(f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; there are {', '.join(mesh.shape)}.")
+        if len(set(flat)) < len(flat):
+            raise ConfigError(f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once.")
+    used = set()
+
+    def spec(keys, leaf):
+        path = path_of(keys)
+        for index, (pattern, axes) in enumerate(rules):
+            if re.search(pattern, path):
+                used.add(index)
+                return _fit(path, leaf.shape, axes, mesh)
+        raise ConfigError(f"no partition rule matches parameter {path} {leaf.shape}; add one to the family's PARTITION_RULES.")
+
+    specs = jax.tree_util.tree_map_with_path(spec, params)
+    if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
+        raise ConfigError(f"partition rules that match no parameter: {', '.join(map(repr, dead))}; the parameter was renamed,"
+                          f" an earlier rule takes it, or the rule can go.")
+    return specs
+
+
+def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
+    """Shardings of a whole TrainState: parameters by the rules, optimizer state as the parameter it belongs to.
+
+    A leaf of the optimizer belongs to the parameter whose path ends its own and whose shape it has; all else (counters,
+    adafactor's row and column sums) is replicated.
+    """
+    specs = param_specs(state.params, rules, mesh)
+    flat_specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P))
+    known = {
+        path_of(keys): (leaf.shape, spec)
+        for (keys, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(state.params), flat_specs, strict=True)
+    }
+
+    def like_param(keys, leaf):
+        parts = path_of(keys).split("/")
+        for start in range(len(parts)):
+            shape, spec = known.get("/".join(parts[start:]), (None, P()))
+            if shape == leaf.shape:
+                return NamedSharding(mesh, spec)
+        return NamedSharding(mesh, P())
+
+    return jax.tree_util.tree_map_with_path(like_param, state)
+
+
+def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
+    """A microbatch must split evenly over the devices along `data` and `fsdp`."""
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % (ways * accumulate):
+        unit = ways * accumulate
+        raise ConfigError(f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
+                          f" mesh.fsdp) need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}.")
+
+
+def place_batch(batch: Any, mesh: Mesh) -> Any:
+    """This process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`."""
+    sharding = NamedSharding(mesh, BATCH)
+    return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, rows), batch)
+
+
+def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:
+    """Builds a state with each leaf already where it belongs: (state, shardings). Nothing is ever held whole on one device."""
+    shardings = state_shardings(jax.eval_shape(init), rules, mesh)
+    return jax.jit(init, out_shardings=shardings)(), shardings
+
+
+def jit_step(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
+    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one."""
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    return jax.jit(_anchored(step, mesh), in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0)
+
+
+def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
+    """Compiles (params, batch) -> sums over the mesh."""
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    return jax.jit(_anchored(step, mesh), in_shardings=(shardings.params, rows), out_shardings=whole)
+
+
+def _anchored(step: Callable, mesh: Mesh) -> Callable:
+    """The step with its activation anchors bound; a new function for each mesh, because jit's cache knows no context."""
+
+    def constrain(x, names):
+        axes = (ACTIVATIONS.get(name) for name in names)
+        # One head cannot be split: a size that does not divide stays whole.
+        axes = [a if size % _ways(a, mesh) == 0 else None for size, a in zip(x.shape, axes, strict=True)]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+    def anchored(state, batch):
+        with bind(constrain):
+            return step(state, batch)
+
+    return anchored
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
+def _ways(entry: Any, mesh: Mesh) -> int:
+    return math.prod(mesh.shape[name] for name in _names(entry))
+
+
+def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
+    if len(axes) > len(shape):
+        raise ConfigError(f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has {shape}.")
+    axes = (None,) * (len(shape) - len(axes)) + tuple(axes)
+    for size, entry in zip(shape, axes, strict=True):
+        ways = _ways(entry, mesh)
+        if size % ways:
+            names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in _names(entry))
+            raise ConfigError(f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
+                              f" sizes or a multiple of {ways}.")
+    return P(*axes)

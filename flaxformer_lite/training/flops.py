@@ -1,0 +1,72 @@
+"""Model FLOPs of a step, counted in its jaxpr, and the peak they are compared with."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+# Dense bfloat16 FLOP/s of one chip, by jax's `device_kind`; makers' data sheets.
+PEAKS = {
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def peak(device: jax.Device) -> float | None:
+    """Peak bfloat16 FLOP/s of the device; None where it is not known, so that no utilisation is made up."""
+    kind = device.device_kind
+    known = [name for name in PEAKS if kind == name or (name.startswith("NVIDIA") and kind.startswith(name))]
+    if "PCIe" in kind or not known:  # PCIe cards have other peaks than the SXM ones above
+        return None
+    return PEAKS[known[0]]
+
+
+def count(function: Callable, *args: Any) -> int:
+    """Multiply-adds of matrix products and convolutions that `function` would run, times two.
+
+    Scanned bodies count once for each iteration, which the compiler's own cost analysis misses.
+
+    Args:
+      function: traced, never run.
+      *args: arrays or ShapeDtypeStructs.
+    """
+    return _walk(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def per_step(forward: Callable, *args: Any) -> int:
+    """Model FLOPs of a training step: the forward's, and twice as many backward. Recomputation (remat) is not counted."""
+    return 3 * count(forward, *args)
+
+
+def _walk(jaxpr: Any) -> int:
+    return sum(_equation(eqn) for eqn in jaxpr.eqns)
+
+
+def _equation(eqn: Any) -> int:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
+        return 2 * inner * math.prod(eqn.outvars[0].aval.shape)
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval.shape
+        out_features = kernel[params["dimension_numbers"].rhs_spec[0]]
+        return 2 * math.prod(kernel) // out_features * math.prod(eqn.outvars[0].aval.shape)
+    if name == "cond":
+        return max(_walk(branch.jaxpr) for branch in params["branches"])
+    inner = sum(_walk(getattr(sub, "jaxpr", sub)) for sub in _subjaxprs(params))
+    return inner * params["length"] if name == "scan" else inner
+
+
+def _subjaxprs(params: dict[str, Any]) -> list[Any]:
+    flat = [v for value in params.values() for v in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [v for v in flat if hasattr(v, "eqns") or hasattr(getattr(v, "jaxpr", None), "eqns")]

@@ -1,0 +1,138 @@
+"""Optimizers and schedules from OptimizerConfig: clip, direction, decay, learning rate, always in this order."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.partitioning import path_of
+
+DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
+PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # what muon takes; adam takes the rest
+
+
+def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
+    """The learning rate of each step, counted from 0: linear warm-up to the peak, then the schedule's own shape.
+
+    With w warm-up steps and n steps in all, the first step has peak / w and the last has final_fraction * peak for cosine,
+    linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
+
+    Args:
+      cfg: names the schedule.
+      steps: n.
+
+    Returns:
+      Function of an int32 scalar or array of steps to float32 of the same shape.
+
+    Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017), section 5.3; wsd, Hu et al.
+    (2024), section 4.
+    """
+    warmup, last = max(cfg.warmup_steps, 1), max(steps - 1, 1)
+    decay = cfg.decay_steps or max(steps // 10, 1)
+
+    def progress(step, start):
+        return jnp.clip((step - start) / max(last - start, 1), 0.0, 1.0)
+
+    def after_warmup(step):
+        if cfg.schedule == "constant":
+            return jnp.ones_like(step)
+        if cfg.schedule == "rsqrt":
+            return jnp.sqrt(warmup / jnp.maximum(step + 1, warmup))
+        if cfg.schedule == "cosine":
+            fall = 0.5 * (1 - jnp.cos(jnp.pi * progress(step, cfg.warmup_steps)))
+        elif cfg.schedule == "linear":
+            fall = progress(step, cfg.warmup_steps)
+        else:
+            fall = progress(step, max(last - decay, cfg.warmup_steps))
+        return 1 - (1 - cfg.final_fraction) * fall
+
+    def rate(step):
+        step = jnp.asarray(step, jnp.float32)
+        return cfg.learning_rate * jnp.minimum((step + 1) / warmup, 1.0) * after_warmup(step)
+
+    return rate
+
+
+def decay_mask(params: Any) -> Any:
+    """True for matrices of weights and token embeddings; False for norms, biases and tables of positions."""
+    return jax.tree_util.tree_map_with_path(lambda keys, _: bool(DECAYED.search(path_of(keys))), params)
+
+
+def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """The update rule: p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
+
+    Args:
+      cfg: names the optimizer. `b1` is the momentum of sgd and muon too; adafactor takes no b1, b2 or eps.
+      steps: of the whole run, for the schedule.
+
+    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4; Lion, Chen
+    et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size as in Liu et al. (2025), section 2.2.
+    """
+    chain = optax.chain(
+        optax.clip_by_global_norm(cfg.clip_norm) if cfg.clip_norm else optax.identity(),
+        _direction(cfg),
+        optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
+        optax.scale_by_learning_rate(schedule(cfg, steps)),
+    )
+
+    def update(*args, **kwargs):
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
+            return chain.update(*args, **kwargs)
+
+    return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+def _direction(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    if cfg.name == "adamw":
+        return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
+    if cfg.name == "lion":
+        return optax.scale_by_lion(cfg.b1, cfg.b2)
+    if cfg.name == "sgd":
+        return optax.trace(cfg.b1)
+    if cfg.name == "adafactor":
+        return optax.chain(
+            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+        )
+    muon = optax.chain(
+        contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers),
+        optax.stateless(_to_adam_size),
+    )
+    return optax.partition({"muon": muon, "adam": optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)}, _muon_labels)
+
+
+def _to_adam_size(updates: Any, _: Any) -> Any:
+    """An orthogonal matrix of A x B has root mean square 1 / sqrt(max(A, B)); Adam's updates have about 0.2."""
+
+    def scale(update, numbers):
+        fan_in = math.prod(update.shape[axis] for axis in numbers.reduction_axis)
+        fan_out = math.prod(update.shape[axis] for axis in numbers.output_axis)
+        return update * (0.2 * math.sqrt(max(fan_in, fan_out)))
+
+    return jax.tree.map(scale, updates, _dimension_numbers(updates))
+
+
+def _muon_labels(params: Any) -> Any:
+    def label(keys, _):
+        return "muon" if PROJECTION.search(path_of(keys)) else "adam"
+
+    return jax.tree_util.tree_map_with_path(label, params)
+
+
+def _dimension_numbers(params: Any) -> Any:
+    """Which axes of a projection are its input and its output; a leading scan axis is neither."""
+
+    def numbers(keys, _):
+        name = path_of(keys).split("/")[-2]
+        if name in ("query", "key", "value"):
+            return contrib.MuonDimensionNumbers((-3,), (-2, -1))
+        if name == "out":
+            return contrib.MuonDimensionNumbers((-3, -2), (-1,))
+        return contrib.MuonDimensionNumbers((-2,), (-1,))
+
+    return jax.tree_util.tree_map_with_path(numbers, params)

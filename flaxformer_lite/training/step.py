@@ -1,0 +1,99 @@
+"""The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for evaluation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from flaxformer_lite.objectives._sums import LossSums, ratio, weight_sums
+from flaxformer_lite.training.state import TrainState
+
+Features = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
+
+
+def train_step(
+    features: Features,
+    objective: Any,
+    tx: optax.GradientTransformation,
+    rate: Callable[[jax.Array], jax.Array],
+    *,
+    dropout_key: jax.Array | None,
+    accumulate: int,
+    chunks: int,
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+    """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
+
+    Args:
+      features: (params, inputs, dropout key or None) -> what the objective's loss takes.
+      objective: of objectives/; gives sums, never means.
+      tx: of training/optimizer.py.
+      rate: the schedule, for the record only.
+      dropout_key: a key for the whole run, folded with the step; None turns dropout off.
+      accumulate: microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
+      chunks: pieces of a microbatch whose logits exist at once.
+
+    Returns:
+      Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures, grad_norm
+      (before clipping), param_norm (after the update) and learning_rate.
+    """
+
+    def gradient(params, microbatch, totals, key):
+        def loss(params):
+            out = features(params, microbatch["inputs"], key)
+            sums = objective.loss(out, microbatch["targets"], chunks=chunks)
+            return sums.mean(totals), sums
+
+        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
+        totals = weight_sums(batch["targets"])
+        grads, sums = _accumulate(gradient, state.params, batch, totals, key, accumulate)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {
+            **means(sums),
+            "grad_norm": optax.tree.norm(grads),
+            "param_norm": optax.tree.norm(params),
+            "learning_rate": rate(state.step),
+        }
+        metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)
+        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    return step
+
+
+def eval_step(features: Features, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
+    """Builds the evaluation step: (params, batch) -> sums, dropout off."""
+
+    def step(params: Any, batch: Any) -> LossSums:
+        return objective.loss(features(params, batch["inputs"], None), batch["targets"], chunks=chunks)
+
+    return step
+
+
+def means(sums: LossSums) -> dict[str, jax.Array]:
+    """The loss and the objective's metrics, each over its own weight."""
+    return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
+
+
+def _accumulate(gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int) -> tuple[Any, LossSums]:
+    """Adds up (gradients, sums) of the microbatches, in a loop that holds the activations of one at a time."""
+    if accumulate == 1:
+        return gradient(params, batch, totals, key)
+
+    def cut(x):
+        return jnp.swapaxes(x.reshape(x.shape[0] // accumulate, accumulate, *x.shape[1:]), 0, 1)
+
+    def body(so_far, item):
+        index, microbatch = item
+        folded = None if key is None else jax.random.fold_in(key, index)
+        return jax.tree.map(jnp.add, so_far, gradient(params, microbatch, totals, folded)), None
+
+    microbatches = jax.tree.map(cut, batch)
+    first = jax.tree.map(lambda x: x[0], microbatches)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, params, first, totals, key))
+    return jax.lax.scan(body, zeros, (jnp.arange(accumulate, dtype=jnp.int32), microbatches))[0]

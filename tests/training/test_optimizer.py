@@ -1,0 +1,91 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.training import optimizer
+
+STEPS = 100
+
+
+def rates(steps=STEPS, **fields):
+    cfg = OptimizerConfig(**{"learning_rate": 2.0, "warmup_steps": 10, "final_fraction": 0.1, **fields})
+    return np.asarray(optimizer.schedule(cfg, steps)(np.arange(steps)))
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "rsqrt", "constant", "wsd"])
+def test_warms_up_linearly_to_the_peak(name):
+    got = rates(schedule=name)
+    np.testing.assert_allclose(got[:10], 0.2 * np.arange(1, 11), rtol=1e-6)
+    assert got.max() == got[9] == 2.0
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "wsd"])
+def test_ends_at_the_final_fraction(name):
+    np.testing.assert_allclose(rates(schedule=name)[-1], 0.2, rtol=1e-6)
+
+
+def test_shapes_between():
+    t = (np.arange(10, STEPS) - 10) / (STEPS - 1 - 10)
+    np.testing.assert_allclose(rates(schedule="cosine")[10:], 0.2 + 1.8 * (1 + np.cos(np.pi * t)) / 2, rtol=1e-5)
+    np.testing.assert_allclose(rates(schedule="linear")[10:], 2 - 1.8 * t, rtol=1e-5)
+    np.testing.assert_allclose(rates(schedule="rsqrt")[10:], 2 * np.sqrt(10 / np.arange(11, STEPS + 1)), rtol=1e-6)
+    wsd = rates(schedule="wsd", decay_steps=20)
+    assert (wsd[10:80] == 2).all() and (np.diff(wsd[80:]) < 0).all()
+
+
+def test_no_warmup_starts_at_the_peak():
+    assert rates(schedule="cosine", warmup_steps=0)[0] == 2.0
+
+
+PARAMS = {
+    "token_embed": {"embedding": jnp.ones((8, 4))},
+    "embed": {"position": {"table": jnp.ones((8, 4))}, "norm": {"scale": jnp.ones(4), "bias": jnp.ones(4)}},
+    "layers": {  # scanned: biases are matrices by rank
+        "attention": {
+            "query": {"kernel": jnp.ones((2, 4, 2, 2)), "bias": jnp.ones((2, 2, 2))},
+            "out": {"kernel": jnp.ones((2, 2, 2, 4))},
+        },
+        "mlp": {"up": {"kernel": jnp.ones((2, 4, 8))}},
+        "norm": {"scale": jnp.ones((2, 4))},
+    },
+}
+
+
+def test_decay_is_on_weights_and_token_tables_only():
+    mask = optimizer.decay_mask(PARAMS)
+    decayed = [jax.tree_util.keystr(k) for k, on in jax.tree_util.tree_leaves_with_path(mask) if on]
+    assert len(decayed) == 4 and all(path.endswith(("['kernel']", "['embedding']")) for path in decayed)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
+def test_zero_gradient_shrinks_by_rate_times_decay(name):
+    cfg = OptimizerConfig(name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2)
+    tx = optimizer.build(cfg, 10)
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    updates, _ = tx.update(zeros, tx.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -0.1, rtol=1e-6)
+    assert (updates["layers"]["norm"]["scale"] == 0).all()
+    assert (updates["embed"]["position"]["table"] == 0).all()
+
+
+def test_clip_bounds_the_global_norm():
+    tx = optimizer.build(
+        OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0.5), 1
+    )
+    grads = jax.tree.map(lambda p: 3.0 * p, PARAMS)
+    updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6)
+
+
+def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
+    tx = optimizer.build(
+        OptimizerConfig(name="muon", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0), 1
+    )
+    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), PARAMS)
+    updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+    attention = updates["layers"]["attention"]
+    for matrix in (*attention["query"]["kernel"].reshape(2, 4, 4), *attention["out"]["kernel"].reshape(2, 4, 4)):
+        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (0.2 * np.sqrt(4))
+        assert singular.min() > 0.3 and singular.max() < 1.3, singular  # five Newton-Schulz steps are approximate

@@ -1,0 +1,84 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.training import optimizer, state, step
+from tests.training import toy
+
+
+def build(accumulate=1, dropout=0.0, tx=None, name="adamw"):
+    model = toy.Toy(dropout)
+    cfg = OptimizerConfig(name=name, learning_rate=1e-2, warmup_steps=1, schedule="constant")
+    tx = tx or optimizer.build(cfg, 10)
+    key = jax.random.key(1) if dropout else None
+    fn = step.train_step(
+        toy.features(model), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=key, accumulate=accumulate, chunks=1
+    )
+    return jax.jit(fn), state.create(toy.init, tx)
+
+
+def test_loss_and_gradient_norm_are_those_of_the_whole_batch():
+    train, start = build()
+    batch = toy.batch(8)
+
+    def mean_loss(params):
+        logits = toy.Toy().apply({"params": params}, batch["inputs"]["input_ids"]).logits
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]["labels"])
+        return jnp.average(losses, weights=batch["targets"]["weights"])
+
+    _, metrics = train(start, batch)
+    loss, grads = jax.value_and_grad(mean_loss)(start.params)
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(metrics["grad_norm"], optax.tree.norm(grads), rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_microbatches_with_uneven_weights_add_up_to_the_batch(accumulate):
+    sgd = optax.sgd(1.0)
+    whole, start = build(tx=sgd)
+    pieces, _ = build(accumulate, tx=sgd)
+    one, one_metrics = whole(start, toy.batch(8))
+    many, many_metrics = pieces(start, toy.batch(8))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, many)
+    assert one_metrics.keys() == many_metrics.keys()
+    for name in one_metrics:
+        np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=1e-5)
+
+
+def test_rows_without_targets_neither_count_nor_break():
+    train, start = build()
+    batch = toy.batch(8)
+    batch["targets"]["weights"][:] = 0
+    after, metrics = train(start, batch)
+    assert metrics["loss"] == 0 and np.isfinite(metrics["param_norm"])
+    assert after.step == 1
+
+
+def test_dropout_differs_by_step_and_repeats_by_seed():
+    train, start = build(dropout=0.5)
+    batch = toy.batch(8)
+    once, again = train(start, batch)[1]["loss"], train(start, batch)[1]["loss"]
+    later = train(start.replace(step=start.step + 1), batch)[1]["loss"]
+    assert once == again
+    assert once != later
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
+def test_each_optimizer_lowers_the_loss(name):
+    train, current = build(name=name)
+    losses = []
+    for _ in range(12):
+        current, metrics = train(current, toy.batch(16))
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0] - 0.02, losses
+
+
+def test_eval_step_turns_dropout_off_and_gives_sums():
+    model = toy.Toy(0.5)
+    evaluate = step.eval_step(toy.features(model), toy.NextToken(), chunks=1)
+    sums = evaluate(toy.init(model), toy.batch(4))
+    assert sums.weight["weights"] == toy.batch(4)["targets"]["weights"].sum()
+    assert sums == evaluate(toy.init(model), toy.batch(4))
