@@ -28,7 +28,7 @@ def stdlib_code() -> Iterator[dict[str, str]]:
 
 
 def docstrings() -> Iterator[dict[str, str]]:
-    """The docstrings of the required packages and the topics of `help()`: about 10 MB of English (BSD, Apache-2.0, PSF)."""
+    """The docstrings of the required packages, and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF)."""
     from pydoc_data import topics
 
     for text in topics.topics.values():

@@ -58,7 +58,7 @@ class Records:
 
     Attributes:
       tokenizer: knows the special ids.
-      length, target_length: T of the encoder or decoder-only model, and of an encoder-decoder's decoder.
+      length, target_length: T of the encoder or decoder-only model; of an encoder-decoder's decoder, else 0.
       ids: the tokens of a split.
       start, length_of, document: [pieces], where each piece lies, its tokens, and its document.
       first: [rows + 1], row r holds the pieces first[r] .. first[r + 1] - 1.

@@ -1,5 +1,6 @@
 """Batches as a pure function of (seed, step): nothing else is state, so resuming needs one number."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
-COUNTED = 1 << 22  # labels counted for the unigram baseline, at most
+COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 
 
@@ -98,8 +99,7 @@ class Dataset:
 
         Frequencies are those of the training labels, plus one for every id of the vocabulary.
         """
-        counts = self._label_counts["train"] + 1
-        held_out = self._label_counts["eval"]
+        counts, held_out = self._label_counts("train") + 1, self._held_out_counts
         return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
     @functools.cached_property
@@ -108,24 +108,23 @@ class Dataset:
 
         Bits per byte = nats per target / ln 2 / this.
         """
-        held_out = self._label_counts["eval"]
         sizes = np.asarray([len(piece) for piece in self.tokenizer.pieces()])
-        return float((held_out * sizes).sum() / held_out.sum())
+        return float((self._held_out_counts * sizes).sum() / self._held_out_counts.sum())
 
     @functools.cached_property
-    def _label_counts(self) -> dict[str, np.ndarray]:
-        """split -> weight of each id among the labels, [V] float64, of up to COUNTED labels."""
-        counts = {}
-        for split in SPLITS:
-            data = Dataset(split, self.objective, self.splits, self.fingerprint)
-            count, seen = np.zeros(self.vocab_size), 0
-            for number, row in enumerate(_order(data.num_examples)):
-                targets = data.example(int(row), 0, number)["targets"]
-                count += np.bincount(targets["labels"], targets["weights"], self.vocab_size)
-                seen += targets["labels"].size
-                if seen >= COUNTED:
-                    break
-            counts[split] = count
+    def _held_out_counts(self) -> np.ndarray:
+        return self._label_counts("eval")
+
+    def _label_counts(self, split: str) -> np.ndarray:
+        """Weight of each id among the labels, [V] float64, of a sample of up to COUNTED labels."""
+        data = dataclasses.replace(self, split=split)
+        counts, seen = np.zeros(self.vocab_size), 0
+        for number, row in enumerate(_order(data.num_examples)):
+            targets = data.example(int(row), 0, number)["targets"]
+            counts += np.bincount(targets["labels"], targets["weights"], self.vocab_size)
+            seen += targets["labels"].size
+            if seen >= COUNTED:
+                break
         return counts
 
     def _held_out(self, position: int) -> Batch:

@@ -146,7 +146,7 @@ def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iter
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{at}: no JSON ({error.msg}, column {error.colno}); a line must be one object.") from None
+            raise ConfigError(f"{at}: no JSON ({error.msg}, column {error.colno}); a line must be an object.") from None
         if not isinstance(record, dict):
             raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
         for field in fields:
@@ -154,6 +154,8 @@ def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iter
                 found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
                 raise ConfigError(f"{at}: no text under {field!r} ({found}); this objective reads"
                                   f" {' and '.join(map(repr, fields))}.")
+            if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
+                raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
         document = tuple(record[field] for field in fields)
         if all(text and not text.isspace() for text in document):
             yield document

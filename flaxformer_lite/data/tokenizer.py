@@ -5,6 +5,7 @@ vocabulary, the first one last: sentinel k has the id vocab_size - 1 - k. Specia
 that contains "[MASK]" is encoded as those characters.
 """
 
+import functools
 import hashlib
 import io
 import re
@@ -72,6 +73,25 @@ class Tokenizer:
     def pieces(self) -> list[bytes]:
         """The text that each id stands for, as UTF-8; empty for special tokens."""
         raise NotImplementedError
+
+    @functools.cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """[ids] int32, those that stand for text."""
+        return np.asarray([i for i, piece in enumerate(self.pieces()) if piece], np.int32)
+
+    @functools.cached_property
+    def word_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Two [V] bool: whether an id begins, and whether it ends, with a letter or digit (or within a character)."""
+        edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
+        begins, ends = ([byte.isalnum() or byte >= b"\x80" for byte in side] for side in zip(*edges, strict=True))
+        return np.asarray(begins), np.asarray(ends)
+
+    def starts_word(self, ids: np.ndarray) -> np.ndarray:
+        """Bool, [T] as the ids: False where a token continues the word that the token before it ends in."""
+        begins, ends = self.word_edges
+        starts = np.ones(len(ids), bool)
+        starts[1:] = ~(begins[ids[1:]] & ends[ids[:-1]])
+        return starts
 
     def save(self, folder: str | Path) -> None:
         """Writes the file from which `load` makes this tokenizer again."""

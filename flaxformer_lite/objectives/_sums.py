@@ -17,8 +17,8 @@ class LossSums(NamedTuple):
     tokens, `next_sentence_weight` for pairs. The loss of a batch is the sum over the terms of loss / weight, each term
     over its own weight in the *global* batch:
 
-        totals = weight_sums(batch["targets"])                    # the whole batch, before it is cut into microbatches
-        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)   # of one part: losses, gradients add up
+        totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into microbatches
+        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a part; the parts' losses add up
     """
 
     loss: dict[str, Array]  # term -> sum of weighted losses, float32 scalars, nats

@@ -31,7 +31,7 @@ class CausalLm:
         _sums.check(self)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        return length, length
+        return length, 0
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length + 1, stride=length)

@@ -1,0 +1,149 @@
+"""Masked language modelling, alone or with a guess about a pair of texts (BERT, RoBERTa, ALBERT).
+
+Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu et al. 2019, RoBERTa, section 4
+(arXiv:1907.11692), whose DOC-SENTENCES is `pairs="none"`; Lan et al. 2020, ALBERT, section 3.1 (arXiv:1909.11942).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.functions.losses import cross_entropy
+from flaxformer_lite.objectives import _sums
+from flaxformer_lite.objectives._packing import Packing, cut, share_rows
+from flaxformer_lite.objectives._rows import fill
+
+PAIRS = ("none", "next_sentence", "sentence_order")
+UNITS = ("token", "whole_word")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLm:
+    """maximize sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is seen.
+
+    Without pairs a row is [CLS] piece [SEP], several where pieces are short, none seeing another. With pairs it is
+    [CLS] A [SEP] B [SEP]: a piece of a document cut in two at random. `next_sentence`: in half of the rows B is from
+    another document (label 1). `sentence_order`: in half of the rows A and B change places (label 1).
+
+    Of the chosen tokens `mask_share` become [MASK], `random_share` a random token, the others stay. Only the chosen
+    positions reach the head, a fixed number of them; those left over point at 0 and have weight 0.
+    """
+
+    rate: float = 0.15  # share of the tokens that are predicted
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    unit: str = "token"  # or whole_word: all tokens of a word or none
+    pairs: str = "none"  # or next_sentence, sentence_order
+    z_loss: float = 0.0
+    label_smoothing: float = 0.0
+
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
+
+    def __post_init__(self):
+        _sums.check(self)
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")
+        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+            raise ValueError(f"mask_share={self.mask_share}, random_share={self.random_share}: shares that add up to at"
+                             f" most 1.")
+        for name, choices in (("unit", UNITS), ("pairs", PAIRS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}.")
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        return length, 0
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        marks = 2 if self.pairs == "none" else 3
+        if length < marks + 4:
+            raise ConfigError(f"data.length={length}: too short for masked_lm; at least {marks + 4}.")
+        plan = cut(offsets, length - marks, minimum=2)
+        if self.pairs != "none":
+            return plan
+        return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """An example, T = records.length, M = ceil(T * rate).
+
+        inputs: input_ids, segment_ids [T], masked_positions [M], with pairs token_type_ids [T], all int32.
+        targets: labels [M] int32, weights [M] float32, with pairs next_sentence_label int32 and its weight, scalars.
+        """
+        tokenizer = records.tokenizer
+        cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
+        inputs, targets = {}, {}
+        if self.pairs == "none":
+            texts = [np.concatenate([cls, piece, sep]) for piece in records.row(index)]
+        else:
+            first, second, label = self._pair(records, index, rng)
+            texts = [np.concatenate([cls, first, sep, second, sep])]
+            types = [np.zeros(len(first) + 2, np.int32), np.ones(len(second) + 1, np.int32)]
+            inputs["token_type_ids"] = fill([np.concatenate(types)], records.length, 0)[0]
+            targets["next_sentence_label"] = np.int32(label)
+            targets["next_sentence_weight"] = np.float32(1)
+        ids, segments = fill(texts, records.length, tokenizer.pad_id)
+        hidden, positions, labels, weights = self._mask(ids, segments > 0, tokenizer, rng)
+        inputs |= {"input_ids": hidden, "segment_ids": segments, "masked_positions": positions}
+        return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
+
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+        """Masked tokens and, with pairs, the guess about the pair: two terms, each over its own weight."""
+        tokens = _sums.token_loss(self, features, targets, chunks)
+        if self.pairs == "none":
+            return tokens
+        labels, weights = targets["next_sentence_label"], targets["next_sentence_weight"]
+        pairs = cross_entropy(features.next_sentence_logits, labels, weights)
+        return _sums.LossSums(
+            {**tokens.loss, "next_sentence_weight": pairs.loss_sum},
+            {**tokens.weight, "next_sentence_weight": pairs.weight_sum},
+            {**tokens.metrics, "next_sentence_accuracy": (pairs.correct_sum, pairs.weight_sum)},
+        )
+
+    def _pair(self, records: Any, index: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
+        (piece,) = records.row(index)
+        at = int(rng.integers(1, len(piece)))
+        first, second = piece[:at], piece[at:]
+        label = int(rng.random() < 0.5)
+        if label and self.pairs == "sentence_order":
+            return second, first, label
+        if label:
+            second = records.other_piece(index, rng)[: records.length - 3 - at]
+        return first, second, label
+
+    def _mask(self, ids: np.ndarray, real: np.ndarray, tokenizer: Any, rng: np.random.Generator) -> tuple:
+        count = math.ceil(len(ids) * self.rate)
+        candidates = np.flatnonzero(real & (ids != tokenizer.cls_id) & (ids != tokenizer.sep_id))
+        budget = max(1, round(len(candidates) * self.rate))
+        if self.unit == "token":
+            chosen = np.sort(rng.permutation(candidates)[:budget])
+        else:
+            chosen = _whole_words(candidates, tokenizer.starts_word(ids)[candidates], budget, rng)
+        hidden, fate = ids.copy(), rng.random(len(chosen))
+        hidden[chosen[fate < self.mask_share]] = tokenizer.mask_id
+        swapped = chosen[(fate >= self.mask_share) & (fate < self.mask_share + self.random_share)]
+        hidden[swapped] = rng.choice(tokenizer.ordinary_ids, len(swapped))
+        positions, filled = fill([chosen], count, 0)
+        labels, _ = fill([ids[chosen]], count, tokenizer.pad_id)
+        return hidden, positions, labels, filled.astype(np.float32)
+
+
+def _whole_words(candidates: np.ndarray, starts: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
+    """Positions of random words that together have at most `budget` tokens, ascending.
+
+    A word is a candidate that starts one and those after it that do not; one that does not fit gives way to the next.
+    Where no word is short enough, one token stands in.
+    """
+    number = np.cumsum(starts) - starts[0]
+    sizes = np.bincount(number)
+    order = rng.permutation(len(sizes))
+    taken = np.zeros(len(sizes), bool)
+    while len(order) and budget:
+        order = order[sizes[order] <= budget]
+        fits = np.cumsum(sizes[order]) <= budget
+        taken[order[fits]] = True
+        budget -= int(sizes[order[fits]].sum())
+        order = order[~fits]
+    return candidates[taken[number]] if taken.any() else rng.choice(candidates, 1)

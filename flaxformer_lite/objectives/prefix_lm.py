@@ -1,0 +1,51 @@
+"""Prefix language modelling: each document's beginning is read both ways, its rest is predicted.
+
+Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.2.3 (arXiv:1910.10683).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.objectives import _sums
+from flaxformer_lite.objectives._packing import Packing, windows
+from flaxformer_lite.objectives._rows import next_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLm:
+    """maximize sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform in 1 .. n - 1.
+
+    Rows are packed as in `causal_lm`; every piece of a document in a row has a prefix of its own.
+    """
+
+    z_loss: float = 0.0
+    label_smoothing: float = 0.0
+
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        _sums.check(self)
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        return length, 0
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        return windows(offsets, width=length + 1, stride=length)
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """inputs: input_ids, segment_ids [T] int32, prefix_mask [T] bool. targets: labels [T] int32, weights [T]."""
+        pieces = records.row(index)
+        inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
+        prefix = np.zeros(records.length + 1, bool)
+        at = 0
+        for piece in pieces:
+            prefix[at : at + int(rng.integers(1, max(len(piece), 2)))] = len(piece) > 1
+            at += len(piece)
+        weights = targets["weights"] * ~prefix[1:]
+        return {"inputs": {**inputs, "prefix_mask": prefix[:-1]}, "targets": {**targets, "weights": weights}}
+
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+        return _sums.token_loss(self, features, targets, chunks)

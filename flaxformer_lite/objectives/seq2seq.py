@@ -1,0 +1,51 @@
+"""Pairs of texts: read the source, write the target (translation, summaries, the original Transformer).
+
+Reference: Vaswani et al. 2017, "Attention Is All You Need", section 5 (arXiv:1706.03762).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.objectives import _sums
+from flaxformer_lite.objectives._packing import Packing, share_rows
+from flaxformer_lite.objectives._rows import encoder_decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2seq:
+    """maximize sum_t log P(y_t | y_<t, x) over lines of jsonl with "source" x and "target" y.
+
+    Neighbouring pairs share a row while both sides fit. A side longer than its row loses its end; the end-of-text token
+    is kept.
+    """
+
+    z_loss: float = 0.0
+    label_smoothing: float = 0.1  # the paper's
+
+    fields: ClassVar[tuple[str, ...]] = ("source", "target")
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        _sums.check(self)
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        """The decoder's row is as long as the encoder's, unless the config says otherwise."""
+        return length, target_length or length
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        """Documents 2 i and 2 i + 1 are a pair; each row holds sources and targets in turn, without end-of-text."""
+        count = len(offsets) - 1
+        limits = np.tile([length - 1, target_length - 1], count // 2)
+        lengths = np.minimum(np.diff(offsets) - 1, limits)
+        plan = Packing(offsets[:-1], lengths.astype(np.int32), np.arange(count), np.arange(0, count + 1, 2))
+        return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """inputs: (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32. targets: labels, weights [U]."""
+        texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
+        return encoder_decoder(texts[0::2], texts[1::2], records)
+
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+        return _sums.token_loss(self, features, targets, chunks)

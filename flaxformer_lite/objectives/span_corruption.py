@@ -1,0 +1,114 @@
+"""T5's objective: spans of text are replaced by sentinels in the input, and written out in the target.
+
+Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.1.4 and 3.3.4 (arXiv:1910.10683).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.objectives import _sums
+from flaxformer_lite.objectives._packing import Packing, cut, share_rows
+from flaxformer_lite.objectives._rows import encoder_decoder
+
+SHORTEST = 2  # tokens of a piece: one to hide, one to leave
+SMALLEST_CAPACITY = 4  # a document cut in equal pieces of at most this many leaves none shorter than SHORTEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCorruption:
+    """Input "Thank <0> inviting me" and target "<0> you for" of "Thank you for inviting me", both with end-of-text.
+
+    Documents are cut into pieces which are corrupted one by one, then packed: a target reads its own source alone. How
+    long a corrupted piece is follows from its length, so rows are planned exactly and nothing is ever cut off.
+    """
+
+    noise_density: float = 0.15  # share of the tokens that are hidden
+    mean_span: float = 3.0  # tokens
+    z_loss: float = 0.0  # T5 pretrained with 1e-4
+    label_smoothing: float = 0.0
+
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
+
+    def __post_init__(self):
+        _sums.check(self)
+        if not 0 < self.noise_density < 1:
+            raise ValueError(f"noise_density={self.noise_density}: a share strictly between 0 and 1.")
+        if self.mean_span < 1:
+            raise ValueError(f"mean_span={self.mean_span}: at least one token.")
+
+    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
+        """The decoder's length follows from the encoder's, unless the config says otherwise.
+
+        It is that of the longest text whose corrupted form fills the encoder: 512 -> 114 (of 568 tokens).
+        """
+        return length, target_length or self.corrupted(self.capacity(length, length))[1]
+
+    def noise(self, tokens: int) -> tuple[int, int]:
+        """Tokens hidden in a piece, and the spans they form; at least one of each, and one token stays."""
+        hidden = min(max(round(tokens * self.noise_density), 1), tokens - 1)
+        return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
+
+    def corrupted(self, tokens: int) -> tuple[int, int]:
+        """Lengths of input and target made of a piece, both with end-of-text."""
+        hidden, spans = self.noise(tokens)
+        return tokens - hidden + spans + 1, hidden + spans + 1
+
+    def capacity(self, length: int, target_length: int) -> int:
+        """Tokens of the longest piece whose input and target fit.
+
+        Raises:
+          ConfigError: not even a short one fits.
+        """
+        tokens = SMALLEST_CAPACITY - 1
+        while np.less_equal(self.corrupted(tokens + 1), (length, target_length)).all():
+            tokens += 1
+        if tokens < SMALLEST_CAPACITY:
+            smallest = self.corrupted(SMALLEST_CAPACITY)
+            raise ConfigError(f"data.length={length}, data.target_length={target_length}: too short for spans to hide;"
+                              f" at least {smallest[0]} and {smallest[1]}.")
+        return tokens
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        capacity = self.capacity(length, target_length)
+        spans, sentinels = self.noise(capacity)[1], len(tokenizer.sentinel_ids)
+        if spans > sentinels:
+            raise ConfigError(f"data.length={length}: a row has {spans} spans, the vocabulary {sentinels} sentinels;"
+                              f" shorten the rows or raise objective.mean_span.")
+        plan = cut(offsets, capacity, SHORTEST)
+        sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
+        return share_rows(plan, sizes[plan.length], (length, target_length))
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """inputs: (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32. targets: labels, weights [U]."""
+        pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in records.row(index)]
+        sources, targets = zip(*pairs, strict=True)
+        return encoder_decoder(sources, targets, records)
+
+    def corrupt(self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The input and the target made of a piece, int32; `corrupted` tells their lengths.
+
+        Kept and hidden spans alternate, a kept one first; both numbers of tokens are divided at random among the spans.
+        """
+        hidden, spans = self.noise(len(tokens))
+        kept_lengths, hidden_lengths = _partition(len(tokens) - hidden, spans, rng), _partition(hidden, spans, rng)
+        ends = np.cumsum(np.stack([kept_lengths, hidden_lengths], axis=1).reshape(-1))
+        runs = np.split(tokens, ends[:-1])
+        source, target = [], []
+        for kept, told, sentinel in zip(runs[0::2], runs[1::2], tokenizer.sentinel_ids, strict=False):
+            source += [kept, [sentinel]]
+            target += [[sentinel], told]
+        eos = [tokenizer.eos_id]
+        return np.concatenate([*source, eos]).astype(np.int32), np.concatenate([*target, eos]).astype(np.int32)
+
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+        return _sums.token_loss(self, features, targets, chunks)
+
+
+def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:
+    """[parts] int64: a division of `items` into that many non-empty parts, each division equally likely."""
+    edges = np.sort(rng.choice(items - 1, parts - 1, replace=False)) + 1
+    return np.diff(np.concatenate([[0], edges, [items]]))
