@@ -1,7 +1,7 @@
 """Checkpoints: written in the background, verified by content when read, and never silently skipped.
 
-A checkpoint is a train state and a JSON record beside it. The record holds, for each leaf, its path, dtype, shape and SHA-256,
-so that a restore can tell a model that changed from a file that broke.
+A checkpoint is a train state and a JSON record beside it. The record holds, for each leaf, its path, dtype, shape and
+SHA-256, so that a restore can tell a model that changed from a file that broke.
 """
 
 import hashlib
@@ -65,8 +65,10 @@ class Checkpoints:
         """
         need, free = 1.1 * byte_count(state), shutil.disk_usage(self.folder).free
         if free < need:
-            raise CheckpointError(f"checkpoint of step {step}: needs {need / 1e6:.0f} MB, {self.folder} has {free / 1e6:.0f} MB"
-                                  f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}")
+            raise CheckpointError(
+                f"checkpoint of step {step}: needs {need / 1e6:.0f} MB, {self.folder} has {free / 1e6:.0f} MB"
+                f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
+            )
         record = {**meta, "leaves": describe(state)}
         try:
             self._manager.check_for_errors()
@@ -107,8 +109,10 @@ class Checkpoints:
             return Restored(step, state, meta, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
-            raise CheckpointError(f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
-                                  f" afresh, or choose another --workdir.")
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
+                f" afresh, or choose another --workdir."
+            )
         return None
 
     @property
@@ -141,7 +145,9 @@ class Checkpoints:
         return f"checkpoint of step {step} is damaged ({why}); moved to {place}, continuing from step {restored}."
 
     def _failed(self, step: int | None, error: Exception) -> str:
-        return f"checkpoint of step {step} was not written to {self.folder}: {_first_line(error)}; {self._last_good(step)}"
+        return (
+            f"checkpoint of step {step} was not written to {self.folder}: {_first_line(error)}; {self._last_good(step)}"
+        )
 
     def _last_good(self, step: int | None) -> str:
         good = [s for s in self._manager.all_steps() if s != step]
@@ -172,6 +178,7 @@ def byte_count(tree: Any) -> int:
 
 def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
     """Refuses another tree: orbax would cast dtypes silently and speak of tree structures."""
+
     def show(leaves, path):
         return f"{leaves[path][0]}{leaves[path][1]}" if path in leaves else "absent"
 
@@ -179,8 +186,10 @@ def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
     if changed:
         lines = [f"{path}: {show(stored, path)} -> {show(wanted, path)}" for path in changed[:3]]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise CheckpointError(f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
-                              f" another --workdir, or the version of the code that wrote it.")
+        raise CheckpointError(
+            f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
+            f" another --workdir, or the version of the code that wrote it."
+        )
 
 
 def _verify(stored: Leaves, read: Leaves) -> None:

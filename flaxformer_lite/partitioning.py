@@ -1,7 +1,7 @@
 """The one place that knows devices: the mesh, the shardings of a train state, and the jit of the step.
 
-One device is a mesh of one; nothing else changes with scale. Weights follow ordered rules on their paths, kept as data beside
-each model family; optimizer state follows its weights; batches are split over `data` and `fsdp`.
+One device is a mesh of one; nothing else changes with scale. Weights follow ordered rules on their paths, kept as data
+beside each model family; optimizer state follows its weights; batches are split over `data` and `fsdp`.
 """
 
 import math
@@ -40,11 +40,14 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
     fixed = math.prod(n for n in sizes.values() if n > 0)
     shown = ", ".join(f"mesh.{axis}={n}" for axis, n in sizes.items())
     if fixed > len(devices):
-        raise ConfigError(f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1, mesh.fsdp=1,"
-                          f" mesh.tensor=1.")
+        raise ConfigError(
+            f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1, mesh.fsdp=1, mesh.tensor=1."
+        )
     if -1 in sizes.values():
         if len(devices) % fixed:
-            raise ConfigError(f"{shown}: {len(devices)} devices do not divide by {fixed}; try sizes that are powers of two.")
+            raise ConfigError(
+                f"{shown}: {len(devices)} devices do not divide by {fixed}; try sizes that are powers of two."
+            )
         sizes = {axis: n if n > 0 else len(devices) // fixed for axis, n in sizes.items()}
     count = math.prod(sizes.values())
     if count < len(devices) and jax.process_count() > 1:
@@ -64,18 +67,20 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
 
     Args:
       params: tree of arrays or ShapeDtypeStructs.
-      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, and is aligned right, so
-        that the leading axis of scanned layers stays whole.
+      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, and is aligned
+        right, so that the leading axis of scanned layers stays whole.
       mesh: gives the sizes that dimensions must divide by.
 
     Raises:
-      ConfigError: a parameter that no rule matches, a rule that matches nothing, a dimension that does not divide, an axis
-        used twice in one rule or unknown to the mesh.
+      ConfigError: a parameter that no rule matches, a rule that matches nothing, a dimension that does not divide, an
+        axis used twice in one rule or unknown to the mesh.
     """
     for pattern, axes in rules:
         flat = [name for entry in axes for name in _names(entry)]
         if unknown := [name for name in flat if name not in mesh.shape]:
-            raise ConfigError(f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; there are {', '.join(mesh.shape)}.")
+            raise ConfigError(
+                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; there are {', '.join(mesh.shape)}."
+            )
         if len(set(flat)) < len(flat):
             raise ConfigError(f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once.")
     used = set()
@@ -86,12 +91,16 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
             if re.search(pattern, path):
                 used.add(index)
                 return _fit(path, leaf.shape, axes, mesh)
-        raise ConfigError(f"no partition rule matches parameter {path} {leaf.shape}; add one to the family's PARTITION_RULES.")
+        raise ConfigError(
+            f"no partition rule matches parameter {path} {leaf.shape}; add one to the family's PARTITION_RULES."
+        )
 
     specs = jax.tree_util.tree_map_with_path(spec, params)
     if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
-        raise ConfigError(f"partition rules that match no parameter: {', '.join(map(repr, dead))}; the parameter was renamed,"
-                          f" an earlier rule takes it, or the rule can go.")
+        raise ConfigError(
+            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; the parameter was renamed,"
+            f" an earlier rule takes it, or the rule can go."
+        )
     return specs
 
 
@@ -124,8 +133,10 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % (ways * accumulate):
         unit = ways * accumulate
-        raise ConfigError(f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
-                          f" mesh.fsdp) need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}.")
+        raise ConfigError(
+            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
+            f" mesh.fsdp) need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
+        )
 
 
 def place_batch(batch: Any, mesh: Mesh) -> Any:
@@ -135,7 +146,7 @@ def place_batch(batch: Any, mesh: Mesh) -> Any:
 
 
 def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:
-    """Builds a state with each leaf already where it belongs: (state, shardings). Nothing is ever held whole on one device."""
+    """Builds a state with each leaf already where it belongs: (state, shardings); one device never holds it whole."""
     shardings = state_shardings(jax.eval_shape(init), rules, mesh)
     return jax.jit(init, out_shardings=shardings)(), shardings
 
@@ -143,7 +154,9 @@ def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, 
 def jit_step(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
     """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one."""
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
-    return jax.jit(_anchored(step, mesh), in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0)
+    return jax.jit(
+        _anchored(step, mesh), in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0
+    )
 
 
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
@@ -153,7 +166,7 @@ def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
 
 
 def _anchored(step: Callable, mesh: Mesh) -> Callable:
-    """The step with its activation anchors bound; a new function for each mesh, because jit's cache knows no context."""
+    """The step with its anchors bound; a new function for each mesh, because jit's cache does not know contexts."""
 
     def constrain(x, names):
         axes = (ACTIVATIONS.get(name) for name in names)
@@ -184,6 +197,8 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
         ways = _ways(entry, mesh)
         if size % ways:
             names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in _names(entry))
-            raise ConfigError(f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
-                              f" sizes or a multiple of {ways}.")
+            raise ConfigError(
+                f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
+                f" sizes or a multiple of {ways}."
+            )
     return P(*axes)

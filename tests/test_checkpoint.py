@@ -24,9 +24,7 @@ def tree(scale=1.0):
 
 def target(mesh=None, **changes):
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if mesh is None else NamedSharding(mesh, P())
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), {**tree(), **changes}
-    )
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), {**tree(), **changes})
 
 
 @pytest.fixture
@@ -102,7 +100,9 @@ def test_a_damaged_newest_is_set_aside_with_a_notice(folder, damage):
     damage(folder / "3")
     got = restore(folder)
     assert got.step == 2 and digest(got.state) == digest(tree(2))
-    assert len(got.notices) == 1 and "step 3 is damaged" in got.notices[0] and "continuing from step 2" in got.notices[0]
+    assert (
+        len(got.notices) == 1 and "step 3 is damaged" in got.notices[0] and "continuing from step 2" in got.notices[0]
+    )
     assert (folder / "damaged" / "3").is_dir()
     checkpoints = Checkpoints(folder, keep=3)  # the step number is free again
     checkpoints.save(3, tree(3), {"note": "again"})
@@ -149,7 +149,7 @@ def test_leftovers_of_killed_saves_are_swept(folder):
 
 def test_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="cannot write in .*choose another --workdir"):
+    with pytest.raises(CheckpointError, match=r"cannot write in .*choose another --workdir"):
         Checkpoints(tmp_path / "file" / "checkpoints", keep=1)
 
 
@@ -168,7 +168,9 @@ def test_a_failed_write_is_told(folder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints._manager, "save", fail)
-    with pytest.raises(CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"):
+    with pytest.raises(
+        CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
+    ):
         checkpoints.save(4, tree(4), {})
     checkpoints.close()
 

@@ -45,7 +45,10 @@ def test_first_rule_wins_and_a_leading_scan_axis_stays_whole():
     [
         (((r"up/kernel$", ()),), r"no partition rule matches parameter down/kernel \(4, 6\)"),
         (((r"kernel$", ()), (r"gate/kernel$", ())), r"match no parameter: 'gate/kernel\$'"),
-        (((r"kernel$", ("tensor", "fsdp")),), r"up/kernel \(3, 6\): a dimension of 3 does not divide over mesh.tensor=2"),
+        (
+            ((r"kernel$", ("tensor", "fsdp")),),
+            r"up/kernel \(3, 6\): a dimension of 3 does not divide over mesh.tensor=2",
+        ),
         (((r"kernel$", ("fsdp", "fsdp")),), "uses a mesh axis twice"),
         (((r"kernel$", ("model", None)),), "no mesh axis 'model'"),
         (((r"kernel$", (None, None, "fsdp")),), "names 3 dimensions"),
@@ -112,7 +115,9 @@ def test_anchors_bind_inside_the_step_and_batches_are_split():
     batch = partitioning.place_batch(toy.batch(16), mesh)
     assert str(jax.make_jaxpr(train)(current, batch)).count("sharding_constraint") >= 2
     assert batch["inputs"]["input_ids"].addressable_shards[0].data.shape == (4, toy.LENGTH)
-    assert "sharding_constraint" not in str(jax.make_jaxpr(toy.features(toy.Toy()))(current.params, batch["inputs"], None))
+    assert "sharding_constraint" not in str(
+        jax.make_jaxpr(toy.features(toy.Toy()))(current.params, batch["inputs"], None)
+    )
 
 
 def test_an_indivisible_activation_stays_whole():

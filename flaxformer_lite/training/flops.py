@@ -43,7 +43,7 @@ def count(function: Callable, *args: Any) -> int:
 
 
 def per_step(forward: Callable, *args: Any) -> int:
-    """Model FLOPs of a training step: the forward's, and twice as many backward. Recomputation (remat) is not counted."""
+    """Model FLOPs of a training step: the forward's, and twice as many backward; recomputation does not count."""
     return 3 * count(forward, *args)
 
 

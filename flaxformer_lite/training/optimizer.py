@@ -20,8 +20,8 @@ PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # w
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
     """The learning rate of each step, counted from 0: linear warm-up to the peak, then the schedule's own shape.
 
-    With w warm-up steps and n steps in all, the first step has peak / w and the last has final_fraction * peak for cosine,
-    linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
+    With w warm-up steps and n steps in all, the first step has peak / w and the last has final_fraction * peak for
+    cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
 
     Args:
       cfg: names the schedule.
@@ -30,8 +30,8 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     Returns:
       Function of an int32 scalar or array of steps to float32 of the same shape.
 
-    Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017), section 5.3; wsd, Hu et al.
-    (2024), section 4.
+    Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017), section 5.3; wsd, Hu et
+    al. (2024), section 4.
     """
     warmup, last = max(cfg.warmup_steps, 1), max(steps - 1, 1)
     decay = cfg.decay_steps or max(steps // 10, 1)
@@ -71,8 +71,9 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
       cfg: names the optimizer. `b1` is the momentum of sgd and muon too; adafactor takes no b1, b2 or eps.
       steps: of the whole run, for the schedule.
 
-    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4; Lion, Chen
-    et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size as in Liu et al. (2025), section 2.2.
+    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4;
+    Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size as in Liu et al.
+    (2025), section 2.2.
     """
     chain = optax.chain(
         optax.clip_by_global_norm(cfg.clip_norm) if cfg.clip_norm else optax.identity(),

@@ -35,8 +35,8 @@ def train_step(
       chunks: pieces of a microbatch whose logits exist at once.
 
     Returns:
-      Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures, grad_norm
-      (before clipping), param_norm (after the update) and learning_rate.
+      Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures,
+      grad_norm (before clipping), param_norm (after the update) and learning_rate.
     """
 
     def gradient(params, microbatch, totals, key):
@@ -80,7 +80,9 @@ def means(sums: LossSums) -> dict[str, jax.Array]:
     return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
 
 
-def _accumulate(gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int) -> tuple[Any, LossSums]:
+def _accumulate(
+    gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int
+) -> tuple[Any, LossSums]:
     """Adds up (gradients, sums) of the microbatches, in a loop that holds the activations of one at a time."""
     if accumulate == 1:
         return gradient(params, batch, totals, key)

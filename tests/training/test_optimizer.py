@@ -72,7 +72,10 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
 
 def test_clip_bounds_the_global_norm():
     tx = optimizer.build(
-        OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0.5), 1
+        OptimizerConfig(
+            name="sgd", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0.5
+        ),
+        1,
     )
     grads = jax.tree.map(lambda p: 3.0 * p, PARAMS)
     updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
@@ -81,7 +84,10 @@ def test_clip_bounds_the_global_norm():
 
 def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
     tx = optimizer.build(
-        OptimizerConfig(name="muon", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0), 1
+        OptimizerConfig(
+            name="muon", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0
+        ),
+        1,
     )
     grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), PARAMS)
     updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)

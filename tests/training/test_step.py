@@ -15,7 +15,13 @@ def build(accumulate=1, dropout=0.0, tx=None, name="adamw"):
     tx = tx or optimizer.build(cfg, 10)
     key = jax.random.key(1) if dropout else None
     fn = step.train_step(
-        toy.features(model), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=key, accumulate=accumulate, chunks=1
+        toy.features(model),
+        toy.NextToken(),
+        tx,
+        optimizer.schedule(cfg, 10),
+        dropout_key=key,
+        accumulate=accumulate,
+        chunks=1,
     )
     return jax.jit(fn), state.create(toy.init, tx)
 

@@ -57,7 +57,9 @@ class NextToken:
 
 def features(model):
     def apply(params, inputs, key):
-        return model.apply({"params": params}, **inputs, rngs={} if key is None else {"dropout": key}, method="features")
+        return model.apply(
+            {"params": params}, **inputs, rngs={} if key is None else {"dropout": key}, method="features"
+        )
 
     return apply
 
