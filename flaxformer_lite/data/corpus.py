@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import cache, progress, tokenizer
+from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
@@ -151,7 +151,7 @@ def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
     def write(folder: Path) -> None:
         split = split_of(source.documents(), cfg.eval_fraction, source.where)
         with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", source.size) as advance:
-            tokenizer.train(cfg.tokenizer, _training_text(source, split, advance)).save(folder)
+            tokenizer_training.train(cfg.tokenizer, _training_text(source, split, advance)).save(folder)
 
     name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size)}"
     return tokenizer.load(cache.folder(cfg.cache, name, write))
