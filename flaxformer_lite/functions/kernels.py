@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 MASKED = -1e30  # a logit that is zero after softmax beside any real one, and finite, so that no gradient is NaN
 
@@ -84,15 +85,54 @@ def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax
     return jnp.where(visible_B1TS, weights_BNTS, 0)  # matters only in a row that sees nothing, which would be uniform
 
 
-def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /) -> jax.Array:
-    """The weighted means `sum_s w_s v_s` [B, T, N, H], in the dtype of the values; query head n reads head n // (N / K)."""
+def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | None = None) -> jax.Array:
+    """The weighted means `sum_s w_s v_s` [B, T, N, H]; query head n reads head n // (N / K).
+
+    Args:
+      weights_BNTS: rounded to the dtype of the values before they meet.
+      v_BSKH: values.
+      dtype: of the result; None is that of the values.
+    """
     B, N, T, S = weights_BNTS.shape
     K, H = v_BSKH.shape[2:]
     weights_BNTS = weights_BNTS.astype(v_BSKH.dtype)
     if N == K:
-        return jnp.einsum("BNTS,BSNH->BTNH", weights_BNTS, v_BSKH)
+        return jnp.einsum("BNTS,BSNH->BTNH", weights_BNTS, v_BSKH, preferred_element_type=dtype)
     weights_BKGTS = weights_BNTS.reshape(B, K, N // K, T, S)
-    return jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BSKH).reshape(B, T, N, H)
+    out_BTKGH = jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BSKH, preferred_element_type=dtype)
+    return out_BTKGH.reshape(B, T, N, H)
+
+
+def kernel_weights(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    /,
+    *,
+    kernel: Callable[[jax.Array], jax.Array] = gaussian,
+    bandwidth: float = 1.0,
+    visible_BTS: jax.Array | None = None,
+) -> jax.Array:
+    """Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
+
+    Where all keys have one length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product attention:
+    `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by a factor that normalisation removes.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; N is a multiple of K.
+      kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or `epanechnikov`.
+      bandwidth: the distance at which the kernel's argument is one.
+      visible_BTS: bool [B or 1, T, S], True = counts.
+
+    Returns:
+      float32 [B, N, T, S]; rows sum to one, or are zero where no key counts.
+
+    Raises:
+      ValueError: a bandwidth that is not positive.
+    """
+    if bandwidth <= 0:
+        raise ValueError(f"bandwidth={bandwidth}: a distance, hence positive.")
+    return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
 
 
 def kernel_attention(
@@ -105,26 +145,5 @@ def kernel_attention(
     bandwidth: float = 1.0,
     visible_BTS: jax.Array | None = None,
 ) -> jax.Array:
-    """Nadaraya-Watson pooling with a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
-
-    With keys of equal length the Gaussian of bandwidth `H ** 0.25` *is* scaled dot-product attention, since then
-    `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` differ by a factor that normalisation removes.
-
-    Args:
-      q_BTNH: queries.
-      k_BSKH: keys; N is a multiple of K.
-      v_BSKH: values.
-      kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or `epanechnikov`.
-      bandwidth: distance at which the kernel's argument is one.
-      visible_BTS: bool [B or 1, T, S], True = counts.
-
-    Returns:
-      Array [B, T, N, H] in the dtype of the values; zero where no key counts.
-
-    Raises:
-      ValueError: a bandwidth that is not positive.
-    """
-    if bandwidth <= 0:
-        raise ValueError(f"bandwidth={bandwidth}: a distance, hence positive.")
-    weights_BNTS = normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
-    return pool(weights_BNTS, v_BSKH)
+    """Nadaraya-Watson regression of the values on the keys, [B, T, N, H]: `kernel_weights` and `pool` in one."""
+    return pool(kernel_weights(q_BTNH, k_BSKH, kernel=kernel, bandwidth=bandwidth, visible_BTS=visible_BTS), v_BSKH)

@@ -1,0 +1,267 @@
+"""Scaled dot-product attention a block at a time: memory linear in the length, forward and backward.
+
+The softmax of a row is built up online: over the blocks of columns seen so far the row keeps its largest logit, the sum of
+its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass makes each
+block's weights again from the logarithm of the sum. Blocks that the mask rules out are never computed.
+
+Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, FlashAttention, sections 3.1 and B.4 (arXiv:2205.14135).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.functions import kernels, masks
+
+UNROLL = 16  # blocks: XLA runs so few faster written out than in a loop; more would only lengthen the compilation
+
+
+def attend(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: _inputs.Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+    q_block: int = 512,
+    k_block: int = 512,
+) -> jax.Array:
+    """What `dense.attend` computes, without ever holding T x S logits; see there for the other arguments.
+
+    Mask and bias are asked for one block at a time, so a relative bias is never built whole either. Values and gradients,
+    the bias's own included, agree with the dense form to rounding. Dropout draws other random numbers than the dense form.
+
+    Args:
+      bias: as in `dense.attend`; a function that closes over arrays is differentiated with respect to them.
+      q_block, k_block: rows and columns of a block; lengths need not be multiples.
+
+    Returns:
+      Array [B, T, N, H] in the dtype of the values. Reverse-mode gradients only.
+
+    Raises:
+      ValueError: shapes that do not fit each other, or a block size below one.
+    """
+    if q_block < 1 or k_block < 1:
+        raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block, at least 1.")
+    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    T, S = q_BTNH.shape[1], k_BSKH.shape[1]
+    q_block, k_block = min(q_block, T), min(k_block, S)
+    q_extra, k_extra = -T % q_block, -S % k_block
+    drop = dropout_key is not None and dropout_rate > 0
+    plan = _Plan(inputs.scale, softcap, dropout_rate if drop else 0.0, q_block, k_block,
+                 _spans(inputs, T, S, q_block, k_block))
+    if callable(bias):
+        bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
+    elif bias is not None:
+        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
+    given = _Given(
+        mask=masks.full() if inputs.mask is None and k_extra else inputs.mask,
+        q_index_T=jnp.pad(inputs.q_index_T, (0, q_extra)),
+        k_index_S=jnp.pad(inputs.k_index_S, (0, k_extra), constant_values=-1),
+        dropout_key=dropout_key if drop else None,
+    )
+    padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
+              for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra))]
+    return _attend(plan, *padded, bias, given)[:, :T]
+
+
+class _Plan(NamedTuple):
+    scale: float
+    softcap: float
+    dropout_rate: float
+    q_block: int
+    k_block: int
+    spans: tuple[tuple[int, int], ...]  # a row block's first and last + 1 block of columns
+
+
+class _Given(NamedTuple):
+    mask: masks.Mask | None
+    q_index_T: jax.Array
+    k_index_S: jax.Array
+    dropout_key: jax.Array | None
+
+
+def _spans(inputs: _inputs.Inputs, T: int, S: int, q_block: int, k_block: int) -> tuple[tuple[int, int], ...]:
+    spans = []
+    for start in range(0, T, q_block):
+        first, last = 0, S
+        if inputs.mask is not None and inputs.ordered:
+            first, last = inputs.mask.reach(start, min(start + q_block, T), S)
+        spans.append((first // k_block, -(-last // k_block)) if first < last else (0, 0))
+    return tuple(spans)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given) -> jax.Array:
+    return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
+
+
+def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
+    def rows(_, i):
+        q_i = _block(q_BTNH, i, plan.q_block)
+        B, t, N, _ = q_i.shape
+
+        def columns(j, state):
+            top_BNT1, total_BNT1, out_BTNH = state
+            scores_BNTS = _scores(plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j)
+            visible_B1TS = _visible(plan, given, i, j)
+            if visible_B1TS is not None:
+                scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
+            new_top_BNT1 = jnp.maximum(top_BNT1, scores_BNTS.max(axis=-1, keepdims=True))
+            weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
+            shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
+            dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
+            more_BTNH = kernels.pool(dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32)
+            total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
+            return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
+
+        start = (jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32), jnp.zeros((B, N, t, 1)),
+                 jnp.zeros((B, t, N, v_BSKH.shape[-1])))
+        top_BNT1, total_BNT1, out_BTNH = _over_columns(plan, i, columns, start)
+        seen_BNT1 = total_BNT1 > 0
+        total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
+        lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
+        return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
+
+    _, (out, lse_BNT1) = _over_rows(plan, rows, None)
+    out_BTNH = jnp.moveaxis(out, 0, 1).reshape(*q_BTNH.shape[:3], v_BSKH.shape[-1])
+    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse_BNT1)
+
+
+def _attend_backward(plan, saved, d_out_BTNH):
+    q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
+
+    def rows(totals, i):
+        q_i, d_out_i = _block(q_BTNH, i, plan.q_block), _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
+        out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
+        delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
+
+        def columns(j, state):
+            d_q_i, d_k, d_v, d_bias = state
+            k_j, v_j = _block(k_BSKH, j, plan.k_block), _block(v_BSKH, j, plan.k_block)
+
+            score = functools.partial(_scores, plan, i=i, j=j)
+            scores_BNTS, pull_scores = jax.vjp(score, q_i, k_j, _part(plan, bias, i, j))
+            weights_BNTS = _weights(scores_BNTS, lse[i], _visible(plan, given, i, j))
+            pool = functools.partial(kernels.pool, dtype=jnp.float32)
+            _, pull_pool = jax.vjp(pool, _drop(plan, given, weights_BNTS, i, j), v_j)
+            d_weights_BNTS, d_v_j = pull_pool(d_out_i)
+            d_weights_BNTS = _drop(plan, given, d_weights_BNTS, i, j)
+            d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
+            d_k, d_v = (_add_at(total, (0, j * plan.k_block, 0, 0), part) for total, part in ((d_k, d_k_j), (d_v, d_v_j)))
+            corner = None if callable(bias) else (0, 0, i * plan.q_block, j * plan.k_block)
+            d_bias = [_add_at(total, corner, part) for total, part in zip(d_bias, _floats(d_part), strict=True)]
+            return d_q_i + d_q_ij.astype(jnp.float32), d_k, d_v, d_bias
+
+        d_q_i, *totals = _over_columns(plan, i, columns, (jnp.zeros(q_i.shape), *totals))
+        return totals, d_q_i.astype(q_i.dtype)
+
+    zeros = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
+    (d_k, d_v, d_bias), d_q = _over_rows(plan, rows, zeros)
+    d_q = jnp.moveaxis(d_q, 0, 1).reshape(q_BTNH.shape)
+    return d_q, d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _over_rows(plan: _Plan, rows: Callable, carry: Any) -> tuple[Any, Any]:
+    count = len(plan.spans)
+    if not _unrolled(plan):
+        return lax.scan(rows, carry, jnp.arange(count))
+    results = []
+    for i in range(count):
+        carry, result = rows(carry, i)
+        results.append(result)
+    return carry, jax.tree.map(lambda *x: jnp.stack(x), *results)
+
+
+def _over_columns(plan: _Plan, i: int | jax.Array, columns: Callable, state: Any) -> Any:
+    if _unrolled(plan):
+        return functools.reduce(lambda state, j: columns(j, state), range(*plan.spans[i]), state)
+    first, last = jnp.asarray(plan.spans, jnp.int32)[i]
+    return lax.fori_loop(first, last, columns, state)
+
+
+def _unrolled(plan: _Plan) -> bool:
+    return sum(last - first for first, last in plan.spans) <= UNROLL
+
+
+def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i, j) -> jax.Array:
+    if callable(bias):
+        rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
+        bias = bias(q_i, rows_T, j * plan.k_block + jnp.arange(plan.k_block, dtype=jnp.int32))
+    return _inputs.scores(q_i, k_j, bias, plan.scale, plan.softcap)
+
+
+def _weights(scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None) -> jax.Array:
+    weights_BNTS = jnp.exp(scores_BNTS - level_BNT1)
+    return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
+
+
+def _visible(plan: _Plan, given: _Given, i, j) -> jax.Array | None:
+    if given.mask is None:
+        return None
+    q_index_T = _block(given.q_index_T, i, plan.q_block, axis=0)
+    return given.mask(q_index_T, _block(given.k_index_S, j, plan.k_block, axis=0))[:, None]
+
+
+def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i, j) -> jax.Array:
+    if given.dropout_key is None:
+        return x_BNTS
+    key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, i), j)
+    keep_BNTS = jax.random.bernoulli(key, 1 - plan.dropout_rate, x_BNTS.shape)
+    return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
+
+
+def _block(x: jax.Array, i, size: int, axis: int = 1) -> jax.Array:
+    return lax.dynamic_slice_in_dim(x, i * size, size, axis)
+
+
+def _add_at(total: jax.Array, corner: tuple | None, part: jax.Array) -> jax.Array:
+    corner = (0,) * total.ndim if corner is None else corner
+    part = lax.dynamic_slice(total, corner, part.shape) + part.astype(total.dtype)
+    return lax.dynamic_update_slice(total, part, corner)
+
+
+def _part(plan: _Plan, bias: Any, i, j) -> Any:
+    """What a block needs of the bias: its block of an array, all of a function."""
+    if bias is None or callable(bias):
+        return bias
+    return _block(_block(bias, i, plan.q_block, axis=2), j, plan.k_block, axis=3)
+
+
+def _floats(tree: Any) -> list[jax.Array]:
+    return [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
+    """A tree like the bias: gradients in place of its floats, and the empty gradients JAX wants in place of its integers."""
+    floats = iter(d_floats)
+    return jax.tree.map(lambda x: next(floats).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating)
+                        else np.zeros(x.shape, jax.dtypes.float0), bias)
+
+
+def _as_pytree(bias: _inputs.Bias, q_i: jax.Array, k_block: int) -> Any:
+    """A function whose arrays are leaves; those that a plain Python function closes over are found by tracing it."""
+    if not jax.tree_util.all_leaves([bias]):
+        return bias
+    traced = jax.make_jaxpr(bias)(q_i, jnp.arange(q_i.shape[1], dtype=jnp.int32), jnp.arange(k_block, dtype=jnp.int32))
+    return jax.tree_util.Partial(functools.partial(_evaluate, traced.jaxpr), traced.consts)
+
+
+def _evaluate(jaxpr: Any, consts: list[jax.Array], *arguments: jax.Array) -> jax.Array:
+    return jax.core.eval_jaxpr(jaxpr, consts, *arguments)[0]
