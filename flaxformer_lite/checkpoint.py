@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from flaxformer_lite.partitioning import path_of
+from flaxformer_lite.training.state import path_of
 
 Leaves = dict[str, list]
 
@@ -77,12 +77,12 @@ class Checkpoints:
         except Exception as error:  # orbax and tensorstore raise many types; all mean that nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
-    def restore(self, target: Any, accept: Callable[[int, dict[str, Any]], None]) -> Restored | None:
+    def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
         """The newest checkpoint that is whole, laid out as `target` says; damaged newer ones are moved to `damaged/`.
 
         Args:
           target: tree of ShapeDtypeStructs with shardings.
-          accept: called with the step and its record before the state is read; raises to refuse it.
+          accept: called with the record before the state is read; raises to refuse it.
 
         Returns:
           None where there is no checkpoint at all.
@@ -98,7 +98,7 @@ class Checkpoints:
             except Exception as error:
                 damaged[step] = _first_line(error)
                 continue
-            accept(step, meta)
+            accept(meta)
             _compare(step, leaves, describe(target))
             try:
                 state = self._read(step, state=ocp.args.StandardRestore(target))["state"]

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.training.state import path_of
 
 MESH_AXES = ("data", "fsdp", "tensor")
 BATCH = P(("data", "fsdp"))
@@ -55,11 +56,6 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
     shape = tuple(sizes.values())
     grid = mesh_utils.create_device_mesh(shape, devices[:count], allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES)
-
-
-def path_of(keys: Sequence[Any]) -> str:
-    """A pytree key path as `a/b/c`, the form that partition rules, decay masks and checkpoints speak of."""
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
 def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:

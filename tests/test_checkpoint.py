@@ -13,7 +13,7 @@ from flaxformer_lite.checkpoint import CheckpointError, Checkpoints, describe, d
 from flaxformer_lite.config import MeshConfig
 
 
-def accept_all(step, meta):
+def accept_all(meta):
     pass
 
 
@@ -133,10 +133,10 @@ def test_another_model_is_refused_not_cast(folder, change, message):
 
 
 def test_accept_is_asked_before_the_state_is_read(folder):
-    def refuse(step, meta):
-        raise ValueError(f"{step} {meta['note']}")
+    def refuse(meta):
+        raise ValueError(f"refused {meta['note']}")
 
-    with pytest.raises(ValueError, match="3 step 3"):
+    with pytest.raises(ValueError, match="refused step 3"):
         restore(folder, {"other": jax.ShapeDtypeStruct((1,), jnp.float32)}, refuse)
 
 

@@ -73,9 +73,9 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
     shardings = partitioning.state_shardings(shapes, toy.RULES, mesh)
     assert shardings.params["up"]["kernel"].spec == P("fsdp", "tensor")
     momenta = [
-        (partitioning.path_of(keys), sharding.spec)
+        (state.path_of(keys), sharding.spec)
         for keys, sharding in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
-        if "up/kernel" in partitioning.path_of(keys) and "v_" not in partitioning.path_of(keys)
+        if "up/kernel" in state.path_of(keys) and "v_" not in state.path_of(keys)
     ]
     assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
 

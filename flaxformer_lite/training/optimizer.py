@@ -11,7 +11,7 @@ import optax
 from optax import contrib
 
 from flaxformer_lite.config import OptimizerConfig
-from flaxformer_lite.partitioning import path_of
+from flaxformer_lite.training.state import path_of
 
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
 PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # what muon takes; adam takes the rest

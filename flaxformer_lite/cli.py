@@ -1,0 +1,78 @@
+"""Command lines that end in one sentence: flags are read here, and errors become a line on stderr and an exit code."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import flags
+
+BAD_INPUT, FAILED = 2, 1  # exit codes
+UNKNOWN = re.compile(r"""'(?P<wrong>\w+)'\n?(Did you mean "(?P<near>\w+)")?""")
+
+
+def parser(*required: tuple[flags.FlagHolder, str]) -> Callable[[list[str]], list[str]]:
+    """A `flags_parser` for absl's app.run that explains every mistake in one line.
+
+    Args:
+      *required: flags that must be given, each with an example of its value.
+    """
+
+    def parse(argv: list[str]) -> list[str]:
+        try:
+            rest = flags.FLAGS(argv)
+        except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
+            fail(explain(error, argv), BAD_INPUT)
+        if len(rest) > 1:
+            fail(f"{rest[1]!r} is not a flag; flags look like --workdir=runs/demo.", BAD_INPUT)
+        for flag, example in required:
+            if not given(argv, flag.name):
+                fail(f"--{flag.name} is missing; for example --{flag.name}={example}", BAD_INPUT)
+        if missing := missing_file(argv):
+            fail(f"--config={missing}: no such file.", BAD_INPUT)
+        return rest
+
+    return parse
+
+
+def explain(error: Exception, argv: list[str]) -> str:
+    """One sentence of what absl and ml_collections say in many.
+
+    An unknown field is named with its whole path and the nearest known one; an exception in a config file by its last line.
+    """
+    if missing := missing_file(argv):
+        return f"--config={missing}: no such file."
+    overrides = [arg.split("=")[0] for arg in argv if arg.startswith("--config.")]
+    if isinstance(error, (KeyError, AttributeError)) and (found := UNKNOWN.search(str(error.args[0]))):
+        for name in overrides:
+            if found["wrong"] in name.split("."):
+                near = name.replace(found["wrong"], found["near"]) if found["near"] else ""
+                return f"{name}: no such field" + (f"; did you mean {near}?" if near else ".")
+    if isinstance(error, flags.UnrecognizedFlagError) and overrides and not given(argv, "config"):
+        return "--config is missing; for example --config=configs/demo.py"
+    if isinstance(error, flags.Error):
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
+    config = next((arg for arg in argv if arg.startswith("--config=")), "the command line")
+    return f"{config}: {type(error).__name__}: {error}"
+
+
+def given(argv: list[str], name: str) -> bool:
+    """Whether a flag has a value on the command line."""
+    joined = [arg for arg in argv if re.match(rf"--?{name}=.", arg)]
+    return bool(joined) or any(arg.lstrip("-") == name and arg.startswith("-") for arg in argv[1:-1])
+
+
+def missing_file(argv: list[str]) -> str:
+    """The value of --config where it names no file; ml_collections would say so only when the config is first used."""
+    for arg in argv:
+        if (found := re.match(r"--?config=([^:]+)", arg)) and not Path(found[1]).is_file():
+            return found[1]
+    return ""
+
+
+def fail(message: Any, code: int) -> NoReturn:
+    """Ends the program with one line on stderr."""
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr)
+    sys.exit(code)

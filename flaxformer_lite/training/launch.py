@@ -1,0 +1,29 @@
+"""From flags to a run; what goes wrong ends in one line and an exit code."""
+
+import jax
+from ml_collections import ConfigDict
+
+from flaxformer_lite import cli
+from flaxformer_lite.checkpoint import CheckpointError
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.training import loop
+
+
+def main(config: ConfigDict, workdir: str) -> None:
+    """Checks the config and runs it. Exits with 2 for bad input and 1 for a run that failed; bugs keep their traceback."""
+    try:
+        loop.run(from_config_dict(ExperimentConfig, config), workdir)
+    except ConfigError as error:
+        cli.fail(error, cli.BAD_INPUT)
+    except (CheckpointError, loop.RunError, OSError) as error:
+        cli.fail(error, cli.FAILED)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        cli.fail(
+            f"out of device memory ({str(error).splitlines()[0][:200]}); lower train.batch_size, raise train.accumulate or"
+            f" train.loss_chunks, or set model.remat=full.",
+            cli.FAILED,
+        )
+    except KeyboardInterrupt:
+        cli.fail("interrupted before the first step; nothing was saved.", 130)

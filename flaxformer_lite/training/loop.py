@@ -1,0 +1,182 @@
+"""A run from its first step to its closing summary. Time, disk and terminal live here; all else is pure."""
+
+import collections
+import contextlib
+import fcntl
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.checkpoint import Checkpoints
+from flaxformer_lite.config import ExperimentConfig, fingerprint
+from flaxformer_lite.training import compiles, flops, plot, report, resume
+from flaxformer_lite.training.evaluate import evaluate
+from flaxformer_lite.training.interrupt import Interrupt
+from flaxformer_lite.training.metrics import Meter, Recorder
+from flaxformer_lite.training.setup import Experiment, prepare
+from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.training.terminal import Terminal
+
+AHEAD = 2  # steps handed to the device before the host looks at a result, so that neither waits for the other
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on; the message is all a user needs."""
+
+
+def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
+    """Trains, from the newest checkpoint in `workdir` where there is one.
+
+    Args:
+      cfg: the experiment.
+      workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
+
+    Raises:
+      ConfigError: config, data and checkpoints do not fit together.
+      CheckpointError: checkpoints cannot be written or read.
+      RunError: the loss is no longer finite, or the workdir cannot be used.
+    """
+    workdir = Path(workdir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_claim(workdir))
+        checkpoints = Checkpoints(workdir / "checkpoints", keep=cfg.train.keep)
+        stack.callback(checkpoints.close)
+        experiment = prepare(cfg)
+        state, start, notices = _begin(experiment, checkpoints)
+        recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1)
+        stack.callback(recorder.close)
+        terminal = Terminal(cfg.train.steps, start)
+        terminal.rows("flaxformer_lite", report.banner(experiment, workdir, start))
+        for notice in notices:
+            terminal.note(f"notice: {notice}")
+        _keep_inputs(experiment, workdir)
+        trainer = Trainer(experiment, checkpoints, recorder, terminal)
+        interrupted = trainer.train(state, start)
+        if interrupted:
+            terminal.note(f"{interrupted}: the run is saved; the same command continues it.")
+        else:
+            trainer.close(workdir)
+
+
+class Trainer:
+    """The loop over steps and what surrounds it: metrics, evaluation, checkpoints."""
+
+    def __init__(self, experiment: Experiment, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal):
+        self._experiment, self._checkpoints = experiment, checkpoints
+        self._recorder, self._terminal = recorder, terminal
+        self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
+        self._compiles = compiles.Watch()
+        peak = flops.peak(experiment.mesh.devices.flat[0])
+        self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
+
+    def train(self, state: TrainState, start: int) -> str:
+        """Runs the steps start + 1 .. train.steps.
+
+        Returns:
+          The signal that ended them early, or "".
+        """
+        train, train_step = self._experiment.cfg.train, self._experiment.train_step
+        if start == 0 or not self._recorder.of("eval"):
+            self._evaluate(state, start)
+        with self._terminal.training(), Interrupt() as interrupt:
+            batches = self._experiment.train_batches(start)
+            for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
+                state, metrics = train_step(state, batch)
+                self._in_flight.append((step, metrics))
+                self._settle(AHEAD)
+                if step == start + 2:
+                    self._compiles.start()
+                if step % train.eval_every == 0 or step == train.steps:
+                    self._evaluate(state, step)
+                if step % train.checkpoint_every == 0 or step == train.steps or interrupt.caught:
+                    self._save(state, step)
+                if interrupt.caught:
+                    break
+        return interrupt.caught
+
+    def close(self, workdir: Path) -> None:
+        """The loss curve and the closing summary."""
+        unigram = self._experiment.eval_data.unigram_loss()
+        model = self._experiment.cfg.model
+        title = f"{workdir.name}: {model.family}, {report.millions(self._experiment)} parameters"
+        plot.loss_curve(workdir / "loss.png", self._recorder.history, unigram=unigram, title=title)
+        self._terminal.rows("result", report.closing(self._recorder, unigram, self._compiles.late, workdir))
+        self._terminal.rows("next", report.next_commands(workdir))
+
+    def _settle(self, ahead: int) -> None:
+        """Takes in the results of finished steps until at most `ahead` are on their way."""
+        while len(self._in_flight) > ahead:
+            step, metrics = self._in_flight.popleft()
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            self._check_finite(step, values)
+            self._meter.add(values)
+            self._terminal.advance(step)
+            if step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps:
+                record = self._meter.record(step)
+                self._recorder.add(record)
+                self._terminal.train_record(record)
+
+    def _check_finite(self, step: int, values: dict[str, float]) -> None:
+        if all(math.isfinite(values[name]) for name in ("loss", "grad_norm", "param_norm")):
+            return
+        good = self._checkpoints.latest_step
+        where = "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
+        raise RunError(
+            f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter norm"
+            f" {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower optimizer.learning_rate, more"
+            f" optimizer.warmup_steps, or optimizer.clip_norm=1 in another --workdir."
+        )
+
+    def _evaluate(self, state: TrainState, step: int) -> None:
+        self._settle(0)
+        experiment = self._experiment
+        with self._meter.pause(), self._compiles.first("evaluation"):
+            bytes_per_target = experiment.eval_data.bytes_per_target_token
+            values = evaluate(experiment.eval_step, state.params, experiment.eval_batches(), bytes_per_target)
+        record = {"step": step, "split": "eval", **values}
+        self._recorder.add(record)
+        self._terminal.eval_record(record)
+
+    def _save(self, state: TrainState, step: int) -> None:
+        self._settle(0)  # a state is saved only after its step is known to be finite
+        experiment = self._experiment
+        with self._meter.pause(), self._compiles.first("checkpoint"):
+            meta = resume.meta(experiment.cfg, experiment.train_data.fingerprint, step)
+            self._checkpoints.save(step, state, meta)
+
+
+def _begin(experiment: Experiment, checkpoints: Checkpoints) -> tuple[TrainState, int, list[str]]:
+    """The newest checkpoint's state, or the one before the first step: (state, steps done, notices)."""
+    cfg, data = experiment.cfg, experiment.train_data
+    restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
+    if restored is None:
+        return experiment.fresh_state(), 0, []
+    return restored.state, restored.step, [*restored.notices, *resume.notices(restored.meta, cfg)]
+
+
+@contextlib.contextmanager
+def _claim(workdir: Path) -> Iterator[None]:
+    """One run at a time in a workdir; the claim ends with the process, however it ends."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = open(workdir / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(f"cannot write in {workdir}: {error.strerror}; choose another --workdir.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"another run is writing to {workdir}; wait for it, or choose another --workdir.") from None
+        yield
+
+
+def _keep_inputs(experiment: Experiment, workdir: Path) -> None:
+    """The resolved config with its hash, and the tokenizer, so that the run can be read without its command."""
+    config = {"hash": fingerprint(experiment.cfg), "config": resume.plain(experiment.cfg)}
+    (workdir / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (workdir / "tokenizer").mkdir(exist_ok=True)
+    experiment.train_data.tokenizer.save(workdir / "tokenizer")

@@ -1,0 +1,96 @@
+"""What a checkpoint says of the run it belongs to, and whether a config may continue it."""
+
+import json
+import platform
+from typing import Any
+
+import flax
+import jax
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
+from flaxformer_lite.training import optimizer
+
+# Fields that may change between starts: they steer what is written and where, or how the same sums are computed.
+FREE = (
+    "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
+    "train.sample_tokens", "train.loss_chunks", "mesh.data", "mesh.fsdp", "mesh.tensor", "data.cache", "data.path",
+)  # fmt: skip
+
+
+def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
+    """The record beside a checkpoint: all that, with the state, decides every later step."""
+    return {
+        "step": step,
+        "data_position": step,  # batches read; the pipeline's whole state
+        "seed": cfg.seed,
+        "config": plain(cfg),
+        "config_hash": fingerprint(cfg),
+        "data_fingerprint": data_fingerprint,
+        "versions": versions(),
+    }
+
+
+def plain(cfg: ExperimentConfig) -> dict[str, Any]:
+    """The resolved config as JSON gives it back."""
+    return json.loads(json.dumps(to_config_dict(cfg).to_dict()))
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    return {
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "flax": flax.__version__,
+        "optax": optax.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
+    """Refuses to continue a run under another config.
+
+    `train.steps` may change as long as every step already taken had the same learning rate under both.
+
+    Raises:
+      ConfigError: the fields that differ, then -> now, and the way out.
+    """
+    then, now, step = flatten(stored["config"]), flatten(plain(cfg)), stored["step"]
+    changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and f not in FREE]
+    if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
+        changed.remove("train.steps")
+    lines = [f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}" for field in changed]
+    if "train.steps" in changed:
+        lines[changed.index("train.steps")] += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
+    if not changed and stored["data_fingerprint"] != data_fingerprint:
+        lines = [f"text or tokenizer: {stored['data_fingerprint']} -> {data_fingerprint}"]
+    if lines:
+        raise ConfigError(
+            f"this run was started with another config, and is at step {step}: {'; '.join(lines)}."
+            f" Go back to the old value, or choose another --workdir."
+        )
+
+
+def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
+    """What changed without being refused, but ends bit-for-bit equality with the uninterrupted run."""
+    then, now = flatten(stored["config"]), flatten(plain(cfg))
+    changed = [f for f in now if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
+    old, new = stored["versions"], versions()
+    changed += [name for name in new if old.get(name) != new[name]]
+    return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."] if changed else []
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    out = {}
+    for key, value in tree.items():
+        nested = isinstance(value, dict)
+        out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return out
+
+
+def _same_rates(cfg: ExperimentConfig, old_steps: int, taken: int) -> bool:
+    steps = np.arange(taken)
+    old, new = (optimizer.schedule(cfg.optimizer, n)(steps) for n in (old_steps, cfg.train.steps))
+    return bool((old == new).all())

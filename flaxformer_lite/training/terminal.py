@@ -1,0 +1,84 @@
+"""What a run says while it runs: a live bar on a terminal, one plain line an interval elsewhere."""
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from flaxformer_lite.training.metrics import Record
+
+
+class Terminal:
+    """Prints to stdout.
+
+    Args:
+      steps: of the whole run.
+      start: the step it starts from.
+      console: where to; tests pass their own.
+    """
+
+    def __init__(self, steps: int, start: int, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._steps, self._start, self._began, self._bar = steps, start, time.monotonic(), None
+
+    def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
+        """A title and aligned pairs under it."""
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows)
+        self.console.print(f"\n[bold]{title}[/bold]")
+        for name, value in rows:
+            self.console.print(f"  {name:{width}}  {value}", markup=False)
+
+    def note(self, text: str) -> None:
+        """One line that matters, above the bar."""
+        self.console.print(text, markup=False)
+
+    @contextlib.contextmanager
+    def training(self):
+        """While in the block, the bar is alive."""
+        self._began = time.monotonic()
+        if not self.console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console) as progress:
+            self._bar = progress, progress.add_task("", total=self._steps, completed=self._start, text="compiling")
+            yield
+            self._bar = None
+
+    def advance(self, step: int) -> None:
+        """One step is done."""
+        if self._bar:
+            progress, task = self._bar
+            progress.update(task, completed=step)
+
+    def train_record(self, record: Record) -> None:
+        """The interval's figures."""
+        text = f"loss {record['loss']:.3f}"
+        if "tokens_per_second" in record:
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s"
+        if "mfu" in record:
+            text += f"  {record['mfu']:.0%} of peak"
+        text += f"  eta {self._eta(record['step'])}"
+        if self._bar:
+            progress, task = self._bar
+            progress.update(task, completed=record["step"], text=text)
+        else:
+            grad = f"  gradient {record['grad_norm']:.2f}  rate {record['learning_rate']:.1e}"
+            self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
+
+    def eval_record(self, record: Record) -> None:
+        """The held-out figures."""
+        accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
+        self.note(f"step {record['step']}/{self._steps}  held out: loss {record['loss']:.3f}{accuracy}")
+
+    def _eta(self, step: int) -> str:
+        done = step - self._start
+        left = (time.monotonic() - self._began) / done * (self._steps - step)
+        minutes, seconds = divmod(round(left), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
