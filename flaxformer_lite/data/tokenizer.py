@@ -162,7 +162,10 @@ class HuggingFace(Tokenizer):
 
 
 class SentencePiece(Tokenizer):
-    """A sentencepiece model, trained here or published, with T5's sentinels after its own vocabulary."""
+    """A sentencepiece model, trained here or published, with T5's sentinels after its own vocabulary.
+
+    The character U+2581, its own mark of a space, comes back as a space.
+    """
 
     file = "tokenizer.model"
 

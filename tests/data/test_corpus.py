@@ -1,0 +1,106 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import corpus
+from flaxformer_lite.data.corpus import open_corpus, open_records
+
+TEXT = ("text",)
+
+
+def texts_of(found, split):
+    tokens, tok = found.tokens[split], found.tokenizer
+    runs = [np.asarray(tokens.ids[a:b]) for a, b in pairwise(tokens.offsets)]
+    assert all(run[-1] == tok.eos_id for run in runs)
+    return [tok.decode(run) for run in runs]
+
+
+@pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece"])
+def test_every_document_is_stored_once(experiment, documents, name):
+    found = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT)
+    train, held_out = texts_of(found, "train"), texts_of(found, "eval")
+    assert sorted(train + held_out) == sorted(documents)
+    assert 3 <= len(held_out) <= 30
+    assert found.tokens["train"].ids.dtype == np.uint16
+
+
+def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypatch):
+    text = "".join(f"{n} green bottles\n" for n in range(400))
+    (tmp_path / "big.txt").write_text(text)
+    whole = open_corpus(experiment(path=str(tmp_path / "big.txt"), tokenizer="byte_bpe").data, TEXT)
+    monkeypatch.setattr(corpus, "PIECE", 100)
+    monkeypatch.setattr(corpus, "BATCH", 1000)
+    elsewhere = experiment(path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
+    cut = open_corpus(elsewhere.data, TEXT)
+    assert cut.fingerprint == whole.fingerprint
+    for split in ("train", "eval"):
+        np.testing.assert_array_equal(cut.tokens[split].ids, whole.tokens[split].ids)
+        np.testing.assert_array_equal(cut.tokens[split].offsets, whole.tokens[split].offsets)
+    (head,), (tail,) = texts_of(cut, "train"), texts_of(cut, "eval")
+    assert head + tail == text
+
+
+def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
+    (tmp_path / "big.txt").write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
+    found = open_corpus(experiment(path=str(tmp_path / "big.txt"), eval_fraction=0.6, tokenizer="byte_bpe").data, TEXT)
+    assert "zyxwvu" in texts_of(found, "eval")[0] and "z" not in texts_of(found, "train")[0]
+    assert len(found.tokenizer.encode("zyxwvu")) == 6 > len(found.tokenizer.encode("abc def"))
+
+
+def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
+    monkeypatch.setattr(corpus, "TOKENIZER_TEXT", 10_000)
+    seen = []
+    train = lambda cfg, texts: seen.extend(texts) or corpus.tokenizer.Bytes()  # noqa: E731
+    monkeypatch.setattr(corpus.tokenizer_training, "train", train)
+    open_corpus(experiment(tokenizer="byte_bpe").data, TEXT)
+    assert 3_000 < sum(map(len, seen)) < 15_000
+
+
+def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
+    cfg = experiment(tokenizer="byte_bpe")
+    first = open_corpus(cfg.data, TEXT)
+    records = open_records(cfg.data, first, cfg.objective, "train")
+    monkeypatch.setattr(corpus, "_tokenize", None)
+    monkeypatch.setattr(corpus.tokenizer_training, "train", None)
+    again = open_corpus(cfg.data, TEXT)
+    assert again.fingerprint == first.fingerprint
+    monkeypatch.setattr(type(cfg.objective), "pack", None)
+    np.testing.assert_array_equal(open_records(cfg.data, again, cfg.objective, "train").row(1)[0], records.row(1)[0])
+
+
+@pytest.mark.parametrize("change", [{"eval_fraction": 0.2}, {"tokenizer": "byte_bpe"}, {"path": "other"}])
+def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, change):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "text.txt").write_text("something else\n" * 50)
+    if "path" in change:
+        change = {"path": str(tmp_path / "other")}
+    assert open_corpus(experiment(**change).data, TEXT).fingerprint != open_corpus(experiment().data, TEXT).fingerprint
+
+
+def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
+    cfg = experiment()
+    first = np.array(open_corpus(cfg.data, TEXT).tokens["train"].ids)
+    (file,) = (tmp_path / "cache").glob("tokens-*/train.bin")
+    file.write_bytes(file.read_bytes()[:100])
+    np.testing.assert_array_equal(open_corpus(cfg.data, TEXT).tokens["train"].ids, first)
+    assert "made again" in capsys.readouterr().err
+
+
+def test_other_piece_is_of_another_document(experiment):
+    cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
+    records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
+    rng = np.random.default_rng(0)
+    own = records.document[records.first[5]]
+    starts = {records.piece(p).tobytes(): records.document[p] for p in range(len(records.start))}
+    others = [starts[records.other_piece(5, rng).tobytes()] for _ in range(100)]
+    assert own not in others and len(set(others)) > 20
+
+
+def test_too_little_text(experiment, tmp_path):
+    (tmp_path / "short.txt").write_text("just some words, too few\n" * 4)
+    cfg = experiment(path=str(tmp_path / "short.txt"), length=128)
+    found = open_corpus(cfg.data, TEXT)
+    with pytest.raises(ConfigError, match=r"9\d tokens to train on, less than one row of data\.length=128; give more"):
+        open_records(cfg.data, found, cfg.objective, "train")

@@ -1,0 +1,165 @@
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.registry import available
+
+
+def take(iterator, count):
+    return list(itertools.islice(iterator, count))
+
+
+def rows_of(batch):
+    """Each example of a batch as bytes, so that examples can be counted and compared."""
+    leaves = jax.tree.leaves(batch)
+    return [b"".join(np.asarray(leaf[r]).tobytes() for leaf in leaves) for r in range(len(leaves[0]))]
+
+
+def global_batches(data, batch_size, steps, count, start=0, seed=5):
+    """Batches put together from all processes, each a sorted list of examples."""
+    options = {"batch_size": batch_size, "seed": seed, "start_step": start, "process_count": count}
+    parts = [take(data.batches(process_index=p, **options), steps) for p in range(count)]
+    return [sorted(row for batch in step for row in rows_of(batch)) for step in zip(*parts, strict=True)]
+
+
+class Numbers:
+    """An objective whose example is the number of its row and what the generator gave."""
+
+    fields, needs = ("text",), ()
+
+    def make_example(self, records, index, rng):
+        drawn = rng.integers(0, 2**31, dtype=np.int32)
+        return {"inputs": {"row": np.int32(index)}, "targets": {"drawn": drawn, "weights": np.float32(1)}}
+
+
+@pytest.fixture
+def numbers(experiment):
+    splits = {"train": range(25), "eval": range(10)}
+    return {split: Dataset(split, Numbers(), splits, "print") for split in splits}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_example_once_an_epoch_whatever_the_processes(numbers, count):
+    data, size, epochs = numbers["train"], 12, 24
+    steps = 25 * epochs // size
+    options = {"batch_size": size, "seed": 5, "process_count": count}
+    parts = [take(data.batches(process_index=p, **options), steps) for p in range(count)]
+    rows = [[part[k]["inputs"]["row"] for part in parts] for k in range(steps)]
+    seen = np.concatenate([np.sort(np.stack(step, axis=1).reshape(-1)) for step in rows])
+    assert np.bincount(seen).tolist() == [epochs] * 25
+    ordered = np.concatenate([np.stack(step, axis=1).reshape(-1) for step in rows]).reshape(epochs, 25)
+    assert (np.sort(ordered, axis=1) == np.arange(25)).all(), "each epoch is a permutation"
+    assert len({tuple(epoch) for epoch in ordered.tolist()}) == epochs, "shuffled anew each epoch"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_resumed_at_any_step_with_any_number_of_processes(numbers, count):
+    whole = global_batches(numbers["train"], 12, 20, 1)
+    assert global_batches(numbers["train"], 12, 13, count, start=7) == whole[7:]
+
+
+def test_the_seed_decides(numbers):
+    batches = [global_batches(numbers["train"], 12, 3, 1, seed=seed) for seed in (5, 5, 6)]
+    assert batches[0] == batches[1] != batches[2]
+
+
+def test_randomness_differs_between_epochs(numbers):
+    (batch,) = take(numbers["train"].batches(batch_size=100), 1)
+    assert len(np.unique(batch["targets"]["drawn"])) == 100
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_held_out_once_through_and_filled_up_with_weightless_examples(numbers, count):
+    data, options = numbers["eval"], {"batch_size": 4, "seed": 9, "process_count": count}
+    parts = [list(data.batches(process_index=p, **options)) for p in range(count)]
+    assert [len(part) for part in parts] == [3] * count
+    rows = np.concatenate([batch["inputs"]["row"] for part in parts for batch in part])
+    weights = np.concatenate([batch["targets"]["weights"] for part in parts for batch in part])
+    assert np.sort(rows[weights > 0]).tolist() == list(range(10)) and weights.sum() == 10
+
+
+def test_held_out_batches_do_not_depend_on_the_seed(numbers):
+    first, second = ([rows_of(b) for b in numbers["eval"].batches(batch_size=4, seed=seed)] for seed in (1, 2))
+    assert first == second
+
+
+def test_processes_must_divide_the_batch(numbers):
+    with pytest.raises(ConfigError, match=r"train\.batch_size=12: must be a multiple of the 5 processes"):
+        numbers["train"].batches(batch_size=12, process_count=5)
+
+
+@pytest.mark.parametrize("name", [name for name in available("objectives") if name != "seq2seq"])
+def test_every_objective_end_to_end(experiment, name):
+    data = open_dataset(experiment(name), "train")
+    first = take(data.batches(batch_size=8, seed=3), 3)
+    (again,) = take(data.batches(batch_size=8, seed=3, start_step=2), 1)
+    assert rows_of(first[2]) == rows_of(again)
+    shapes = {key: (x.shape, x.dtype) for key, x in first[0]["inputs"].items()}
+    assert shapes == {key: (s.shape, s.dtype) for key, s in data.example_inputs(8).items()}
+    held_out = open_dataset(experiment(name), "eval")
+    assert held_out.fingerprint == data.fingerprint
+    assert len(list(held_out.batches(batch_size=8))) == -(-held_out.num_examples // 8)
+    assert 0 < held_out.unigram_loss() < np.log(data.vocab_size)
+
+
+def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
+    data, held_out = open_dataset(experiment()), open_dataset(experiment(), "eval")
+    counts = np.ones(data.vocab_size)
+    for row in range(data.num_examples):
+        targets = data.example(row, 0, 0)["targets"]
+        np.add.at(counts, targets["labels"][targets["weights"] > 0], 1)
+    losses, sizes = [], []
+    for batch in held_out.batches(batch_size=4):
+        labels = batch["targets"]["labels"][batch["targets"]["weights"] > 0]
+        losses.extend(-np.log(counts[labels] / counts.sum()))
+        sizes.extend(labels != data.tokenizer.eos_id)  # of the bytes tokenizer: one byte a token, none for the end
+    assert held_out.unigram_loss() == pytest.approx(np.mean(losses))
+    assert data.unigram_loss() == held_out.unigram_loss()
+    assert data.bytes_per_target_token == pytest.approx(np.mean(sizes))
+
+
+def test_bytes_per_token_of_a_trained_tokenizer(experiment):
+    cfg = experiment(tokenizer="byte_bpe")
+    data = open_dataset(cfg, "eval")
+    tokens = data.records.ids
+    text = data.tokenizer.decode(np.asarray(tokens))
+    assert data.bytes_per_target_token == pytest.approx(len(text.encode()) / len(tokens), rel=0.02)
+
+
+def test_built_in_text(experiment):
+    data = open_dataset(experiment(path="", corpus="stdlib_code", length=128), "train")
+    (batch,) = take(data.batches(batch_size=8), 1)
+    assert data.num_examples > 30_000
+    text = data.tokenizer.decode(batch["inputs"]["input_ids"].reshape(-1))
+    assert "    " in text and text.isprintable() is False
+
+
+@pytest.mark.parametrize("cfg, message", [
+    ({"vocab_size": 256}, r"model\.vocab_size=256: smaller than the tokenizer's 362; set model\.vocab_size=0"),
+    ({"length": 10**6}, r"less than one row of data\.length=1000000"),
+    ({"tokenizer": "byte_bpe", "tokens": 100}, r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362"),
+    ({"path": "/no/such/file"}, r"data\.path='/no/such/file': no such file or folder"),
+    ({"objective": "seq2seq"}, r"documents\.jsonl:1: no text under 'source'"),
+    ({"objective": "masked_lm", "length": 4}, r"data\.length=4: too short for masked_lm"),
+])
+def test_what_cannot_work(experiment, cfg, message):
+    with pytest.raises(ConfigError, match=message):
+        open_dataset(experiment(**cfg))
+
+
+def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path):
+    import tokenizers
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
+    words.save(str(tmp_path / "t.json"))
+    with pytest.raises(ConfigError, match=r"masked_lm needs cls_id, mask_id, which this vocabulary lacks"):
+        open_dataset(experiment("masked_lm", tokenizer_path=str(tmp_path / "t.json")))
+
+
+def test_no_such_split(experiment):
+    with pytest.raises(ValueError, match="split='test': train or eval"):
+        open_dataset(experiment(), "test")

@@ -1,0 +1,20 @@
+import io
+
+from rich.console import Console
+
+from flaxformer_lite.data import progress
+
+
+def test_one_line_where_there_is_no_terminal(capsys):
+    with progress.reading("tokenizing", 12_300_000) as advance:
+        advance(100)
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("", "tokenizing: 12.3 MB\n")
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
+    with progress.reading("tokenizing", 1000) as advance:
+        advance(1000)
+    assert "tokenizing" in screen.getvalue()

@@ -1,0 +1,66 @@
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.split import split_of
+
+
+def deal(documents, fraction):
+    dealt = list(split_of(documents, fraction, "here").deal(documents))
+    return [d for name, d in dealt if name == "train"], [d for name, d in dealt if name == "eval"]
+
+
+def test_many_documents_are_held_out_by_hash():
+    documents = [(f"text {n}",) for n in range(2000)]
+    train, held_out = deal(documents, 0.05)
+    assert sorted(train + held_out) == sorted(documents)
+    assert 60 < len(held_out) < 140
+    assert deal(documents[::-1], 0.05)[1] == held_out[::-1], "whatever the order"
+    more = [(f"more {n}",) for n in range(500)]
+    assert set(held_out) <= set(deal(documents + more, 0.05)[1]), "more text moves none"
+
+
+def test_copies_stay_on_one_side():
+    documents = [(f"text {n % 100}",) for n in range(1000)]
+    train, held_out = deal(documents, 0.1)
+    assert held_out and not set(train) & set(held_out)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_side_gets_a_document(seed):
+    train, held_out = deal([(f"{seed} {n}",) for n in range(10)], 0.1)
+    assert train and held_out
+
+
+def test_the_tail_of_one_big_text_is_held_out_at_the_end_of_a_line():
+    text = "".join(f"line {n}\n" for n in range(1000))
+    ((head,),), ((tail,),) = deal([(text,)], 0.1)
+    assert head + tail == text
+    assert head.endswith("\n")
+    assert 0.05 < len(tail) / len(text) <= 0.1
+
+
+def test_a_text_without_lines_is_cut_anyway():
+    ((head,),), ((tail,),) = deal([("x" * 1000,)], 0.02)
+    assert (len(head), len(tail)) == (980, 20)
+
+
+def test_of_few_documents_each_gives_its_tail():
+    documents = [(f"{n}" * 500,) for n in range(5)]
+    train, held_out = deal(documents, 0.02)
+    assert [a + b for (a,), (b,) in zip(train, held_out, strict=True)] == [d for d, in documents]
+
+
+def test_pairs_are_never_cut():
+    pairs = [(f"source {n}", f"target {n}") for n in range(3)]
+    train, held_out = deal(pairs, 0.02)
+    assert len(held_out) == 1 and len(train) == 2 and set(train + held_out) == set(pairs)
+
+
+@pytest.mark.parametrize("documents, message", [
+    ([], "here: no text in it, only blanks"),
+    ([("short",)], "here: too little text to hold out 2% of it"),
+    ([("a", "b")] * 9, "here: all documents are the same"),
+])
+def test_too_little(documents, message):
+    with pytest.raises(ConfigError, match=message):
+        split_of(documents, 0.02, "here")

@@ -1,0 +1,83 @@
+import gzip
+import json
+
+import pytest
+
+from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.data.text import open_source
+
+TEXT = ("text",)
+PAIR = ("source", "target")
+
+
+def read(path, fields=TEXT):
+    return list(open_source(DataConfig(path=str(path)), fields).documents())
+
+
+def test_a_file_is_a_document(tmp_path):
+    (tmp_path / "a.txt").write_text("héllo\n\nworld\n")
+    assert read(tmp_path / "a.txt") == [("héllo\n\nworld\n",)]
+
+
+def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index").write_bytes(b"\0")
+    (tmp_path / "b.txt").write_text("second")
+    (tmp_path / "a.md.gz").write_bytes(gzip.compress(b"first"))
+    lines = [{"text": "third"}, {"text": "  "}, {"text": "fourth", "more": 1}]
+    (tmp_path / "c.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
+    (tmp_path / "sub" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fifth\\u2028"}'))
+    (tmp_path / "sub" / "e.txt").write_text("\n \n")
+    assert read(tmp_path) == [("first",), ("second",), ("third",), ("fourth",), ("fifth\u2028",)]
+
+
+def test_pairs(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n')
+    assert read(tmp_path / "p.jsonl", PAIR) == [("one", "eins"), ("two", "zwei")]
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
+    for name, text in (("a", "same"), ("b", "same"), ("c", "other")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    a, b, c = (open_source(DataConfig(path=str(tmp_path / f"{n}.txt")), TEXT).fingerprint for n in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize("name, content, fields, message", [
+    ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; name a file"),
+    ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
+    ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
+    ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
+    ("short.gz", gzip.compress(b"text" * 99)[:-9], TEXT, r"short\.gz cannot be read"),
+    ("flipped.gz", gzip.compress(b"text")[:12] + b"\xff\xff" + gzip.compress(b"text")[14:], TEXT, r"gz cannot be read"),
+    ("bad.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', TEXT, r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column"),
+    ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
+    ("key.jsonl", b'{"content": "a"}', TEXT, r"key\.jsonl:1: no text under 'text' \(keys: 'content'\)"),
+    ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
+    ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
+    ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
+    ("plain.txt", b"text", PAIR, r"plain\.txt is no jsonl.*'source' and 'target'"),
+])
+def test_bad_files(tmp_path, name, content, fields, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / name, fields)
+
+
+def test_bad_places(tmp_path):
+    with pytest.raises(ConfigError, match=r"no such file or folder \(.* is there\)"):
+        read(tmp_path / "nowhere.txt")
+    with pytest.raises(ConfigError, match="no such file or folder; nor is"):
+        read(tmp_path / "nowhere" / "at_all.txt")
+    with pytest.raises(ConfigError, match="a folder without files"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("corpus, fields, message", [
+    ("stdlib_code", PAIR, "reads source and target; use data.corpus=code_docstrings"),
+    ("code_docstrings", TEXT, "reads text; use data.corpus=stdlib_code or docstrings"),
+])
+def test_a_corpus_of_the_wrong_kind(corpus, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        open_source(DataConfig(corpus=corpus), fields)

@@ -1,0 +1,162 @@
+"""What every objective must do; a new file in objectives/ is tested by this without being asked."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.functions.losses import Projection
+from flaxformer_lite.models._outputs import Features
+from flaxformer_lite.objectives._sums import weight_sums
+from flaxformer_lite.registry import available
+
+OBJECTIVES = available("objectives")
+PADDED = ("segment_ids", "decoder_segment_ids")
+
+
+@pytest.fixture(params=OBJECTIVES)
+def objective(request, create):
+    return create(request.param)
+
+
+@pytest.fixture
+def records(objective, records_of):
+    return records_of(objective)
+
+
+def leaves(example):
+    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(example)}
+
+
+def same(a, b):
+    a, b = leaves(a), leaves(b)
+    return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+
+
+def test_the_same_example_for_the_same_seed(objective, records, generator):
+    for row in range(len(records)):
+        first, second = (objective.make_example(records, row, generator(3, row)) for _ in range(2))
+        assert same(first, second)
+
+
+def test_another_example_for_another_row(objective, records, generator):
+    examples = [objective.make_example(records, row, generator(3)) for row in range(5)]
+    assert not any(same(examples[0], other) for other in examples[1:])
+
+
+def test_fixed_shapes_and_types(objective, records, generator):
+    shapes = set()
+    for row in range(len(records)):
+        example = leaves(objective.make_example(records, row, generator(row)))
+        assert all(x.dtype in (np.int32, np.float32, np.bool_) for x in example.values())
+        shapes.add(tuple((key, x.shape, x.dtype.name) for key, x in sorted(example.items())))
+    assert len(shapes) == 1
+    assert example["['inputs']['input_ids']"].shape == (records.length,)
+
+
+def test_ids_are_in_the_vocabulary(objective, records, generator):
+    for row in range(len(records)):
+        example = objective.make_example(records, row, generator(row))
+        for x in (example["inputs"]["input_ids"], example["targets"]["labels"]):
+            assert x.min() >= 0 and x.max() < records.tokenizer.vocab_size
+
+
+def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generator):
+    padded = 0
+    for row in range(len(records)):
+        example = objective.make_example(records, row, generator(row))
+        inputs, targets = example["inputs"], example["targets"]
+        padded += (inputs["segment_ids"] == 0).sum()
+        assert (inputs["input_ids"][inputs["segment_ids"] == 0] == records.tokenizer.pad_id).all()
+        if "masked_positions" in inputs:
+            counted = inputs["masked_positions"][targets["weights"] > 0]
+            assert (inputs["segment_ids"][counted] > 0).all() and len(set(counted)) == len(counted)
+        else:
+            segments = inputs.get("decoder_segment_ids", inputs["segment_ids"])
+            assert (targets["weights"][segments == 0] == 0).all()
+        assert set(np.unique(targets["weights"])) <= {0.0, 1.0} and targets["weights"].any()
+    assert padded, "the text must have shown padding"
+
+
+def test_segments_count_up_and_padding_is_last(objective, records, generator):
+    for row in range(len(records)):
+        inputs = objective.make_example(records, row, generator(row))["inputs"]
+        for key in PADDED:
+            if key in inputs:
+                real = inputs[key][inputs[key] > 0]
+                assert (np.diff(real) >= 0).all() and (np.diff(real) <= 1).all() and real[0] == 1
+                assert (inputs[key][len(real):] == 0).all()
+
+
+def test_a_segment_is_of_one_document(objective, records, generator):
+    """The letters of neighbouring documents do not overlap, so a segment that mixed two would show."""
+    for row in range(len(records)):
+        example = objective.make_example(records, row, generator(row))
+        if "next_sentence_label" in example["targets"]:
+            continue
+        inputs = example["inputs"]
+        for prefix in ("", "decoder_"):
+            for number in range(1, inputs.get(f"{prefix}segment_ids", np.zeros(1, int)).max() + 1):
+                ids = inputs[f"{prefix}input_ids"][inputs[f"{prefix}segment_ids"] == number]
+                text = records.tokenizer.decode(ids).replace(" ", "").replace("\ufffd", "")
+                groups = {(c.isdigit(), c.isupper(), "k" <= c.lower() <= "t", c.lower() > "t") for c in text}
+                assert len(groups) <= 1 or "masked_positions" in inputs, "a random token may be of any kind"
+
+
+@pytest.fixture
+def batch(objective, records, generator):
+    examples = [objective.make_example(records, row, generator(row)) for row in range(4)]
+    return jax.tree.map(lambda *xs: np.stack(xs), *examples)
+
+
+@pytest.fixture
+def features(batch, records, generator):
+    """What a model might give for the batch."""
+    rng, count = generator(0), batch["targets"]["labels"].shape
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return Features(Projection(draw(*count, 8), draw(records.tokenizer.vocab_size, 8)), draw(count[0], 2))
+
+
+def rows(features, targets, part):
+    """The same of some rows of the batch."""
+    projection = dataclasses.replace(features.projection, x=features.projection.x[part])
+    guess = features.next_sentence_logits[part]
+    return dataclasses.replace(features, projection=projection, next_sentence_logits=guess), {
+        key: x[part] for key, x in targets.items()
+    }
+
+
+def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, batch, features):
+    @jax.jit
+    def gradient(kernel, features, targets, totals):
+        def loss(kernel):
+            projection = dataclasses.replace(features.projection, kernel_VD=kernel)
+            sums = objective.loss(dataclasses.replace(features, projection=projection), targets, chunks=1)
+            return sums.mean(totals), sums
+
+        return jax.value_and_grad(loss, has_aux=True)(kernel)
+
+    kernel, totals = features.projection.kernel_VD, weight_sums(batch["targets"])
+    parts = [gradient(kernel, *rows(features, batch["targets"], part), totals) for part in (slice(0, 2), slice(2, 4))]
+    (value, sums), grads = jax.tree.map(np.add, *parts)
+    (whole, _), whole_grads = gradient(kernel, features, batch["targets"], totals)
+    np.testing.assert_allclose(value, whole, rtol=1e-5)
+    np.testing.assert_allclose(grads, whole_grads, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(value, sums.mean(), rtol=1e-5)
+    assert jax.tree.map(float, sums.weight) == jax.tree.map(float, totals)
+    assert all(weight > 0 and total >= 0 for total, weight in sums.metrics.values())
+
+
+def test_a_batch_of_no_weight_loses_nothing(objective, batch, features):
+    targets = {key: np.zeros_like(x) if x.dtype == np.float32 else x for key, x in batch["targets"].items()}
+    value, grads = jax.jit(jax.value_and_grad(lambda f: objective.loss(f, targets, chunks=1).mean()))(features)
+    assert float(value) == 0
+    assert not any(np.any(g) for g in jax.tree.leaves(grads))
+
+
+def test_options_out_of_range(objective):
+    with pytest.raises(ValueError, match=r"label_smoothing=1.0: a probability in \[0, 1\)"):
+        dataclasses.replace(objective, label_smoothing=1.0)
+    with pytest.raises(ValueError, match="z_loss=-1: must not be negative"):
+        dataclasses.replace(objective, z_loss=-1)

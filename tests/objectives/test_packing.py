@@ -1,0 +1,76 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.objectives._packing import cut, share_rows, windows
+
+
+def offsets_of(*lengths):
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def rows(plan):
+    """For each row its pieces as (document, first token, tokens)."""
+    pieces = list(zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), strict=True))
+    return [pieces[a:b] for a, b in pairwise(plan.first)]
+
+
+def test_windows_by_hand():
+    plan = windows(offsets_of(3, 4, 1, 5), width=5, stride=4)
+    assert rows(plan) == [[(0, 0, 3), (1, 3, 2)], [(1, 4, 3), (2, 7, 1), (3, 8, 1)], [(3, 8, 5)]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_token_is_once_a_label(seed):
+    draw = np.random.default_rng(seed)
+    offsets, length = offsets_of(*draw.integers(1, 30, 40)), int(draw.integers(2, 20))
+    labels = []
+    for row in rows(windows(offsets, length + 1, length)):
+        assert sum(n for _, _, n in row) <= length + 1
+        for document, start, n in row:
+            assert offsets[document] <= start and start + n <= offsets[document + 1]
+            labels.extend(range(start + 1, start + n))
+    assert sorted(labels) == sorted(set(range(offsets[-1])) - set(offsets[:-1].tolist())), "all but first tokens, once"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cut_keeps_every_token_but_end_of_text(seed):
+    draw = np.random.default_rng(seed)
+    offsets, capacity = offsets_of(*draw.integers(1, 90, 40)), int(draw.integers(4, 30))
+    plan = cut(offsets, capacity, minimum=2)
+    kept = [token for row in rows(plan) for _, start, n in row for token in range(start, start + n)]
+    expected = [t for a, b in pairwise(offsets) if b - a - 1 >= 2 for t in range(a, b - 1)]
+    assert kept == expected
+    assert plan.length.min() >= 2
+    assert plan.length.max() <= capacity
+    for document in np.unique(plan.document):
+        lengths = plan.length[plan.document == document]
+        assert lengths.max() - lengths.min() <= 1, "equal pieces"
+        assert len(lengths) == -(-lengths.sum() // capacity), "the fewest"
+
+
+def test_sharing_rows_by_hand():
+    plan = cut(offsets_of(5, 4, 3, 8, 2), 7, 1)
+    assert plan.length.tolist() == [4, 3, 2, 7, 1]
+    shared = share_rows(plan, plan.length[:, None].astype(np.int64), (8,))
+    assert [[n for _, _, n in row] for row in rows(shared)] == [[4, 3], [2], [7, 1]]
+    both = np.stack([plan.length, np.full(5, 5)], axis=1).astype(np.int64)
+    assert [len(row) for row in rows(share_rows(plan, both, (8, 9)))] == [1] * 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shared_rows_fit_and_are_full(seed):
+    draw = np.random.default_rng(seed)
+    plan = cut(offsets_of(*draw.integers(3, 25, 60)), 16, 2)
+    costs = np.stack([plan.length + 2, plan.length // 4 + 2], axis=1).astype(np.int64)
+    shared = share_rows(plan, costs, (20, 12))
+    sums = np.add.reduceat(costs, shared.first[:-1])
+    assert (sums <= (20, 12)).all() and shared.first[-1] == len(costs)
+    assert ((sums[:-1] + costs[shared.first[1:-1]]) > (20, 12)).any(axis=1).all(), "the next would not have fitted"
+
+
+def test_a_piece_larger_than_a_row():
+    plan = cut(offsets_of(9), 8, 1)
+    with pytest.raises(AssertionError, match="larger than a row"):
+        share_rows(plan, plan.length[:, None].astype(np.int64), (7,))
