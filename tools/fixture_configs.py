@@ -95,7 +95,7 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
             "eos_token_id": 2,
         },
         {},
-        "float32",
+        "float16",
     ),
     "gptj": (GPT | {"rotary_dim": 4}, {}, "float16"),
     "gpt_neox": (NEOX, {"rope_parameters": None, "rotary_pct": 0.25, "rotary_emb_base": 50}, "float16"),

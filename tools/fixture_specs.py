@@ -179,11 +179,11 @@ def _seq2seq() -> list[Spec]:
             "mt5",
             "mt5",
             GATED | {"num_decoder_layers": 1},
-            {"untied": ("lm_head.weight",), "published": {"tie_word_embeddings": False}},
+            {"untied": ("lm_head.weight",), "published": {"tie_word_embeddings": False}, **HALF},
         ),
         ("byt5", "t5", GATED | {"num_layers": 3, "num_decoder_layers": 1}, untied | HALF),
         ("umt5", "umt5", GATED, {"untied": ("lm_head.weight",), "published": {"tie_word_embeddings": False}, **HALF}),
-        ("bart", "bart", BART, {"penalties": True}),
+        ("bart", "bart", BART, {"penalties": True, **HALF}),
         (
             "mbart",
             "mbart",
