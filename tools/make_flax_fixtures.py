@@ -3,9 +3,9 @@
     python3.11 -m venv /tmp/flax && /tmp/flax/bin/pip install transformers==4.57.6 jax==0.7.2 flax==0.12.0 safetensors
     JAX_PLATFORMS=cpu /tmp/flax/bin/python tools/make_flax_fixtures.py
 
-To be run after make_fixtures.py, which clears the directories. The msgpack lies beside the safetensors it was made from,
-so expected.npz holds for both, and the two must load alike. T5's is sharded, with its index; Gemma's is bfloat16; the
-others have the dtype of their file.
+To be run after make_fixtures.py, which clears the directories. The msgpack lies beside the safetensors it was made
+from, so expected.npz holds for both, and the two must load alike. T5's is sharded, with its index; Gemma's is bfloat16;
+the others have the dtype of their file.
 """
 
 import json
