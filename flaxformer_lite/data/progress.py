@@ -8,6 +8,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 
 @contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Says what takes a few seconds of unknown length."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(what, highlight=False)
+        yield
+
+
+@contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how much of a text has been read.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import cache, corpora
+from flaxformer_lite.data import cache, corpora, progress
 
 CORPUS_FORMAT = "1"  # raise it when an extraction in corpora.py changes
 Document = tuple[str, ...]
@@ -96,8 +96,12 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
                           f" own jsonl as data.path.")
     version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
     name = f"text-{cfg.corpus}-{version}"
-    folder = cache.folder(cfg.cache, name, lambda at: corpora.write(cfg.corpus, at / "documents.jsonl"))
-    return folder / "documents.jsonl"
+
+    def write(folder: Path) -> None:
+        with progress.working(f"extracting {cfg.corpus} from the installed packages"):
+            corpora.write(cfg.corpus, folder / "documents.jsonl")
+
+    return cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
 def _files(root: Path, where: str) -> tuple[Path, ...]:

@@ -12,9 +12,17 @@ def test_one_line_where_there_is_no_terminal(capsys):
     assert (out.out, out.err) == ("", "tokenizing: 12.3 MB\n")
 
 
-def test_a_bar_on_a_terminal(monkeypatch):
+    with progress.working("extracting"):
+        pass
+    assert capsys.readouterr().err == "extracting\n"
+
+
+def test_a_bar_and_a_spinner_on_a_terminal(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=80))
     with progress.reading("tokenizing", 1000) as advance:
         advance(1000)
+    with progress.working("extracting"):
+        pass
     assert "tokenizing" in screen.getvalue()
+    assert "extracting" in screen.getvalue()
