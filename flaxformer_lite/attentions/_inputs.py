@@ -35,12 +35,12 @@ def prepare(
       ValueError: shapes that do not fit each other, naming the argument, the rule and the way out.
     """
     if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
-        raise ValueError(f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads, head_dim];"
-                         f" a single head is an axis of one.")
+        raise ValueError(f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
+                         f" head_dim]; a single head is an axis of one.")
     (B, T, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
     if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
-        raise ValueError(f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and batch,"
-                         f" length and heads of k and v, must agree.")
+        raise ValueError(f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and"
+                         f" batch, length and heads of k and v, must agree.")
     if N % K:
         raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
     for name, index, length in (("q_index", q_index, T), ("k_index", k_index, S)):
@@ -53,7 +53,8 @@ def prepare(
         _check("mask", mask, ((1, B), (T,), (S,)))
         mask = masks.dense(mask)
         # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
-        q_index_T, k_index_S = jnp.arange(T, dtype=jnp.int32), jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
+        q_index_T = jnp.arange(T, dtype=jnp.int32)
+        k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
     if mask is None and k_index is not None:
         mask = masks.full()
     if bias is not None and not callable(bias):
@@ -61,7 +62,9 @@ def prepare(
     return Inputs(mask, q_index_T, k_index_S, H**-0.5 if scale is None else scale, ordered)
 
 
-def scores(q_BTNH: jax.Array, k_BSKH: jax.Array, bias_BNTS: jax.Array | None, scale: float, softcap: float) -> jax.Array:
+def scores(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, bias_BNTS: jax.Array | None, scale: float, softcap: float
+) -> jax.Array:
     """Float32 logits `cap tanh(scale q . k / cap) + bias`, [B, N, T, S]."""
     scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
     if softcap:

@@ -1,10 +1,11 @@
 """Scaled dot-product attention a block at a time: memory linear in the length, forward and backward.
 
-The softmax of a row is built up online: over the blocks of columns seen so far the row keeps its largest logit, the sum of
-its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass makes each
-block's weights again from the logarithm of the sum. Blocks that the mask rules out are never computed.
+The softmax of a row is built up online: over the blocks of columns seen so far the row keeps its largest logit, the sum
+of its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass makes
+each block's weights again from the logarithm of the sum. Blocks that the mask rules out are never computed.
 
-Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, FlashAttention, sections 3.1 and B.4 (arXiv:2205.14135).
+Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, FlashAttention, sections 3.1 and B.4
+  (arXiv:2205.14135).
 """
 
 import functools
@@ -18,8 +19,6 @@ from jax import lax
 
 from flaxformer_lite.attentions import _inputs
 from flaxformer_lite.functions import kernels, masks
-
-UNROLL = 16  # blocks: XLA runs so few faster written out than in a loop; more would only lengthen the compilation
 
 
 def attend(
@@ -36,13 +35,13 @@ def attend(
     dropout_key: jax.Array | None = None,
     q_index: jax.Array | None = None,
     k_index: jax.Array | None = None,
-    q_block: int = 512,
-    k_block: int = 512,
+    q_block: int = 256,
+    k_block: int = 256,
 ) -> jax.Array:
     """What `dense.attend` computes, without ever holding T x S logits; see there for the other arguments.
 
-    Mask and bias are asked for one block at a time, so a relative bias is never built whole either. Values and gradients,
-    the bias's own included, agree with the dense form to rounding. Dropout draws other random numbers than the dense form.
+    Mask and bias are asked for one block at a time, so a relative bias is never built whole either. Values and
+    gradients, the bias's own included, agree with the dense form to rounding; dropout draws other random numbers.
 
     Args:
       bias: as in `dense.attend`; a function that closes over arrays is differentiated with respect to them.
@@ -105,7 +104,7 @@ def _spans(inputs: _inputs.Inputs, T: int, S: int, q_block: int, k_block: int) -
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given) -> jax.Array:
+def _attend(plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given):
     return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
 
 
@@ -136,9 +135,9 @@ def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
         lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
         return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
 
-    _, (out, lse_BNT1) = _over_rows(plan, rows, None)
-    out_BTNH = jnp.moveaxis(out, 0, 1).reshape(*q_BTNH.shape[:3], v_BSKH.shape[-1])
-    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse_BNT1)
+    _, (out, lse) = lax.scan(rows, None, jnp.arange(len(plan.spans)))
+    out_BTNH = _joined(out)
+    return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
 
 
 def _attend_backward(plan, saved, d_out_BTNH):
@@ -152,52 +151,34 @@ def _attend_backward(plan, saved, d_out_BTNH):
         def columns(j, state):
             d_q_i, d_k, d_v, d_bias = state
             k_j, v_j = _block(k_BSKH, j, plan.k_block), _block(v_BSKH, j, plan.k_block)
-
             score = functools.partial(_scores, plan, i=i, j=j)
             scores_BNTS, pull_scores = jax.vjp(score, q_i, k_j, _part(plan, bias, i, j))
             weights_BNTS = _weights(scores_BNTS, lse[i], _visible(plan, given, i, j))
             pool = functools.partial(kernels.pool, dtype=jnp.float32)
             _, pull_pool = jax.vjp(pool, _drop(plan, given, weights_BNTS, i, j), v_j)
-            d_weights_BNTS, d_v_j = pull_pool(d_out_i)
-            d_weights_BNTS = _drop(plan, given, d_weights_BNTS, i, j)
+            d_dropped_BNTS, d_v_j = pull_pool(d_out_i)
+            d_weights_BNTS = _drop(plan, given, d_dropped_BNTS, i, j)
             d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
-            d_k, d_v = (_add_at(total, (0, j * plan.k_block, 0, 0), part) for total, part in ((d_k, d_k_j), (d_v, d_v_j)))
-            corner = None if callable(bias) else (0, 0, i * plan.q_block, j * plan.k_block)
-            d_bias = [_add_at(total, corner, part) for total, part in zip(d_bias, _floats(d_part), strict=True)]
-            return d_q_i + d_q_ij.astype(jnp.float32), d_k, d_v, d_bias
+            here = (0, j * plan.k_block, 0, 0)
+            block = (0, 0, i * plan.q_block, j * plan.k_block)
+            d_bias = [_add_at(total, (0,) * total.ndim if callable(bias) else block, part)
+                      for total, part in zip(d_bias, _floats(d_part), strict=True)]
+            return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
 
         d_q_i, *totals = _over_columns(plan, i, columns, (jnp.zeros(q_i.shape), *totals))
         return totals, d_q_i.astype(q_i.dtype)
 
     zeros = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
-    (d_k, d_v, d_bias), d_q = _over_rows(plan, rows, zeros)
-    d_q = jnp.moveaxis(d_q, 0, 1).reshape(q_BTNH.shape)
-    return d_q, d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
+    (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(plan.spans)))
+    return _joined(d_q), d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _over_rows(plan: _Plan, rows: Callable, carry: Any) -> tuple[Any, Any]:
-    count = len(plan.spans)
-    if not _unrolled(plan):
-        return lax.scan(rows, carry, jnp.arange(count))
-    results = []
-    for i in range(count):
-        carry, result = rows(carry, i)
-        results.append(result)
-    return carry, jax.tree.map(lambda *x: jnp.stack(x), *results)
-
-
-def _over_columns(plan: _Plan, i: int | jax.Array, columns: Callable, state: Any) -> Any:
-    if _unrolled(plan):
-        return functools.reduce(lambda state, j: columns(j, state), range(*plan.spans[i]), state)
+def _over_columns(plan: _Plan, i: jax.Array, columns: Callable, state: Any) -> Any:
     first, last = jnp.asarray(plan.spans, jnp.int32)[i]
     return lax.fori_loop(first, last, columns, state)
-
-
-def _unrolled(plan: _Plan) -> bool:
-    return sum(last - first for first, last in plan.spans) <= UNROLL
 
 
 def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i, j) -> jax.Array:
@@ -231,8 +212,13 @@ def _block(x: jax.Array, i, size: int, axis: int = 1) -> jax.Array:
     return lax.dynamic_slice_in_dim(x, i * size, size, axis)
 
 
-def _add_at(total: jax.Array, corner: tuple | None, part: jax.Array) -> jax.Array:
-    corner = (0,) * total.ndim if corner is None else corner
+def _joined(blocks: jax.Array) -> jax.Array:
+    """Blocks of rows, stacked in front by scan, back in their places: [B, T, ...]."""
+    blocks = jnp.moveaxis(blocks, 0, 1)
+    return blocks.reshape(blocks.shape[0], -1, *blocks.shape[3:])
+
+
+def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
     part = lax.dynamic_slice(total, corner, part.shape) + part.astype(total.dtype)
     return lax.dynamic_update_slice(total, part, corner)
 
@@ -249,10 +235,14 @@ def _floats(tree: Any) -> list[jax.Array]:
 
 
 def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
-    """A tree like the bias: gradients in place of its floats, and the empty gradients JAX wants in place of its integers."""
+    """A tree like the bias: gradients in place of its floats, and in place of its integers what JAX calls float0."""
     floats = iter(d_floats)
-    return jax.tree.map(lambda x: next(floats).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating)
-                        else np.zeros(x.shape, jax.dtypes.float0), bias)
+
+    def gradient(x):
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        return next(floats).astype(x.dtype) if is_float else np.zeros(x.shape, jax.dtypes.float0)
+
+    return jax.tree.map(gradient, bias)
 
 
 def _as_pytree(bias: _inputs.Bias, q_i: jax.Array, k_block: int) -> Any:

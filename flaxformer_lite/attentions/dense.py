@@ -28,16 +28,17 @@ def attend(
         >>> attend(q, k, v, mask=masks.causal()).shape
         (2, 5, 4, 8)
 
-    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 whatever the inputs. A row
-    that sees nothing has output zero, and sends back no gradient.
+    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 whatever the inputs. A
+    row that sees nothing has output zero, and sends back no gradient.
 
     Args:
       q_BTNH: queries.
-      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, between is grouped-query: query head n reads head n // (N / K).
+      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, between is grouped-query: query head n reads key head
+        n // (N / K).
       v_BSKH: values; their head width may differ from the keys'.
       mask: a `Mask`, asked about slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend.
-      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function of (q, rows, columns) that makes one, with
-        rows and columns the int32 numbers of the positions in `q` and `k` as passed here (not slots).
+      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function of (q, rows, columns) that makes one,
+        with rows and columns the int32 numbers of the positions in `q` and `k` as passed here (not slots).
       scale: of the dot products; None is 1 / sqrt(H).
       softcap: c of `c tanh(logits / c)`; 0 is none.
       dropout_rate: fraction of the weights to drop; needs `dropout_key`, without which nothing is dropped.

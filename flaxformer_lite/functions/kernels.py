@@ -1,8 +1,8 @@
 """Kernel attention pooling: every output is a weighted mean of values, the weights given by a kernel of query and key.
 
-Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form; scaled dot-product attention
-is its case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to nothing, or whose kernel vanishes on every key, has
-weights zero and output zero, and sends back no gradient.
+Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form; scaled dot-product
+attention is its case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to nothing, or whose kernel vanishes on
+every key, has weights zero and output zero, and sends back no gradient.
 
     >>> q = jnp.zeros((1, 1, 1, 1)); k = jnp.array([0.0, 0.5, 9.0]).reshape(1, 3, 1, 1); v = k
     >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])  # the mean of the values of the two near keys
@@ -114,8 +114,9 @@ def kernel_weights(
 ) -> jax.Array:
     """Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
 
-    Where all keys have one length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product attention:
-    `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by a factor that normalisation removes.
+    Where all keys have one length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product
+    attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by a factor a row, which
+    normalisation removes.
 
     Args:
       q_BTNH: queries.

@@ -82,9 +82,9 @@ def cross_entropy(
 ) -> CrossEntropy:
     """`sum w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]` with `lse = log sum_v exp z_v`, in float32.
 
-    Given a `Projection`, the logits of one chunk of tokens exist at a time, and only once: where the loss is differentiated,
-    the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last axis of tokens, so
-    that a batch spread over devices stays spread, and are unrolled, which XLA runs faster than a loop.
+    Given a `Projection`, the logits of one chunk of tokens exist at a time, and only once: where the loss is
+    differentiated, the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last
+    axis of tokens, so that a batch spread over devices stays spread; they are unrolled, as XLA threads loops badly.
 
         >>> projection = Projection(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
         >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
@@ -105,16 +105,16 @@ def cross_entropy(
     Raises:
       ValueError: shapes that do not fit, or an option out of range.
 
-    Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy et al. 2016, section 7
-      (arXiv:1512.00567).
+    Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy et al. 2016,
+      section 7 (arXiv:1512.00567).
     """
     tokens = (projection.x if isinstance(projection, Projection) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
         raise ValueError(f"labels {labels.shape}, weights {weights.shape}: one of each for every token, {tokens}.")
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
-        raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <= label_smoothing"
-                         f" < 1, z_loss >= 0, chunks >= 1.")
+        raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
+                         f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     if isinstance(projection, Projection):
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
@@ -172,9 +172,10 @@ def _fused_forward(options, projection, labels, weights):
     differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     sums, d_x, d_weights = [], [], []
     for part in _parts(options, labels):
-        x = projection.x[..., part, :]
-        dots = _dot("...D,VD->...V", x, kernel_VD)
-        (loss_sum, rest), (d_dots, d_bias_V) = differentiate(dots, projection.bias_V, labels[..., part], weights[..., part])
+        x, dots = projection.x[..., part, :], _dot("...D,VD->...V", projection.x[..., part, :], kernel_VD)
+        (loss_sum, rest), (d_dots, d_bias_V) = differentiate(
+            dots, projection.bias_V, labels[..., part], weights[..., part]
+        )
         d_dots, tokens = d_dots.astype(x.dtype), tuple(range(x.ndim - 1))
         sums.append((loss_sum, *rest))
         d_x.append(_dot("...V,VD->...D", d_dots, kernel_VD))

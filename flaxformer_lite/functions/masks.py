@@ -24,8 +24,8 @@ import numpy as np
 class Mask:
     """Who may attend to whom: `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
 
-    The indices are int32 row and column numbers (slots of a cache), not position ids. A column numbered below zero is an
-    empty slot: no mask, negated or not, ever lets anyone attend to it.
+    The indices are int32 row and column numbers (slots of a cache), not position ids. A column numbered below zero is
+    an empty slot: no mask, negated or not, ever lets anyone attend to it.
     """
 
     def __call__(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:

@@ -12,7 +12,7 @@ class Phase:
     """Sines and cosines of the angles of P pairs of dimensions at each position.
 
     Attributes:
-      sin_BTP, cos_BTP: float32; B may be 1 where all examples share positions. A scaling of attention (YaRN's) is folded in.
+      sin_BTP, cos_BTP: float32; B may be 1 where all examples share positions. YaRN's scaling of attention is in them.
       interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
     """
 
@@ -21,7 +21,9 @@ class Phase:
     interleaved: bool = field(default=False, metadata={"static": True})
 
 
-def phase(positions_BT: jax.Array, frequencies_P: jax.Array, *, amplitude: float = 1.0, interleaved: bool = False) -> Phase:
+def phase(
+    positions_BT: jax.Array, frequencies_P: jax.Array, *, amplitude: float = 1.0, interleaved: bool = False
+) -> Phase:
     """The phase `position * frequency` of every pair, as sines and cosines.
 
     Args:
@@ -53,7 +55,7 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
     """
     pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
-        raise ValueError(f"the phase turns {2 * pairs} dimensions but head_dim={head_dim}: make the phase for this head_dim.")
+        raise ValueError(f"the phase turns {2 * pairs} dimensions but head_dim={head_dim}: make it for this head_dim.")
     sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
     turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
     if phase.interleaved:

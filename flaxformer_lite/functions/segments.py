@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
-    """Positions that restart at zero wherever the segment id changes, so that a packed document is numbered as if alone.
+    """Positions that restart at zero wherever the segment id changes: a packed document is numbered as if alone.
 
         >>> positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
         [[0, 1, 2, 0, 1, 0]]

@@ -1,8 +1,8 @@
 """What a position encoding is: a frozen dataclass of its own hyper-parameters, and three hooks into the model.
 
 `embed` changes the token embeddings, `phase` turns queries and keys, `bias` adds to the attention logits. An encoding
-overrides the hooks it needs; those it leaves alone do nothing. Its learned arrays, if any, are declared by `tables` and owned
-by the model, which hands them back to the hooks.
+overrides the hooks it needs; those it leaves alone do nothing. Its learned arrays, if any, are declared by `tables` and
+owned by the model, which hands them back to the hooks.
 """
 
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Encoding:
         return {}
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """Token embeddings with their position in them, in the dtype of `x_BTD`; `positions_BT` may have one row for all."""
+        """Token embeddings with their position in them, in their dtype; `positions_BT` may have one row for all."""
         return x_BTD
 
     def phase(self, positions_BT: jax.Array, head_dim: int) -> Phase | None:

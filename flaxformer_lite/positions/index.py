@@ -1,4 +1,4 @@
-"""Plain index: the number of the position, added to every feature. The simplest thing that could work, for comparison."""
+"""Plain index: the number of the position, added to every feature; the simplest thing that could work."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""RoPE: queries and keys are turned by angles in proportion to their position, so that their product sees the difference."""
+"""RoPE: queries and keys turn by angles in proportion to their position, so that their product sees the difference."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Rope(Encoding):
 
     The fields after `scaling` carry the names they have in published `rope_scaling` entries.
 
-    Reference: Su et al. 2021, section 3.2 (arXiv:2104.09864). Scalings: linear, Chen et al. 2023 (arXiv:2306.15595); ntk and
-      yarn, Peng et al. 2023, sections 3.1 to 3.4 (arXiv:2309.00071); llama3, Grattafiori et al. 2024 (arXiv:2407.21783).
+    Reference: Su et al. 2021, section 3.2 (arXiv:2104.09864). Scalings: linear, Chen et al. 2023 (arXiv:2306.15595);
+      ntk and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3; llama3, Grattafiori et al. 2024 (arXiv:2407.21783).
     """
 
     base: float = 10000.0
@@ -50,8 +50,8 @@ class Rope(Encoding):
         if self.scaling in ("yarn", "llama3") and self.original_max_position_embeddings < 1:
             raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low must be"
-                             f" below high.")
+            raise ValueError(f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low"
+                             f" must be below high.")
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         self.rotated(head_dim)
@@ -69,8 +69,8 @@ class Rope(Encoding):
         """
         d = int(head_dim * self.fraction)
         if d < 2 or d % 2:
-            raise ValueError(f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d} dimensions"
-                             f" are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}.")
+            raise ValueError(f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
+                             f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}.")
         return d
 
     def frequencies(self, head_dim: int) -> np.ndarray:
@@ -104,7 +104,7 @@ class Rope(Encoding):
         return 0.1 * weight * math.log(self.factor) + 1
 
     def _yarn_ramp(self, d: int) -> np.ndarray:
-        """0 for pairs that turn more than beta_fast times over the original length, 1 below beta_slow, a line between."""
+        """Up to 0 for pairs with more than beta_fast turns over the original length, 1 and more below beta_slow."""
         low, high = (self._pair_that_turns(beta, d) for beta in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)

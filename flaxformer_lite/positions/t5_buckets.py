@@ -22,10 +22,10 @@ class T5Buckets(Encoding):
 
     def __post_init__(self):
         if self.num_buckets < 4 or self.num_buckets % 2:
-            raise ValueError(f"num_buckets={self.num_buckets}: an even number, at least 4: half of them serve each direction.")
+            raise ValueError(f"num_buckets={self.num_buckets}: even, since half serve each direction, and at least 4.")
         if self.max_distance <= self.num_buckets // 2:
-            raise ValueError(f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: the distance must exceed half"
-                             f" the buckets; try max_distance={4 * self.num_buckets}.")
+            raise ValueError(f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed"
+                             f" half the buckets; try max_distance={4 * self.num_buckets}.")
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         return {"relative": Table((self.num_buckets, num_heads), "RN", d_model**-0.5)}
@@ -38,7 +38,7 @@ class T5Buckets(Encoding):
 
 
 def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
-    """The bucket of `ahead = k_pos - q_pos`: exact for short distances, logarithmic up to `max_distance`, then the last.
+    """The bucket of `ahead = k_pos - q_pos`: exact near by, logarithmic up to `max_distance`, then the last.
 
     Args:
       ahead: int32, any shape.
@@ -58,9 +58,9 @@ def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectio
 
 
 def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
-    """Buckets of the distances 0..max_distance: a table, so that no compiler's rounding of the logarithm can move one."""
+    """Buckets of the distances 0..max_distance: a table, which no compiler's rounding of the logarithm can change."""
     exact = num_buckets // 2
     distance = np.arange(max_distance + 1)
-    octaves = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(max_distance / exact))
-    coarse = exact + (octaves * (num_buckets - exact)).astype(np.int32)
+    logs = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    coarse = exact + (logs / np.float32(np.log(max_distance / exact)) * (num_buckets - exact)).astype(np.int32)
     return jnp.asarray(np.where(distance < exact, distance, np.minimum(coarse, num_buckets - 1)), jnp.int32)
