@@ -1,5 +1,7 @@
 """Tiny models of every family, with noise on every weight, and the inputs they take."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,11 @@ from flaxformer_lite import registry
 
 FAMILIES = registry.available("models")
 POSITIONS = registry.available("positions")
-SMALL = dict(vocab_size=37, d_model=16, num_heads=4, head_dim=4, mlp_dim=24, max_length=16, dropout=0.0)
+# Every encoding in a decoder and in an encoder-decoder; the other families in their own.
+PAIRS = [(family, position) for family in ("gpt2", "t5") for position in POSITIONS] + [
+    ("bert", "learned"), ("bert", "shaw"), ("llama", "rope"), ("transformer", "sinusoidal")
+]  # fmt: skip
+SMALL = {"vocab_size": 37, "d_model": 16, "num_heads": 4, "head_dim": 4, "mlp_dim": 24, "max_length": 16, "dropout": 0.0}
 T = 10
 
 
@@ -37,15 +43,19 @@ def segments_of(cfg, segments):
 
 
 def built(cfg, seed=0):
+    """A model with noise on every weight: fresh norms and biases are ones and zeros, which hide a swapped or missing one."""
     model = registry.resolve("models", cfg.family).Model(cfg)
-    params = model.init(jax.random.key(seed), **inputs_of(cfg, ids()))["params"]
-    # Fresh norms and biases are ones and zeros, which would hide a swapped or missing one.
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    noisy = [x + 0.1 * jax.random.normal(k, x.shape, x.dtype) for x, k in zip(leaves, keys, strict=True)]
-    return model, jax.tree.unflatten(tree, noisy)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), **inputs_of(cfg, ids()))["params"]
+    rng = np.random.default_rng(seed)
+
+    def fill(path, leaf):
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(centre + 0.2 * rng.standard_normal(leaf.shape), leaf.dtype)
+
+    return model, jax.tree_util.tree_map_with_path(fill, shapes)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params, **inputs):
     return model.apply({"params": params}, **inputs).logits
 

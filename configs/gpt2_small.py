@@ -1,0 +1,25 @@
+"""GPT-2 small, 124M parameters: Radford et al. (2019), table 2, with the recipe that later reproductions settled on.
+
+    python train.py --config=configs/gpt2_small.py --workdir=runs/gpt2_small --config.data.path=FOLDER
+
+0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate to what fits the
+device. Published: held-out loss 2.85 on OpenWebText at the end (GPT-2's own vocabulary).
+"""
+
+from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig, to_config_dict
+from flaxformer_lite.models import gpt2
+from flaxformer_lite.objectives.causal_lm import CausalLm
+
+
+def get_config():
+    return to_config_dict(
+        ExperimentConfig(
+            model=gpt2.config("small", dropout=0.0, dtype="bfloat16"),
+            objective=CausalLm(),
+            data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=50257), length=1024),
+            optimizer=OptimizerConfig(learning_rate=6e-4, warmup_steps=2000, final_fraction=0.1),
+            train=TrainConfig(
+                steps=600_000, batch_size=480, accumulate=40, log_every=10, eval_every=1000, checkpoint_every=1000, sample_tokens=200
+            ),
+        )
+    )
