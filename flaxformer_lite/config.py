@@ -84,6 +84,11 @@ class ModelConfig:
     remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
 
     @property
+    def skeleton(self) -> str:
+        """encoder, decoder or encoder_decoder: which stacks have layers."""
+        return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
+
+    @property
     def kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
 
@@ -94,6 +99,13 @@ class ModelConfig:
     @property
     def embed_width(self) -> int:
         return self.embed_dim or self.d_model
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether the encoding learns a row for each position, so that max_length binds."""
+        sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "head_dim": self.head_width}
+        now, longer = (self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1))
+        return now != longer
 
     @property
     def scale(self) -> float:
@@ -111,7 +123,11 @@ class ModelConfig:
         _positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         _not_negative(self, "vocab_size", "num_kv_heads", "head_dim", "encoder_layers", "decoder_layers", "embed_dim",
                       "type_vocab_size", "attention_softcap", "logit_softcap")
-        registry.resolve("models", self.family)
+        model = registry.resolve("models", self.family).Model
+        if self.skeleton != model.skeleton:
+            raise ConfigError(f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}: {self.family} has"
+                              f" {model.skeleton.replace('_', ' and ')} layers; give it those and no other.")
+        _among(self, "head", model.heads)
         if self.attention != "auto":
             registry.resolve("attentions", self.attention)
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
@@ -123,8 +139,6 @@ class ModelConfig:
             raise ConfigError(f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the"
                               f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
                               f" head_dim.")
-        if not self.encoder_layers + self.decoder_layers:
-            raise ConfigError("encoder_layers=0, decoder_layers=0: a model needs at least one layer.")
         _among(self, "norm_at", NORM_SLOTS)
         _among(self, "bias_at", BIAS_SLOTS)
         _among(self, "dropout_at", DROPOUT_SLOTS)
@@ -241,6 +255,20 @@ class ExperimentConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self):
+        model, objective = self.model, plugin_name(self.objective)
+        if model.skeleton != self.objective.skeleton:
+            raise ConfigError(f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"
+                              f" {self.objective.skeleton.replace('_', '-')} models, the family's skeleton is"
+                              f" {model.skeleton.replace('_', '-')}; change either.")
+        if model.head != self.objective.head:
+            raise ConfigError(f"model.head={model.head!r}: {objective} as configured trains {self.objective.head!r}; set"
+                              f" model.head={self.objective.head}.")
+        longest = max(self.data.length, self.data.target_length)
+        if longest > model.max_length and model.has_position_table:
+            raise ConfigError(f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
+                              f" positions end there; shorten the examples or set model.max_length={longest}.")
 
 
 def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:

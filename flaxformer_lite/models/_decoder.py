@@ -1,21 +1,19 @@
 """The decoder-only skeleton: embeddings, a causal stack, the vocabulary."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.models._encoder import check_head
 from flaxformer_lite.models._inputs import position_ids_of, visibility
 from flaxformer_lite.models._outputs import Features, Output
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import VocabHead
 from flaxformer_lite.modules.stack import Stack
-
-HEADS = ("lm", "none")
-
 
 class DecoderModel(nn.Module):
     """A causal language model.
@@ -27,8 +25,10 @@ class DecoderModel(nn.Module):
 
     cfg: ModelConfig
 
+    skeleton: ClassVar[str] = "decoder"
+    heads: ClassVar[tuple[str, ...]] = ("lm", "none")
+
     def setup(self):
-        check_head(self.cfg, HEADS)
         self.token_embed = TokenEmbed(self.cfg)
         self.embed = EmbedInputs(self.cfg)
         self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)

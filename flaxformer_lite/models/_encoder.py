@@ -1,9 +1,11 @@
 """The encoder skeleton: embeddings, a bidirectional stack, and every head that an encoder carries."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models._inputs import position_ids_of, visibility
 from flaxformer_lite.models._outputs import Features, Output
@@ -11,24 +13,13 @@ from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import Classifier, MaskedLmHead, Pooler
 from flaxformer_lite.modules.stack import Stack
-from flaxformer_lite.registry import nearest
 
-HEADS = (
-    "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
-    "question_answering", "multiple_choice",
-)  # fmt: skip
 POOLED = ("none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice")
 LABELS = {"question_answering": 2, "multiple_choice": 1}
 
 
-def check_head(cfg: ModelConfig, heads: tuple[str, ...]) -> None:
-    if cfg.head not in heads:
-        raise ConfigError(f"head={cfg.head!r}: {cfg.family} has no such head{nearest(cfg.head, list(heads))}; choose from"
-                          f" {', '.join(heads)}.")  # fmt: skip
-
-
 class EncoderModel(nn.Module):
-    """A bidirectional encoder with the head that `cfg.head` names (`HEADS`).
+    """A bidirectional encoder with the head that `cfg.head` names.
 
     Call it with input_ids [B, T] (multiple choice: [B, C, T]) and, where they matter, attention_mask [B, T] (nonzero keeps),
     token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
@@ -37,9 +28,14 @@ class EncoderModel(nn.Module):
 
     cfg: ModelConfig
 
+    skeleton: ClassVar[str] = "encoder"
+    heads: ClassVar[tuple[str, ...]] = (
+        "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
+        "question_answering", "multiple_choice",
+    )  # fmt: skip
+
     def setup(self):
         cfg = self.cfg
-        check_head(cfg, HEADS)
         self.token_embed = TokenEmbed(cfg)
         self.embed = EmbedInputs(cfg)
         self.encoder = Stack(cfg, cfg.encoder_layers)

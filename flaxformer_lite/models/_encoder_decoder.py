@@ -1,21 +1,19 @@
 """The encoder-decoder skeleton: one token table, two stacks, cross-attention between them."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.models._encoder import check_head
 from flaxformer_lite.models._inputs import position_ids_of, visibility
 from flaxformer_lite.models._outputs import Features, Output
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import VocabHead
 from flaxformer_lite.modules.stack import Stack
-
-HEADS = ("lm", "encoder")
-
 
 class EncoderDecoderModel(nn.Module):
     """Conditional generation (`head='lm'`), or the encoder alone (`head='encoder'`).
@@ -27,9 +25,11 @@ class EncoderDecoderModel(nn.Module):
 
     cfg: ModelConfig
 
+    skeleton: ClassVar[str] = "encoder_decoder"
+    heads: ClassVar[tuple[str, ...]] = ("lm", "encoder")
+
     def setup(self):
         cfg = self.cfg
-        check_head(cfg, HEADS)
         self.token_embed = TokenEmbed(cfg)
         self.encoder_embed = EmbedInputs(cfg)
         self.encoder = Stack(cfg, cfg.encoder_layers)

@@ -26,6 +26,8 @@ class CausalLm:
 
     fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ()
+    skeleton: ClassVar[str] = "decoder"
+    head: ClassVar[str] = "lm"
 
     def __post_init__(self):
         _sums.check(self)

@@ -42,6 +42,11 @@ class MaskedLm:
 
     fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
+    skeleton: ClassVar[str] = "encoder"
+
+    @property
+    def head(self) -> str:
+        return "masked_lm" if self.pairs == "none" else "pretraining"
 
     def __post_init__(self):
         _sums.check(self)

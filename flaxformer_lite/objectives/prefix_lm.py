@@ -25,6 +25,8 @@ class PrefixLm:
 
     fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ()
+    skeleton: ClassVar[str] = "decoder"
+    head: ClassVar[str] = "lm"
 
     def __post_init__(self):
         _sums.check(self)

@@ -26,6 +26,8 @@ class Seq2seq:
 
     fields: ClassVar[tuple[str, ...]] = ("source", "target")
     needs: ClassVar[tuple[str, ...]] = ()
+    skeleton: ClassVar[str] = "encoder_decoder"
+    head: ClassVar[str] = "lm"
 
     def __post_init__(self):
         _sums.check(self)

@@ -32,6 +32,8 @@ class SpanCorruption:
 
     fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
+    skeleton: ClassVar[str] = "encoder_decoder"
+    head: ClassVar[str] = "lm"
 
     def __post_init__(self):
         _sums.check(self)

@@ -1,0 +1,140 @@
+"""Every shipped experiment: its config builds, its model traces at full size, and a shrunken copy lowers its loss."""
+
+import importlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.training import optimizer, state, step
+
+NAMES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
+SHRUNK = {"d_model": 32, "num_heads": 2, "num_kv_heads": 0, "head_dim": 16, "mlp_dim": 48, "vocab_size": 0, "dropout": 0.0}
+WORDS = "a train of thought left the station while the rain in spain stayed mainly on the plain".split()
+
+
+def load(name):
+    return importlib.import_module(f"configs.{name}").get_config()
+
+
+def build(config):
+    return from_config_dict(ExperimentConfig, config)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_traces_at_full_size(name):
+    cfg = build(load(name))
+    model = registry.resolve("models", cfg.model.family).Model(cfg.model)
+    ids = jax.ShapeDtypeStruct((1, cfg.data.length), jnp.int32)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if cfg.model.skeleton == "encoder_decoder" else {})
+    params = jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
+    features = jax.eval_shape(lambda p: model.apply({"params": p}, **inputs, method="features"), params)
+    assert features.projection.x.shape == (1, cfg.data.length, cfg.model.d_model)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(WORDS, 24)) for _ in range(300)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines))
+    pairs = [f'{{"source": "{line}", "target": "{line[::-1]}"}}' for line in lines]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(pairs))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("gpt2_large", "gpt2_xl", "t5_large")])
+def test_shrunk_copy_takes_real_steps(name, texts):
+    config = load(name)
+    for key, value in SHRUNK.items():
+        config.model[key] = value
+    for stack in ("encoder_layers", "decoder_layers"):
+        config.model[stack] = min(config.model[stack], 2)
+    config.data.update(path=str(texts / ("pairs.jsonl" if name == "transformer_base" else "text.txt")), length=32,
+                       target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)  # fmt: skip
+    config.data.tokenizer.name = "bytes"
+    config.optimizer.update(name="adamw", learning_rate=3e-3, warmup_steps=0, schedule="constant")
+    config.train.update(steps=12, batch_size=8, accumulate=2)
+    cfg = build(config)
+    data = open_dataset(cfg)
+    assert cfg.model.vocab_size == 0
+    config.model.vocab_size = -(-data.vocab_size // 64) * 64
+    cfg = build(config)
+    losses = train(cfg, data)
+    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
+
+
+def train(cfg, data):
+    model = registry.resolve("models", cfg.model.family).Model(cfg.model)
+    batches = data.batches(batch_size=cfg.train.batch_size)
+    tx = optimizer.build(cfg.optimizer, cfg.train.steps)
+    rate = optimizer.schedule(cfg.optimizer, cfg.train.steps)
+
+    def features(params, inputs, key):
+        return model.apply({"params": params}, **inputs, method="features")
+
+    first = next(batches)
+    now = state.create(lambda: jax.jit(model.init)(jax.random.key(0), **first["inputs"])["params"], tx)
+    update = jax.jit(
+        step.train_step(features, cfg.objective, tx, rate, dropout_key=None, accumulate=2, chunks=cfg.train.loss_chunks)
+    )
+    losses = []
+    for _ in range(cfg.train.steps):
+        now, metrics = update(now, first)
+        losses.append(float(metrics["loss"]))
+    return losses
+
+
+def test_argument_chooses_the_encoding():
+    config = importlib.import_module("configs.gpt2_tiny").get_config("rope")
+    assert config.model.position.name == "rope"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("model.d_model", 130, r"d_model=130, num_heads=4: .* try d_model=128"),
+        ("model.num_kv_heads", 3, "num_heads=4, num_kv_heads=3: .* try num_kv_heads=2"),
+        ("model.family", "gpt3", "no 'gpt3'; did you mean 'gpt2'"),
+        ("model.attention", "flash", "attentions: no 'flash'"),
+        ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
+        ("model.norm_at", ("before",), "norm_at=.* no 'before'"),
+        ("model.encoder_layers", 2, "gpt2 has decoder layers"),
+        ("model.dropout", 1.5, r"dropout=1.5: a probability in \[0, 1\)"),
+        ("model.head", "masked_lm", "no 'masked_lm'; choose from lm"),
+        ("model.d_model", "wide", "model.d_model='wide': must be int, not str"),
+        ("data.length", 0, "length=0: must be positive"),
+        ("data.length", 4096, "data.length=4096, model.max_length=128: learned positions end there"),
+        ("data.corpus", "wikipedia", "corpus='wikipedia'"),
+        ("objective.name", "masked_lm", "the objective is for encoder models"),
+        ("optimizer.name", "adam", "did you mean 'adamw'"),
+        ("train.accumulate", 3, "train.batch_size=16, train.accumulate=3"),
+        ("mesh.data", 0, "sizes are positive"),
+    ],
+)
+def test_what_cannot_work_is_said_at_the_door(path, value, message):
+    config = load("gpt2_tiny").unlock()
+    *parents, last = path.split(".")
+    node = config
+    for parent in parents:
+        node = node[parent]
+    with node.ignore_type():
+        node[last] = value
+    with pytest.raises(ConfigError, match=message):
+        build(config)
+
+
+def test_unknown_field_offers_the_nearest():
+    config = load("gpt2_tiny").unlock()
+    config.train.stesp = 3
+    with pytest.raises(ConfigError, match=r"config.train.stesp: no such field; did you mean 'steps'"):
+        build(config)
+
+
+def test_config_survives_the_round_trip():
+    cfg = build(load("llama_1b"))
+    assert build(to_config_dict(cfg)) == cfg
