@@ -16,9 +16,9 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics 
 
 
 def main(_) -> None:
+    logging.set_verbosity(logging.ERROR)  # matplotlib and orbax narrate what they do
     from flaxformer_lite.training import launch  # after the flags: --help does not wait for jax
 
-    logging.set_verbosity(logging.ERROR)  # orbax narrates every save
     launch.main(CONFIG.value, WORKDIR.value)
 
 

@@ -4,8 +4,10 @@ A checkpoint is a train state and a JSON record beside it. The record holds, for
 SHA-256, so that a restore can tell a model that changed from a file that broke.
 """
 
+import gc
 import hashlib
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,20 +94,18 @@ class Checkpoints:
         """
         damaged: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
-            try:
-                meta = self._read(step, meta=ocp.args.JsonRestore())["meta"]
-                leaves = meta["leaves"]
-            except Exception as error:
-                damaged[step] = _first_line(error)
+            meta, damaged[step] = self._read(step, "meta", ocp.args.JsonRestore())
+            if meta is None:
                 continue
             accept(meta)
-            _compare(step, leaves, describe(target))
-            try:
-                state = self._read(step, state=ocp.args.StandardRestore(target))["state"]
-                _verify(leaves, describe(state))
-            except Exception as error:
-                damaged[step] = _first_line(error)
+            _compare(step, meta["leaves"], describe(target))
+            state, damaged[step] = self._read(step, "state", ocp.args.StandardRestore(target))
+            if state is None:
                 continue
+            if broken := _broken_leaf(meta["leaves"], describe(state)):
+                damaged[step] = f"the content of {broken} does not match its SHA-256"
+                continue
+            del damaged[step]
             return Restored(step, state, meta, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
@@ -133,8 +133,18 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def _read(self, step: int, **items: Any) -> Any:
-        return self._manager.restore(step, args=ocp.args.Composite(**items))
+    def _read(self, step: int, item: str, args: Any) -> tuple[Any, str]:
+        """(the item, "") or (None, why it cannot be read)."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # reads that orbax began beside the failing one
+            try:
+                return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item], ""
+            except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+                if "RESOURCE_EXHAUSTED" in str(error):
+                    raise
+                why = _first_line(error)
+            gc.collect()
+        return None, why
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
         place = self.folder / "damaged" / str(step)
@@ -192,10 +202,11 @@ def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
         )
 
 
-def _verify(stored: Leaves, read: Leaves) -> None:
-    for path, (_, _, content) in stored.items():
-        if content and read[path][2] and content != read[path][2]:
-            raise CheckpointError(f"the content of {path} does not match its SHA-256")
+def _broken_leaf(stored: Leaves, read: Leaves) -> str:
+    """The path of a leaf whose content is not what was stored, or ""."""
+    return next(
+        (path for path, (_, _, content) in stored.items() if content and read[path][2] not in ("", content)), ""
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -39,12 +39,13 @@ def parser(*required: tuple[flags.FlagHolder, str]) -> Callable[[list[str]], lis
 def explain(error: Exception, argv: list[str]) -> str:
     """One sentence of what absl and ml_collections say in many.
 
-    An unknown field is named with its whole path and the nearest known one; an exception in a config file by its last line.
+    An unknown field is named with its whole path and the nearest known one; a config file's exception by its last line.
     """
     if missing := missing_file(argv):
         return f"--config={missing}: no such file."
     overrides = [arg.split("=")[0] for arg in argv if arg.startswith("--config.")]
-    if isinstance(error, (KeyError, AttributeError)) and (found := UNKNOWN.search(str(error.args[0]))):
+    plain = str(error).replace("\\n", "\n").replace("\\'", "'")  # a KeyError's text is a repr, at times of a repr
+    if isinstance(error, (KeyError, AttributeError)) and (found := UNKNOWN.search(plain)):
         for name in overrides:
             if found["wrong"] in name.split("."):
                 near = name.replace(found["wrong"], found["near"]) if found["near"] else ""

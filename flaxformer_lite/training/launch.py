@@ -10,7 +10,7 @@ from flaxformer_lite.training import loop
 
 
 def main(config: ConfigDict, workdir: str) -> None:
-    """Checks the config and runs it. Exits with 2 for bad input and 1 for a run that failed; bugs keep their traceback."""
+    """Checks the config and runs it. Exits with 2 on bad input, 1 on a failed run; a bug keeps its traceback."""
     try:
         loop.run(from_config_dict(ExperimentConfig, config), workdir)
     except ConfigError as error:
@@ -21,8 +21,8 @@ def main(config: ConfigDict, workdir: str) -> None:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         cli.fail(
-            f"out of device memory ({str(error).splitlines()[0][:200]}); lower train.batch_size, raise train.accumulate or"
-            f" train.loss_chunks, or set model.remat=full.",
+            f"out of device memory ({str(error).splitlines()[0][:200]}); lower train.batch_size, raise train.accumulate"
+            f" or train.loss_chunks, or set model.remat=full.",
             cli.FAILED,
         )
     except KeyboardInterrupt:

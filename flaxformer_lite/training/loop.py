@@ -55,10 +55,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
             terminal.note(f"notice: {notice}")
         _keep_inputs(experiment, workdir)
         trainer = Trainer(experiment, checkpoints, recorder, terminal)
-        interrupted = trainer.train(state, start)
-        if interrupted:
-            terminal.note(f"{interrupted}: the run is saved; the same command continues it.")
-        else:
+        if trainer.train(state, start):
             trainer.close(workdir)
 
 
@@ -73,12 +70,8 @@ class Trainer:
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
-    def train(self, state: TrainState, start: int) -> str:
-        """Runs the steps start + 1 .. train.steps.
-
-        Returns:
-          The signal that ended them early, or "".
-        """
+    def train(self, state: TrainState, start: int) -> bool:
+        """Runs the steps start + 1 .. train.steps; False where a signal ended them early."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         if start == 0 or not self._recorder.of("eval"):
             self._evaluate(state, start)
@@ -95,8 +88,11 @@ class Trainer:
                 if step % train.checkpoint_every == 0 or step == train.steps or interrupt.caught:
                     self._save(state, step)
                 if interrupt.caught:
-                    break
-        return interrupt.caught
+                    self._terminal.note(
+                        f"{interrupt.caught}: stopped after step {step} and saved; the same command continues."
+                    )
+                    return False
+        return True
 
     def close(self, workdir: Path) -> None:
         """The loss curve and the closing summary."""

@@ -22,14 +22,16 @@ def loss_curve(path: Path, history: list[Record], *, unigram: float, title: str)
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    train, held_out = ([(r["step"], text_loss(r)) for r in history if r["split"] == s] for s in ("train", "eval"))
-    axes.axhline(unigram, color=BASELINE, linestyle="--", linewidth=1, label=f"unigram baseline {unigram:.2f}")
-    axes.plot(*zip(*train, strict=True), color=TRAIN, linewidth=1, label="training")
-    axes.plot(*zip(*held_out, strict=True), color=HELD_OUT, linewidth=1.5, marker="o", markersize=4, label="held out")
-    step, last = held_out[-1]
-    axes.annotate(f"{last:.2f}", (step, last), (4, 6), textcoords="offset points", color=HELD_OUT, ha="right")
+    train = [r for r in history if r["split"] == "train"]
+    held_out = [(r["step"], text_loss(r)) for r in history if r["split"] == "eval"]
+    starts = [0, *(r["step"] for r in train)]
+    middles = [(start + r["step"] + 1) / 2 for start, r in zip(starts, train, strict=False)]  # a record is a mean
+    axes.axhline(unigram, color=BASELINE, linestyle="--", linewidth=1, label=f"unigram baseline, {unigram:.2f}")
+    axes.plot(middles, [text_loss(r) for r in train], color=TRAIN, linewidth=1, label="training")
+    last = f"held out, {held_out[-1][1]:.2f} at the end"
+    axes.plot(*zip(*held_out, strict=True), color=HELD_OUT, linestyle="", marker="o", markersize=5, label=last)
     axes.set(xlabel="step", ylabel="loss (nats per target)", title=title)
-    axes.set_xlim(left=0)
+    axes.set_xlim(left=-0.01 * held_out[-1][0])
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e6e6")
     axes.set_axisbelow(True)

@@ -20,16 +20,18 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     device = mesh.devices.flat[0]
     source = cfg.data.path or f"{cfg.data.corpus} (built in)"
+    data = f"{experiment.train_data.num_examples:,} examples, {experiment.eval_data.num_examples:,} held out"
+    step = f"{experiment.tokens_per_step:,} tokens, {experiment.flops_per_step / 1e9:,.1f} GFLOP"
     rows = [
         ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
         ("parameters", f"{param_count(experiment.target.params):,}"),
-        ("data", f"{source}; {experiment.train_data.num_examples:,} examples, {experiment.eval_data.num_examples:,} held out"),
+        ("data", f"{source}; {data}"),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
-        ("step", f"{experiment.tokens_per_step:,} tokens, {experiment.flops_per_step / 1e9:,.1f} GFLOP; {cfg.train.steps} steps"),
+        ("step", f"{step}; {cfg.train.steps} steps"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
         ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}: {shape}"),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
-    ]  # fmt: skip
+    ]
     if start:
         rows.append(("resuming", f"after step {start}"))
     if cfg.optimizer.warmup_steps >= cfg.train.steps:

@@ -1,12 +1,15 @@
 """From a config to everything a run needs, before anything is compiled: data, model, mesh, steps."""
 
 import dataclasses
+import hashlib
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from flaxformer_lite import partitioning, registry
@@ -72,7 +75,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     Raises:
       ConfigError: data, model, mesh and batch do not fit; says which field to change.
     """
-    configure_jax(cfg)
+    keep_compiled(cfg.data.cache)
     mesh = partitioning.build_mesh(cfg.mesh)
     partitioning.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
@@ -120,9 +123,20 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     )
 
 
-def configure_jax(cfg: ExperimentConfig) -> None:
+def keep_compiled(cache: str) -> None:
     """Keeps compiled programs beside the tokenized data, so that a second start does not wait for the compiler."""
-    jax.config.update("jax_compilation_cache_dir", str(Path(cfg.data.cache).expanduser() / "compiled"))
+    compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
+    folder = Path(cache).expanduser() / "compiled" / _instruction_set()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _instruction_set() -> str:
+    """A hash of what the host's processor can do: programs compiled on one host crash on another that can do less."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+    return hashlib.sha256(features.encode()).hexdigest()[:8]
 
 
 def _with_vocabulary(cfg: ExperimentConfig, data: Dataset) -> ExperimentConfig:

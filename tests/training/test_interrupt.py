@@ -1,0 +1,22 @@
+import os
+import signal
+
+import pytest
+
+from flaxformer_lite.training.interrupt import Interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_noted_and_the_handlers_come_back(number):
+    before = signal.getsignal(number)
+    with Interrupt() as interrupt:
+        assert not interrupt.caught
+        os.kill(os.getpid(), number)
+        assert interrupt.caught == signal.Signals(number).name
+    assert signal.getsignal(number) == before
+
+
+def test_the_second_ctrl_c_acts_as_always():
+    with pytest.raises(KeyboardInterrupt), Interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)

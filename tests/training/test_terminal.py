@@ -1,0 +1,48 @@
+import io
+
+from rich.console import Console
+
+from flaxformer_lite.training.terminal import Terminal
+
+RECORD = {
+    "step": 20,
+    "split": "train",
+    "loss": 3.21,
+    "grad_norm": 0.5,
+    "learning_rate": 1e-3,
+    "tokens_per_second": 12345.6,
+}
+
+
+def terminal(is_terminal):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=is_terminal, width=100, highlight=False, soft_wrap=True)
+    return Terminal(100, 0, console), out
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    plain, out = terminal(False)
+    with plain.training():
+        plain.advance(20)
+        plain.train_record({**RECORD, "mfu": 0.41})
+        plain.eval_record({"step": 20, "split": "eval", "loss": 3.5, "accuracy": 0.25})
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("step 20/100  loss 3.210  12,346 tokens/s  41% of peak  eta 0:0")
+    assert lines[0].endswith("gradient 0.50  rate 1.0e-03")
+    assert lines[1] == "step 20/100  held out: loss 3.500  accuracy 25.0%"
+
+
+def test_a_bar_on_a_terminal():
+    live, out = terminal(True)
+    with live.training():
+        live.advance(20)
+        live.train_record(RECORD)
+        live.eval_record({"step": 20, "split": "eval", "loss": 3.5})
+    assert "20/100" in out.getvalue() and "12,346 tokens/s" in out.getvalue() and "eta" in out.getvalue()
+    assert "gradient" not in out.getvalue()
+
+
+def test_rows_are_aligned_and_brackets_are_text():
+    plain, out = terminal(False)
+    plain.rows("result", [("loss", "1.0"), ("bits per byte", "[bold]2.0")])
+    assert out.getvalue() == "\nresult\n  loss           1.0\n  bits per byte  [bold]2.0\n"

@@ -1,0 +1,63 @@
+"""Real models, shrunken, on a text of a few kilobytes: a run takes a second or two."""
+
+import dataclasses
+import json
+
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
+from flaxformer_lite.models import bert, gpt2, t5
+from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.objectives.span_corruption import SpanCorruption
+
+SIZES = {"vocab_size": 0, "d_model": 16, "num_heads": 2, "mlp_dim": 32, "dropout": 0.1}
+FAMILIES = {
+    "gpt2": (gpt2.config, {"decoder_layers": 1, "max_length": 32}, CausalLm()),
+    "bert": (bert.config, {"encoder_layers": 1, "max_length": 32}, MaskedLm(pairs="next_sentence")),
+    "t5": (t5.config, {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 8}, SpanCorruption()),
+}
+TRAIN = {"steps": 8, "batch_size": 8, "log_every": 2, "eval_every": 4, "eval_batches": 2, "checkpoint_every": 4}
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def text(folder):
+    """Documents of counting words, one a line of jsonl."""
+    lines = []
+    for start in range(120):
+        body = " ".join(WORDS[(start * step + step) % 10] for step in range(1 + start % 7, 60))
+        lines.append(json.dumps({"text": f"from {start}: {body}."}))
+    path = folder / "text.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def config(folder, family="gpt2", train=None, **parts):
+    """An ExperimentConfig whose text and cache lie in `folder`."""
+    build, sizes, objective = FAMILIES[family]
+    data = DataConfig(
+        path=str(text(folder)),
+        tokenizer=TokenizerConfig(name="bytes"),
+        length=32,
+        eval_fraction=0.1,
+        cache=str(folder / "cache"),
+    )
+    settings = {
+        "model": build("tiny", **{**SIZES, **sizes}),
+        "objective": objective,
+        "data": data,
+        "optimizer": OptimizerConfig(learning_rate=1e-2, warmup_steps=2, schedule="constant"),
+        "train": TrainConfig(**{**TRAIN, **(train or {})}),
+        "mesh": MeshConfig(data=1),
+    }
+    return ExperimentConfig(**{**settings, **parts})
+
+
+def steps(cfg, count, **train):
+    """The same config with another number of steps."""
+    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=count, **train))
