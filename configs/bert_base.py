@@ -14,7 +14,7 @@ from flaxformer_lite.objectives.masked_lm import MaskedLm
 def get_config():
     return to_config_dict(
         ExperimentConfig(
-            model=bert.config("base", dtype="bfloat16"),
+            model=bert.config("base", vocab_size=30592, dtype="bfloat16"),
             objective=MaskedLm(pairs="next_sentence"),
             data=DataConfig(corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=30522), length=512),
             optimizer=OptimizerConfig(

@@ -12,5 +12,5 @@ from flaxformer_lite.models import bert
 
 def get_config():
     config = bert_base.get_config()
-    config.model = to_config_dict(bert.config("large", dtype="bfloat16", scan=True, remat="dots"))
+    config.model = to_config_dict(bert.config("large", vocab_size=30592, dtype="bfloat16", scan=True, remat="dots"))
     return config

@@ -3,7 +3,7 @@
     python train.py --config=configs/gpt2_small.py --workdir=runs/gpt2_small --config.data.path=FOLDER
 
 0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate to what fits the
-device. Published: held-out loss 2.85 on OpenWebText at the end (GPT-2's own vocabulary).
+device. The vocabulary is padded to a multiple of 128, so that meshes divide it. Published: held-out loss 2.85 on OpenWebText at the end (GPT-2's own vocabulary).
 """
 
 from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig, to_config_dict
@@ -14,7 +14,7 @@ from flaxformer_lite.objectives.causal_lm import CausalLm
 def get_config():
     return to_config_dict(
         ExperimentConfig(
-            model=gpt2.config("small", dropout=0.0, dtype="bfloat16"),
+            model=gpt2.config("small", vocab_size=50304, dropout=0.0, dtype="bfloat16"),
             objective=CausalLm(),
             data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=50257), length=1024),
             optimizer=OptimizerConfig(learning_rate=6e-4, warmup_steps=2000, final_fraction=0.1),

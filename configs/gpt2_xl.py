@@ -12,6 +12,6 @@ from flaxformer_lite.models import gpt2
 
 def get_config():
     config = gpt2_small.get_config()
-    config.model = to_config_dict(gpt2.config("xl", dropout=0.0, dtype="bfloat16", scan=True, remat="full"))
+    config.model = to_config_dict(gpt2.config("xl", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full"))
     config.optimizer.learning_rate = 0.0002
     return config

@@ -15,7 +15,7 @@ from flaxformer_lite.objectives.seq2seq import Seq2seq
 def get_config():
     return to_config_dict(
         ExperimentConfig(
-            model=transformer.config("base"),
+            model=transformer.config("base", vocab_size=37120),
             objective=Seq2seq(label_smoothing=0.1),
             data=DataConfig(corpus="code_docstrings", tokenizer=TokenizerConfig(vocab_size=37000), length=256, target_length=256),
             optimizer=OptimizerConfig(
