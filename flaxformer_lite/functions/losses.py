@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -153,11 +154,12 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(options: _Options, projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
-    sums = []
+    total = ()
     for part in _parts(options, labels):
-        chunk = dataclasses.replace(projection, x=projection.x[..., part, :])
-        sums.append(_sums(options, chunk.logits(), labels[..., part], weights[..., part]))
-    return _total(sums)
+        x = _after(total[:1], projection.x[..., part, :])
+        logits = dataclasses.replace(projection, x=x).logits()
+        total = _add(total, _sums(options, logits, labels[..., part], weights[..., part]))
+    return total
 
 
 def _fused_forward(options, projection, labels, weights):
@@ -165,24 +167,25 @@ def _fused_forward(options, projection, labels, weights):
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(dots, bias_V, labels, weights):
-        logits = dataclasses.replace(projection, bias_V=bias_V).finish(dots)
-        loss_sum, *rest = _sums(options, logits, labels, weights)
-        return loss_sum, rest
+        sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).finish(dots), labels, weights)
+        return sums[0], sums
 
-    differentiate = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-    sums, d_x, d_weights = [], [], []
+    total, d_x = (), []
     for part in _parts(options, labels):
-        x, dots = projection.x[..., part, :], _dot("...D,VD->...V", projection.x[..., part, :], kernel_VD)
-        (loss_sum, rest), (d_dots, d_bias_V) = differentiate(
-            dots, projection.bias_V, labels[..., part], weights[..., part]
-        )
-        d_dots, tokens = d_dots.astype(x.dtype), tuple(range(x.ndim - 1))
-        sums.append((loss_sum, *rest))
+        x = _after(total[1:2], projection.x[..., part, :])
+        dots, tokens = _dot("...D,VD->...V", x, kernel_VD), tuple(range(x.ndim - 1))
+        pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
+        d_dots = d_dots.astype(x.dtype)
         d_x.append(_dot("...V,VD->...D", d_dots, kernel_VD))
-        d_weights.append((jnp.tensordot(d_dots, x, (tokens, tokens), preferred_element_type=jnp.float32), d_bias_V))
-    d_kernel_VD, d_bias_V = _total(d_weights)
-    gradient = dataclasses.replace(projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V)
-    return _total(sums), jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
+        # As [D, V]: the other way round XLA:CPU copies all of d_dots into a transposed array first.
+        d_kernel_DV = jnp.tensordot(x, d_dots, (tokens, tokens), preferred_element_type=jnp.float32)
+        total = _add(total, (sums, d_kernel_DV, d_bias_V))
+    sums, d_kernel_DV, d_bias_V = total
+    gradient = dataclasses.replace(
+        projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_DV.T, bias_V=d_bias_V
+    )
+    return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 
 
 def _fused_backward(options, gradient, cotangents):
@@ -199,8 +202,19 @@ def _parts(options: _Options, labels: jax.Array) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _total(trees: list) -> tuple:
-    return functools.reduce(lambda a, b: jax.tree.map(jnp.add, a, b), map(tuple, trees))
+def _after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+    """`x`, but not before `done` is: else XLA:CPU runs all chunks side by side, and holds all their logits.
+
+    It drops optimization barriers, but it cannot drop the question whether a number is NaN.
+    """
+    for array in done:
+        top = array.max()
+        x = jnp.where(top == top, x, jnp.nan)
+    return x
+
+
+def _add(total: Any, more: Any) -> Any:
+    return jax.tree.map(jnp.add, total, more) if total else more
 
 
 def _dot(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:

@@ -37,5 +37,5 @@ def positions_from_mask(attention_mask_BT: jax.Array) -> jax.Array:
     """
     if attention_mask_BT.ndim != 2:
         raise ValueError(f"attention_mask has shape {attention_mask_BT.shape}: must be [batch, length].")
-    real_BT = (attention_mask_BT != 0).astype(jnp.int32)
+    real_BT = attention_mask_BT.astype(bool).astype(jnp.int32)
     return jnp.maximum(jnp.cumsum(real_BT, axis=1) - 1, 0)

@@ -1,0 +1,154 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite.functions.losses import Projection, cross_entropy, gather_positions
+from flaxformer_lite.functions.sharding import bind
+
+B, T, D, V = 3, 7, 8, 13
+
+
+@pytest.fixture
+def case():
+    keys = jax.random.split(jax.random.key(0), 5)
+    x, kernel = jax.random.normal(keys[0], (B, T, D)), jax.random.normal(keys[1], (V, D))
+    bias, weights = jax.random.normal(keys[2], (V,)), jax.random.uniform(keys[3], (B, T))
+    return x, kernel, bias, jax.random.randint(keys[4], (B, T), 0, V), weights.at[0, :2].set(0)
+
+
+def plain(x, kernel, bias, labels, weights, scale=1.0, softcap=0.0, z_loss=0.0, label_smoothing=0.0):
+    """The same sums through optax, one-hot labels and whole logits."""
+    logits = jnp.einsum("...D,VD->...V", x.astype(jnp.float32), kernel) * scale
+    logits = logits if bias is None else logits + bias.reshape((1,) * (logits.ndim - 1) + (-1,))
+    logits = softcap * jnp.tanh(logits / softcap) if softcap else logits
+    one_hot = jax.nn.one_hot(labels, V)
+    nll = optax.softmax_cross_entropy(logits, one_hot)
+    loss = optax.softmax_cross_entropy(logits, optax.smooth_labels(one_hot, label_smoothing))
+    loss += z_loss * jax.nn.logsumexp(logits, axis=-1) ** 2
+    correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    return (weights * loss).sum(), (weights * nll).sum(), weights.sum(), (weights * correct).sum()
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 100])
+@pytest.mark.parametrize("options", [
+    {}, {"bias": True}, {"scale": 0.3, "softcap": 2.0, "bias": True}, {"z_loss": 1e-2}, {"label_smoothing": 0.1},
+    {"bias": True, "scale": 0.3, "softcap": 2.0, "z_loss": 1e-2, "label_smoothing": 0.1},
+])  # fmt: skip
+def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
+    x, kernel, bias, labels, weights = case
+    options = dict(options)
+    bias = bias if options.pop("bias", False) else None
+    head = {name: options[name] for name in ("scale", "softcap") if name in options}
+    loss_options = {name: options[name] for name in ("z_loss", "label_smoothing") if name in options}
+
+    def fused(x, kernel, bias):
+        ce = cross_entropy(Projection(x, kernel, bias, **head), labels, weights, chunks=chunks, **loss_options)
+        return 2 * ce.loss_sum, (ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum)
+
+    def reference(x, kernel, bias):
+        sums = plain(x, kernel, bias, labels, weights, **options)
+        return 2 * sums[0], sums
+
+    (_, sums), grads = jax.jit(jax.value_and_grad(fused, (0, 1, 2), has_aux=True))(x, kernel, bias)
+    (_, expected), expected_grads = jax.value_and_grad(reference, (0, 1, 2), has_aux=True)(x, kernel, bias)
+    undifferentiated = fused(x, kernel, bias)[1]
+    for ours, wanted in ((sums, expected), (undifferentiated, expected), (grads, expected_grads)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), ours, wanted)
+
+
+@pytest.mark.parametrize("tokens", [(6,), (2, 3), (2, 3, 1)])
+def test_any_leading_axes(case, tokens):
+    x, kernel, bias, labels, weights = case
+    x, labels, weights = x[:2, :3].reshape(*tokens, D), labels[:2, :3].reshape(tokens), weights[:2, :3].reshape(tokens)
+    ce = cross_entropy(Projection(x, kernel, bias), labels, weights, chunks=2)
+    wanted = plain(x, kernel, bias, labels, weights)
+    np.testing.assert_allclose((ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum), wanted, rtol=1e-5)
+
+
+def test_logits_instead_of_a_projection(case):
+    x, kernel, bias, labels, weights = case
+    projection = Projection(x, kernel, bias, 0.5, 3.0)
+    options = {"z_loss": 1e-2, "label_smoothing": 0.1}
+    whole = cross_entropy(projection.logits(), labels, weights, **options)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), whole,
+                 cross_entropy(projection, labels, weights, **options))
+
+
+def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(case):
+    x, kernel, bias, labels, weights = case
+    x = x.astype(jnp.bfloat16)
+
+    def fused(x, kernel, bias):
+        return cross_entropy(Projection(x, kernel, bias), labels, weights).loss_sum / weights.sum()
+
+    def reference(x, kernel, bias):
+        return plain(x, kernel.astype(jnp.bfloat16).astype(jnp.float32), bias, labels, weights)[0] / weights.sum()
+
+    loss, grads = jax.value_and_grad(fused, (0, 1, 2))(x, kernel, bias)
+    wanted, wanted_grads = jax.value_and_grad(reference, (0, 1, 2))(x, kernel, bias)
+    assert loss.dtype == jnp.float32 and [g.dtype for g in grads] == [jnp.bfloat16, jnp.float32, jnp.float32]
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    for g, w in zip(grads, wanted_grads, strict=True):
+        np.testing.assert_allclose(g.astype(jnp.float32), w.astype(jnp.float32), atol=2e-3)
+
+
+def test_labels_without_weight_may_be_anything_and_others_may_not(case):
+    x, kernel, _, labels, weights = case
+    grad = jax.value_and_grad(lambda x, labels: cross_entropy(Projection(x, kernel), labels, weights).loss_sum)
+    loss, d_x = grad(x, labels)
+    ignored_loss, ignored_d_x = grad(x, labels.at[0, 0].set(-100).at[0, 1].set(V))
+    assert loss == ignored_loss and (d_x == ignored_d_x).all() and (d_x[0, :2] == 0).all()
+    assert jnp.isnan(grad(x, labels.at[1, 1].set(V))[0])
+
+
+def test_huge_logits_stay_finite(case):
+    x, kernel, _, labels, _ = case
+    loss, grad = jax.value_and_grad(lambda x: cross_entropy(Projection(1e4 * x, kernel), labels).loss_sum)(x)
+    assert jnp.isfinite(loss) and jnp.isfinite(grad).all()
+
+
+def test_logits_of_all_tokens_are_never_held_at_once():
+    tokens, width, vocabulary = 256, 16, 4096
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((4, tokens // 4, width), (vocabulary, width))]
+
+    def temporary(chunks):
+        labels = jnp.zeros((4, tokens // 4), jnp.int32)
+        grad = jax.grad(lambda x, kernel: cross_entropy(Projection(x, kernel), labels, chunks=chunks).loss_sum, (0, 1))
+        return jax.jit(grad).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    whole = 4 * tokens * vocabulary
+    assert temporary(8) < whole / 2
+    assert temporary(1) > whole
+
+
+def test_chunks_keep_the_batch_axis_whole(case):
+    x, kernel, _, labels, _ = case
+    seen = []
+    with bind(lambda x, names: seen.append((names, x.shape)) or x):
+        cross_entropy(Projection(x, kernel), labels, chunks=3)
+    assert seen == [(("batch", "length", "vocab"), (B, t, V)) for t in (2, 2, 3)]
+
+
+def test_gather_positions():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    positions = jnp.asarray([[4, 0, 0], [2, 3, 1]])
+    gathered = gather_positions(x, positions)
+    np.testing.assert_array_equal(gathered, [[x[b, p] for p in row] for b, row in enumerate(positions)])
+    grad = jax.grad(lambda x: gather_positions(x, positions).sum())(x)
+    np.testing.assert_array_equal(grad[0, :, 0], [2, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda p, y, w: cross_entropy(p, y[:, :2], w), r"labels \(3, 2\).*every token, \(3, 7\)"),
+    (lambda p, y, w: cross_entropy(p, y, w[0]), r"weights \(7,\)"),
+    (lambda p, y, w: cross_entropy(p, y, w, label_smoothing=1.0), r"label_smoothing=1\.0"),
+    (lambda p, y, w: cross_entropy(p, y, w, z_loss=-1.0), r"z_loss=-1\.0"),
+    (lambda p, y, w: cross_entropy(p, y, w, chunks=0), "chunks=0"),
+    (lambda p, y, w: gather_positions(p.x, y[:2]), r"positions \(2, 7\)"),
+])  # fmt: skip
+def test_what_is_refused(case, call, message):
+    x, kernel, _, labels, weights = case
+    with pytest.raises(ValueError, match=message):
+        call(Projection(x, kernel), labels, weights)
