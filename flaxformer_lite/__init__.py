@@ -15,6 +15,7 @@ _HOME = {
     "functions.losses": ("CrossEntropy", "Projection", "cross_entropy"),
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
     "functions.rotary": ("Phase", "rotate"),
+    "generation.generate": ("Generation", "generate"),
     "models": ("build_model",),
     "modules.attention": ("Attention",),
     "modules.block": ("Block",),

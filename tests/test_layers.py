@@ -16,9 +16,9 @@ LAYERS = [
     ["objectives", "data"],
     [f"training.{name}" for name in ("metrics", "optimizer", "state", "step", "evaluate", "flops")],
     ["partitioning"],
-    ["checkpoint", "pretrained"],
+    ["checkpoint", "pretrained", "generation"],
     ["cli"],
-    ["training", "generate", "generation", "score", "plan", "__main__"],
+    ["training", "plan", "__main__"],
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 

@@ -1,0 +1,75 @@
+"""A model as generation sees it: read a prompt, then one token at a time, for decoders and encoder-decoders alike."""
+
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.modules.cache import init_cache
+
+Params = Any
+
+
+@flax.struct.dataclass
+class Rows:
+    """What stays the same while rows grow.
+
+    Attributes:
+      start_B: int32, the first slot of each row that holds a token.
+      source_mask_BS: bool, the encoder's tokens; None in a decoder.
+    """
+
+    start_B: jax.Array
+    source_mask_BS: jax.Array | None = None
+
+
+def two_sided(cfg: ModelConfig) -> bool:
+    return bool(cfg.encoder_layers and cfg.decoder_layers)
+
+
+def prefill(
+    model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, slots: int, source_BS: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    """Reads the prompts into new caches of `slots` slots: the logits [B, V] of what follows, and the caches."""
+    cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
+    encoded_BSD = None
+    if source_BS is not None:
+        encoded_BSD = model.apply({"params": params}, source_BS, attention_mask=rows.source_mask_BS, method="encode")
+    return _decode(model, params, tokens_BT, rows, cache, jnp.int32(0), tokens_BT.shape[1], encoded_BSD)
+
+
+def advance(
+    model: nn.Module, params: Params, tokens_B: jax.Array, rows: Rows, cache: Any, slot: jax.Array, slots: int
+) -> tuple[jax.Array, Any]:
+    """Reads one token of each row into slot `slot` of `slots`: the logits [B, V] of what follows, and the caches."""
+    return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
+
+
+def _decode(model, params, tokens_BT, rows: Rows, cache, first: jax.Array, columns: int, encoded_BSD):
+    slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
+    positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
+    mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
+    variables, cached = {"params": params}, {"cache": cache, "cache_index": first}
+    if two_sided(model.cfg):
+        x_BTD, cache = model.apply(
+            variables, tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, decoder_attention_mask=mask_BS,
+            decoder_position_ids=positions_BT, method="decode", **cached,
+        )  # fmt: skip
+    else:
+        x_BTD, cache = model.apply(
+            variables, tokens_BT, attention_mask=mask_BS, position_ids=positions_BT, method="decode", **cached
+        )
+    return model.apply(variables, x_BTD[:, -1:], method="project")[:, 0], cache
+
+
+def batch_axis(cfg: ModelConfig) -> int:
+    """Where the caches keep their examples: after the layers, if those are stacked."""
+    return 1 if cfg.scan and not cfg.share_layers else 0
+
+
+def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
+    """Each example's caches `times` in a row."""
+    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=batch_axis(cfg)), cache) if times > 1 else cache

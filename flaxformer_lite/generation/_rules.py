@@ -1,0 +1,104 @@
+"""Settings as the compiled loop takes them: numbers are arrays, so that a new temperature compiles nothing; a rule that
+is off is None, and costs nothing."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.functions import sampling
+from flaxformer_lite.generation.settings import Settings
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Attributes: see `Settings`; `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens."""
+
+    max_new: np.ndarray
+    pad: np.ndarray
+    eos_E: np.ndarray | None
+    min_new: np.ndarray | None
+    suppress_U: np.ndarray | None
+    forced_bos: np.ndarray | None
+    forced_eos: np.ndarray | None
+    repetition_penalty: np.ndarray | None
+    temperature: np.ndarray | None
+    top_p: np.ndarray | None
+    min_p: np.ndarray | None
+    top_k: int = field(metadata={"static": True})
+    no_repeat_ngram: int = field(metadata={"static": True})
+
+
+def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
+    def number(value, off):
+        return None if value == off else np.float32(value)
+
+    def token(value):
+        return None if value is None else np.int32(value)
+
+    return Rules(
+        max_new=np.int32(max_new),
+        pad=np.int32(s.pad_token_id),
+        eos_E=np.asarray(s.eos, np.int32) if s.eos else None,
+        min_new=np.int32(min_new) if s.eos and min_new else None,
+        suppress_U=np.asarray(s.suppress_tokens, np.int32) if s.suppress_tokens else None,
+        forced_bos=token(s.forced_bos_token_id),
+        forced_eos=token(s.forced_eos_token_id),
+        repetition_penalty=number(s.repetition_penalty, 1.0),
+        temperature=number(s.temperature, 0.0),
+        top_p=number(s.top_p, 1.0),
+        min_p=number(s.min_p, 0.0),
+        top_k=s.top_k,
+        no_repeat_ngram=s.no_repeat_ngram_size,
+    )
+
+
+def constrain(
+    rules: Rules, logits_BV: jax.Array, tokens_BT: jax.Array, start_B: jax.Array, length: jax.Array, new: jax.Array
+) -> jax.Array:
+    """The rules on what may be written, in transformers' order, on logits or log-probabilities.
+
+    Args:
+      rules: which.
+      logits_BV: float32.
+      tokens_BT: columns start .. length - 1 of a row are written.
+      start_B: first column of each row that holds a token.
+      length: columns written.
+      new: of these, tokens of the continuation.
+    """
+    if rules.repetition_penalty is not None:
+        logits_BV = sampling.repetition_penalty(logits_BV, tokens_BT, start_B, length, rules.repetition_penalty)
+    if rules.no_repeat_ngram:
+        logits_BV = sampling.no_repeat_ngram(logits_BV, tokens_BT, start_B, length, rules.no_repeat_ngram)
+    if rules.suppress_U is not None:
+        logits_BV = sampling.suppress(logits_BV, rules.suppress_U)
+    if rules.min_new is not None:
+        logits_BV = jnp.where(new < rules.min_new, sampling.suppress(logits_BV, rules.eos_E), logits_BV)
+    if rules.forced_bos is not None:
+        logits_BV = jnp.where(new == 0, sampling.force(logits_BV, rules.forced_bos), logits_BV)
+    if rules.forced_eos is not None:
+        logits_BV = jnp.where(new == rules.max_new - 1, sampling.force(logits_BV, rules.forced_eos), logits_BV)
+    return logits_BV
+
+
+def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
+    """The next token of each row, int32 [B]: the likeliest, or drawn where there is a temperature."""
+    if rules.temperature is None:
+        return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    logits_BV = sampling.temperature(logits_BV, rules.temperature)
+    if rules.top_k:
+        logits_BV = sampling.top_k(logits_BV, rules.top_k)
+    if rules.top_p is not None:
+        logits_BV = sampling.top_p(logits_BV, rules.top_p)
+    if rules.min_p is not None:
+        logits_BV = sampling.min_p(logits_BV, rules.min_p)
+    return sampling.draw(logits_BV, keys_B)
+
+
+def ends(rules: Rules, tokens: jax.Array) -> jax.Array:
+    """Where a token is a stop token; bool of the same shape."""
+    if rules.eos_E is None:
+        return jnp.zeros(tokens.shape, bool)
+    return jnp.isin(tokens, rules.eos_E)

@@ -1,0 +1,132 @@
+"""What generation is asked for: one frozen record, checked where it is made."""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The keyword arguments of `generate`, under the names that users of transformers know.
+
+    Length
+      max_new_tokens: tokens to write at most; or
+      max_length: prompt and continuation together (the prompt with its padding), where it is less.
+      min_new_tokens, min_length: until then no stop token is written.
+
+    Choice of the next token; without a temperature, the likeliest
+      temperature: above zero draws tokens; 1 is the model's own distribution.
+      top_k, top_p, min_p: draw only from the likeliest; 0, 1 and 0 are off (functions/sampling.py).
+      repetition_penalty: above 1 makes tokens of the prompt and the continuation less likely.
+      no_repeat_ngram_size: no n tokens appear twice; 0 is off. Prompt tokens count, padding does not.
+      suppress_tokens: ids never written.
+      forced_bos_token_id: the first token written (the target language of mBART).
+      forced_eos_token_id: the last token, where max_new_tokens is reached.
+      seed: of the draws; the same seed gives the same text.
+      num_return_sequences: samples, or beams, of each prompt.
+
+    Beam search
+      num_beams: above one, the continuations with the highest sum of log-probabilities / length ** length_penalty.
+      length_penalty: above 0 favours long continuations, below 0 short ones.
+      early_stopping: True stops with num_beams finished candidates; False when no better one is likely; "never" when
+        none is possible.
+
+    Stopping
+      eos_token_id: one stop token, or several.
+      stop_strings: text that ends a row, once it appears in the continuation as decoded by the tokenizer.
+      pad_token_id: what finished rows are filled with.
+
+    Encoder-decoders
+      decoder_start_token_id: what the decoder starts with; None is pad_token_id, as in T5.
+
+    Raises:
+      ConfigError: a value out of its range, or two that exclude each other.
+    """
+
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    min_new_tokens: int = 0
+    min_length: int = 0
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    suppress_tokens: tuple[int, ...] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | None = None
+    seed: int = 0
+    num_return_sequences: int = 1
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    eos_token_id: int | tuple[int, ...] | None = None
+    stop_strings: tuple[str, ...] = ()
+    pad_token_id: int = 0
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self):
+        if self.max_new_tokens is None and self.max_length is None:
+            raise ConfigError("max_new_tokens is missing: say how many tokens to write at most.")
+        _at_least(self, 1, "max_new_tokens", "max_length", "num_return_sequences", "num_beams")
+        _at_least(self, 0, "min_new_tokens", "min_length", "temperature", "top_k", "min_p", "no_repeat_ngram_size")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p}: a probability in (0, 1]; 1 keeps every token.")
+        if self.min_p > 1:
+            raise ConfigError(f"min_p={self.min_p}: a fraction of the highest probability, in [0, 1].")
+        if self.repetition_penalty <= 0:
+            raise ConfigError(f"repetition_penalty={self.repetition_penalty}: positive; 1 is off.")
+        if self.early_stopping not in (True, False, "never"):
+            raise ConfigError(f"early_stopping={self.early_stopping!r}: True, False or 'never'.")
+        draws = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(self, name) != off]
+        if draws and not self.temperature:
+            raise ConfigError(f"{draws[0]}={getattr(self, draws[0])} chooses among draws, and temperature=0 draws none;"
+                              f" set temperature=1.0 or leave {draws[0]} out.")
+        if self.num_beams > 1:
+            self._check_beams()
+        elif self.num_return_sequences > 1 and not self.temperature:
+            raise ConfigError(f"num_return_sequences={self.num_return_sequences}: greedy search has one answer; set"
+                              f" temperature=1.0 to draw several, or num_beams.")
+
+    def _check_beams(self):
+        if self.temperature:
+            raise ConfigError(f"num_beams={self.num_beams}, temperature={self.temperature}: beam search draws nothing;"
+                              f" set one of the two.")
+        if self.num_return_sequences > self.num_beams:
+            raise ConfigError(f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}: a search"
+                              f" returns no more than its beams; raise num_beams.")
+        if self.stop_strings:
+            raise ConfigError("stop_strings: not with num_beams, which ends on tokens only; use eos_token_id.")
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """The stop tokens, none or more."""
+        if self.eos_token_id is None:
+            return ()
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id)
+
+
+def settings(**values: Any) -> Settings:
+    """Settings from keyword arguments.
+
+    Raises:
+      ConfigError: an unknown name, with the nearest known one; or a rule of `Settings` broken.
+    """
+    known = [f.name for f in dataclasses.fields(Settings)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
+            raise ConfigError(f"generate has no setting {name!r}; {hint}")
+    return Settings(**values)
+
+
+def _at_least(record: Settings, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{name}={value}: at least {least}.")
