@@ -4,9 +4,9 @@ A checkpoint is a train state and a JSON record beside it. The record holds, for
 SHA-256, so that a restore can tell a model that changed from a file that broke.
 """
 
-import gc
 import hashlib
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -135,16 +135,13 @@ class Checkpoints:
 
     def _read(self, step: int, item: str, args: Any) -> tuple[Any, str]:
         """(the item, "") or (None, why it cannot be read)."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # reads that orbax began beside the failing one
-            try:
-                return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item], ""
-            except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
-                if "RESOURCE_EXHAUSTED" in str(error):
-                    raise
-                why = _first_line(error)
-            gc.collect()
-        return None, why
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item], ""
+        except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            _hush_other_reads()
+            return None, _first_line(error)
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
         place = self.folder / "damaged" / str(step)
@@ -209,6 +206,21 @@ def _broken_leaf(stored: Leaves, read: Leaves) -> str:
     )
 
 
-def _first_line(error: Exception) -> str:
+def _hush_other_reads() -> None:
+    """Orbax abandons the reads beside one that failed; they complain later, to a closed loop or when collected."""
+    warnings.filterwarnings("ignore", "coroutine '_read_.*' was never awaited", RuntimeWarning)
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        abandoned = getattr(unraisable.object, "__name__", "").startswith("_read_")
+        if not abandoned and "Event loop is closed" not in str(unraisable.exc_value):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:  # orbax wraps what tensorstore says, which names the leaf and the file
+        error = error.__cause__
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:160]
+    return text.splitlines()[0][:200]

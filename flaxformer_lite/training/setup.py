@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from flaxformer_lite import partitioning, registry
-from flaxformer_lite.config import ConfigError, ExperimentConfig
+from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.models import _partition
 from flaxformer_lite.training import flops, optimizer, state, step
@@ -93,10 +93,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
         zeros = {name: jnp.zeros(spec.shape, spec.dtype) for name, spec in inputs.items()}
         return state.create(lambda: model.init(init_key, **zeros, method="features")["params"], tx)
 
-    try:
-        shapes = jax.eval_shape(create)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"the model cannot take this data: {error}") from error
+    shapes = jax.eval_shape(create)
     shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
     train_step = step.train_step(
         features,

@@ -11,7 +11,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite.checkpoint import CheckpointError, Checkpoints
-from flaxformer_lite.config import ConfigError, MeshConfig, ModelConfig
+from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.training import loop, metrics, setup
 from tests.training import tiny_runs
 
@@ -181,11 +181,3 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(folder, 
     monkeypatch.setattr(Checkpoints, "save", save)
     with pytest.raises(CheckpointError, match=r"step 8 was not written.*No space left.*last good checkpoint is step 4"):
         loop.run(cfg, tmp_path)
-
-
-def test_model_that_cannot_take_the_data_is_a_config_error(folder, tmp_path):
-    cfg = tiny_runs.config(folder)
-    short = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, max_length=16))
-    assert isinstance(short.model, ModelConfig)
-    with pytest.raises(ConfigError, match="max_length=16"):
-        loop.run(short, tmp_path)
