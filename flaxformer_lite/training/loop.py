@@ -17,6 +17,7 @@ from flaxformer_lite.training import compiles, flops, plot, report, resume
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.metrics import Meter, Recorder
+from flaxformer_lite.training.sample import sample, writes
 from flaxformer_lite.training.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.terminal import Terminal
@@ -55,8 +56,9 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
             terminal.note(f"notice: {notice}")
         _keep_inputs(experiment, workdir)
         trainer = Trainer(experiment, checkpoints, recorder, terminal)
-        if trainer.train(state, start):
-            trainer.close(workdir)
+        state = trainer.train(state, start)
+        if state is not None:
+            trainer.close(state, workdir)
 
 
 class Trainer:
@@ -70,8 +72,8 @@ class Trainer:
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
-    def train(self, state: TrainState, start: int) -> bool:
-        """Runs the steps start + 1 .. train.steps; False where a signal ended them early."""
+    def train(self, state: TrainState, start: int) -> TrainState | None:
+        """Runs the steps start + 1 .. train.steps; None where a signal ended them early."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         if start == 0 or not self._recorder.of("eval"):
             self._evaluate(state, start)
@@ -91,16 +93,19 @@ class Trainer:
                     self._terminal.note(
                         f"{interrupt.caught}: stopped after step {step} and saved; the same command continues."
                     )
-                    return False
-        return True
+                    return None
+        return state
 
-    def close(self, workdir: Path) -> None:
-        """The loss curve and the closing summary."""
-        unigram = self._experiment.eval_data.unigram_loss()
-        model = self._experiment.cfg.model
+    def close(self, state: TrainState, workdir: Path) -> None:
+        """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
+        cfg, data = self._experiment.cfg, self._experiment.eval_data
+        unigram, model = data.unigram_loss(), cfg.model
         title = f"{workdir.name}: {model.family}, {report.millions(self._experiment)} parameters"
         plot.loss_curve(workdir / "loss.png", self._recorder.history, unigram=unigram, title=title)
         self._terminal.rows("result", report.closing(self._recorder, unigram, self._compiles.late, workdir))
+        if cfg.train.sample_tokens and writes(model):
+            tokens, module = cfg.train.sample_tokens, self._experiment.model
+            self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
         self._terminal.rows("next", report.next_commands(workdir))
 
     def _settle(self, ahead: int) -> None:

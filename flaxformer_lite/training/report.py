@@ -51,7 +51,7 @@ def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) ->
     evals, last = recorder.of("eval"), recorder.of("eval")[-1]
     before = f"{text_loss(evals[0]):.3f} before, " if evals[0]["step"] == 0 else ""
     loss = text_loss(last)
-    side = "below" if loss < unigram else "ABOVE: the model has learned nothing of order"
+    side = "below" if loss < unigram else "ABOVE: it has learned less than that yet"
     rows = [
         ("held-out loss", f"{before}{loss:.3f} after {last['step']} steps (nats per target)"),
         ("unigram baseline", f"{unigram:.3f}; the model is {abs(unigram - loss):.3f} {side}"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
@@ -28,6 +29,7 @@ class Experiment:
     Attributes:
       cfg: with the vocabulary's size filled in.
       train_data, eval_data: the two sides of the split.
+      model: the linen module.
       mesh: over the devices.
       target: the train state's shapes, types and shardings.
       fresh_state: builds the state before the first step.
@@ -39,6 +41,7 @@ class Experiment:
     cfg: ExperimentConfig
     train_data: Dataset
     eval_data: Dataset
+    model: nn.Module
     mesh: Mesh
     target: state.TrainState
     fresh_state: Callable[[], state.TrainState]
@@ -110,6 +113,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
         cfg=cfg,
         train_data=train_data,
         eval_data=eval_data,
+        model=model,
         mesh=mesh,
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         fresh_state=jax.jit(create, out_shardings=shardings),

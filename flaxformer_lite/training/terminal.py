@@ -1,8 +1,7 @@
 """What a run says while it runs: a live bar on a terminal, one plain line an interval elsewhere."""
 
 import contextlib
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -21,7 +20,7 @@ class Terminal:
 
     def __init__(self, steps: int, start: int, console: Console | None = None):
         self.console = console or Console(highlight=False, soft_wrap=True)
-        self._steps, self._start, self._began, self._bar = steps, start, time.monotonic(), None
+        self._steps, self._start, self._bar = steps, start, None
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
         """A title and aligned pairs under it."""
@@ -31,14 +30,20 @@ class Terminal:
         for name, value in rows:
             self.console.print(f"  {name:{width}}  {value}", markup=False)
 
+    def sample(self, prompt: str, written: str) -> None:
+        """Text of the model's, and what it was asked to go on from."""
+        self.console.print("\n[bold]sample[/bold]")
+        for title, text in (("a held-out text begins", prompt), ("the model goes on", written)):
+            self.console.print(f"  --- {title}", style="dim")
+            self.console.print("\n".join(f"  {line}" for line in text.splitlines()), markup=False)
+
     def note(self, text: str) -> None:
         """One line that matters, above the bar."""
         self.console.print(text, markup=False)
 
     @contextlib.contextmanager
-    def training(self):
+    def training(self) -> Iterator[None]:
         """While in the block, the bar is alive."""
-        self._began = time.monotonic()
         if not self.console.is_terminal:
             yield
             return
@@ -60,10 +65,10 @@ class Terminal:
         """The interval's figures."""
         text = f"loss {record['loss']:.3f}"
         if "tokens_per_second" in record:
-            text += f"  {record['tokens_per_second']:,.0f} tokens/s"
+            left = record["step_seconds"] * (self._steps - record["step"])
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {_clock(left)}"
         if "mfu" in record:
             text += f"  {record['mfu']:.0%} of peak"
-        text += f"  eta {self._eta(record['step'])}"
         if self._bar:
             progress, task = self._bar
             progress.update(task, completed=record["step"], text=text)
@@ -76,9 +81,8 @@ class Terminal:
         accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
         self.note(f"step {record['step']}/{self._steps}  held out: loss {record['loss']:.3f}{accuracy}")
 
-    def _eta(self, step: int) -> str:
-        done = step - self._start
-        left = (time.monotonic() - self._began) / done * (self._steps - step)
-        minutes, seconds = divmod(round(left), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

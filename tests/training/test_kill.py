@@ -20,8 +20,13 @@ def command(folder, workdir):
         "data.tokenizer": {"name": "bytes"},
         "model": {"d_model": 16, "mlp_dim": 32, "decoder_layers": 1, "dropout": 0.1, "vocab_size": 0},
         "train": {
-            "steps": STEPS, "batch_size": 8, "log_every": 5, "eval_every": 20, "eval_batches": 1,
-            "checkpoint_every": 3, "sample_tokens": 0,
+            "steps": STEPS,
+            "batch_size": 8,
+            "log_every": 5,
+            "eval_every": 20,
+            "eval_batches": 1,
+            "checkpoint_every": 3,
+            "sample_tokens": 0,
         },
         "mesh": {"data": 1},
     }

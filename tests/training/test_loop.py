@@ -35,7 +35,10 @@ def leaves_of(workdir, step):
 
 
 def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
-    loop.run(tiny_runs.config(folder, train={"steps": 30, "eval_every": 15, "checkpoint_every": 30}), tmp_path)
+    loop.run(
+        tiny_runs.config(folder, train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9}),
+        tmp_path,
+    )
     said = capsys.readouterr().out
     for word in (
         "parameters",

@@ -11,6 +11,7 @@ RECORD = {
     "grad_norm": 0.5,
     "learning_rate": 1e-3,
     "tokens_per_second": 12345.6,
+    "step_seconds": 50.0,
 }
 
 
@@ -27,7 +28,7 @@ def test_plain_lines_where_there_is_no_terminal():
         plain.train_record({**RECORD, "mfu": 0.41})
         plain.eval_record({"step": 20, "split": "eval", "loss": 3.5, "accuracy": 0.25})
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("step 20/100  loss 3.210  12,346 tokens/s  41% of peak  eta 0:0")
+    assert lines[0].startswith("step 20/100  loss 3.210  12,346 tokens/s  eta 1:06:40  41% of peak")
     assert lines[0].endswith("gradient 0.50  rate 1.0e-03")
     assert lines[1] == "step 20/100  held out: loss 3.500  accuracy 25.0%"
 
@@ -46,3 +47,11 @@ def test_rows_are_aligned_and_brackets_are_text():
     plain, out = terminal(False)
     plain.rows("result", [("loss", "1.0"), ("bits per byte", "[bold]2.0")])
     assert out.getvalue() == "\nresult\n  loss           1.0\n  bits per byte  [bold]2.0\n"
+
+
+def test_a_sample_keeps_its_brackets_and_lines():
+    plain, out = terminal(False)
+    plain.sample("def f(", "x[0]):\n    return [red]x")
+    assert out.getvalue().splitlines()[3:] == [
+        "  def f(", "  --- the model goes on", "  x[0]):", "      return [red]x",
+    ]  # fmt: skip

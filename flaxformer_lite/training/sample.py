@@ -1,0 +1,39 @@
+"""A few words of what a decoder has learned to write."""
+
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.generation.generate import generate
+
+PROMPT = 16  # tokens of held-out text that the sample goes on from
+TEMPERATURE, TOP_P = 0.8, 0.95
+
+
+def writes(cfg: ModelConfig) -> bool:
+    """Whether a model goes on from a prompt: it has a decoder and no encoder."""
+    return cfg.skeleton == "decoder"
+
+
+def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) -> tuple[str, str]:
+    """Continues the beginning of a held-out example.
+
+    Args:
+      model: a decoder's linen module.
+      params: its weights.
+      data: the held-out split.
+      tokens: to write; fewer where the model's table of positions ends before.
+      seed: of the draws.
+
+    Returns:
+      The prompt's text and the continuation's.
+    """
+    cfg, tokenizer = model.cfg, data.tokenizer
+    prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
+    room = cfg.max_length - len(prompt) if cfg.has_position_table else tokens
+    options = {"eos_token_id": tokenizer.eos_id, "temperature": TEMPERATURE, "top_p": TOP_P, "seed": seed}
+    unused = tuple(range(data.vocab_size, cfg.vocab_size))  # ids that only round the table's size up
+    written = generate(model, params, prompt[None], max_new_tokens=min(tokens, room), suppress_tokens=unused, **options)
+    return tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
