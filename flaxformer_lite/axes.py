@@ -29,6 +29,7 @@ AXES = {
     "P": Axis("pair", "pairs of dimensions that rotary positions turn, at most H / 2"),
     "M": Axis("masked", "masked positions gathered from one example"),
     "C": Axis("labels", "classes of a classification head"),
+    "J": Axis("beams", "continuations that beam search keeps side by side"),
     "Y": Axis("layers", "layers stacked by scan"),
 }
 

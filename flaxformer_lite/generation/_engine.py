@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.modules.cache import init_cache
+from flaxformer_lite.modules.cache import LayerCache, init_cache
 
 Params = Any
 
@@ -73,3 +73,13 @@ def batch_axis(cfg: ModelConfig) -> int:
 def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
     """Each example's caches `times` in a row."""
     return jax.tree.map(lambda x: jnp.repeat(x, times, axis=batch_axis(cfg)), cache) if times > 1 else cache
+
+
+def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
+    """The caches of the given rows, in their order; what the encoder said, all beams of a prompt share: it stays."""
+
+    def layer(kept: LayerCache) -> LayerCache:
+        k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BSKH, kept.v_BSKH))
+        return kept.replace(k_BSKH=k, v_BSKH=v)
+
+    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))

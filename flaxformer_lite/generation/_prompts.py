@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 
-NO_BOUND = 1 << 30
+NO_BOUND = 1 << 30  # of prompts, where the model has no table of positions
 
 
 class Prompt(NamedTuple):
@@ -43,7 +43,8 @@ def read_ids(cfg: ModelConfig, input_ids: Any, attention_mask: Any, pad: int, na
     Raises:
       ValueError: not integers, not two axes, an id outside the vocabulary, a mask of another shape, an empty row.
     """
-    if isinstance(input_ids, list) and attention_mask is None and len({len(row) for row in input_ids}) > 1:
+    lists = isinstance(input_ids, list) and all(isinstance(row, list) for row in input_ids)
+    if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
         width = max(len(row) for row in input_ids)
         attention_mask = [[0] * (width - len(row)) + [1] * len(row) for row in input_ids]
         input_ids = [[pad] * (width - len(row)) + list(row) for row in input_ids]
@@ -71,7 +72,7 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prom
       ids_BT: int32.
       mask_BT: bool.
       pad: the id of the columns that a bucket adds.
-      limit: the longest prompt that the model takes (`table_length`).
+      limit: the longest prompt that the model takes (NO_BOUND: any).
     """
     B, width = ids_BT.shape
     order_BT = np.argsort(mask_BT, axis=1, kind="stable")
@@ -79,7 +80,7 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prom
     T = 1 if width == 1 else max(int(lengths_B.max()), min(bucket(width), limit))
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
     tokens_BT[:, -width:] = np.take_along_axis(ids_BT, order_BT, axis=1)
-    return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), width)
+    return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), min(width, T))
 
 
 def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> Source:
@@ -90,21 +91,15 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) ->
     return Source(np.concatenate([ids_BS, pads], axis=1), np.concatenate([mask_BS, pads * 0 != 0], axis=1))
 
 
-def table_length(cfg: ModelConfig) -> int:
-    """Positions that the model knows: max_length where an encoding has a table of them, else no bound."""
-    return cfg.max_length if cfg.has_position_table else NO_BOUND
-
-
-def check_length(cfg: ModelConfig, name: str, tokens: int, new: int = 0) -> None:
+def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     """Refuses what the table of positions cannot hold, before anything is traced.
 
     Raises:
-      ConfigError: prompt and continuation are longer than the table.
+      ConfigError: prompt and continuation are longer than the table, `limit`.
     """
-    if tokens + new <= table_length(cfg):
+    if tokens + new <= limit:
         return
-    room = cfg.max_length - tokens
-    way = f"ask for at most {room} new tokens" if new and room > 0 else f"shorten {name}"
+    way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"
     new_tokens = f" and {new} new tokens" if new else ""
     raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: the model's table of positions ends at"
-                      f" max_length={cfg.max_length}; {way}.")
+                      f" max_length={limit}; {way}.")

@@ -20,14 +20,16 @@ class State:
       tokens_BS: int32, prompt and continuation.
       logprobs_BS: float32, of each token of the continuation under the model itself, in the same columns; None where
         nobody asked.
-      done_B: bool, rows that have written a stop token.
-      new: int32, tokens of the continuation so far.
+      done_B: bool, rows that have ended.
+      lengths_B: int32, tokens of the continuation, up to the row's end and with it.
+      new: int32, columns of the continuation so far.
       cache: of all tokens but the last.
     """
 
     tokens_BS: jax.Array
     logprobs_BS: jax.Array | None
     done_B: jax.Array
+    lengths_B: jax.Array
     new: jax.Array
     cache: Any
 
@@ -55,6 +57,7 @@ def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, seed, *
         tokens_BS=tokens_BS,
         logprobs_BS=jnp.zeros(tokens_BS.shape, jnp.float32) if scores else None,
         done_B=jnp.zeros(len(tokens_BS), bool),
+        lengths_B=jnp.zeros(len(tokens_BS), jnp.int32),
         new=jnp.int32(0),
         cache=_engine.repeat(model.cfg, cache, samples),
     )
@@ -95,5 +98,6 @@ def _write(state: State, logits_BV, start_B, prompt: int, rules: Rules, seed) ->
         tokens_BS=jax.lax.dynamic_update_slice_in_dim(state.tokens_BS, token_B[:, None], column, axis=1),
         logprobs_BS=logprobs_BS,
         done_B=state.done_B | ends(rules, token_B),
+        lengths_B=state.lengths_B + (~state.done_B).astype(jnp.int32),
         new=state.new + 1,
     )

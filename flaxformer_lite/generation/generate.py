@@ -1,27 +1,16 @@
-"""Text from a trained model: greedy, sampled or searched, whole or as it is written."""
+"""Text from a trained model: greedy, drawn or searched, whole or as it is written."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax
 import flax.linen as nn
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.generation import _sample
-from flaxformer_lite.generation._engine import Rows, two_sided
-from flaxformer_lite.generation._prompts import (
-    Prompt,
-    Source,
-    align,
-    bucket,
-    check_length,
-    pad_source,
-    read_ids,
-    table_length,
-)
-from flaxformer_lite.generation._rules import Rules, rules_of
-from flaxformer_lite.generation.settings import Settings, settings
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.generation import _beam, _sample, _stop_strings
+from flaxformer_lite.generation._task import Task, prepare
+from flaxformer_lite.generation.settings import settings
 
 
 @flax.struct.dataclass
@@ -30,15 +19,15 @@ class Generation:
 
     Attributes:
       sequences: int32 [R, T], prompt and continuation.
+      lengths: int32 [R], new tokens of each row up to its end, a stop token included.
       logprobs: float32 [R, new], log-probability of each new token under the model itself, before any setting changed
-        it; 0 after a row's end. None for beams.
-      lengths: int32 [R], new tokens of each row up to its stop token and with it.
-      sequences_scores: float32 [R], of beam search: sum of log-probabilities / length ** length_penalty; else None.
+        it; 0 after a row's end. None of beams.
+      sequences_scores: float32 [R], of beam search: sum of log-probabilities / length ** length_penalty. Else None.
     """
 
     sequences: np.ndarray
-    logprobs: np.ndarray | None
     lengths: np.ndarray
+    logprobs: np.ndarray | None = None
     sequences_scores: np.ndarray | None = None
 
 
@@ -58,98 +47,109 @@ def generate(
         >>> generate(model, params, [[5, 7, 9], [4]], max_new_tokens=20, temperature=0.8, top_p=0.95, eos_token_id=1)
 
     The first call of a model and a kind of settings compiles a prefill and a loop; later calls compile nothing while
-    prompts, new tokens and sources stay within the same buckets (powers of two up to 256, then multiples of 256).
+    the number of prompts stays the same, and prompts, sources and new tokens stay within the same buckets of length
+    (powers of two up to 256, then multiples of 256).
 
     Args:
       model: a decoder or an encoder-decoder with its language-model head.
       params: its weights, the `params` of `model.apply`.
-      input_ids: prompts (an encoder-decoder's source), integers [B, T]; or a list of lists of unequal lengths.
+      input_ids: prompts (an encoder-decoder's sources), integers [B, T]; or a list of lists of unequal lengths.
       attention_mask: [B, T], zero where a prompt is padded, left or right.
       decoder_input_ids: of an encoder-decoder, what the continuation starts with; None is decoder_start_token_id.
       tokenizer: with stop_strings, anything whose `decode(list of ids)` gives text.
       return_scores: whether to return a `Generation` rather than its sequences alone.
-      **options: the fields of `Settings`, foremost max_new_tokens.
+      **options: the fields of `Settings` (generation/settings.py), foremost max_new_tokens.
 
     Returns:
       int32 [B * num_return_sequences, T + new]: each row its prompt, padding moved to the left, and its continuation,
-      filled with pad_token_id after a stop token. Of an encoder-decoder, decoder_input_ids and continuation.
+      filled with pad_token_id after its end (in beam search with the first stop token, where pad_token_id is 0: so does
+      transformers). Of an encoder-decoder, decoder_input_ids and continuation.
 
     Raises:
       ValueError: an unknown setting or one out of range, ids outside the vocabulary, a prompt and continuation longer
         than the model's table of positions, a model that cannot write.
     """
-    task = _prepare(model, input_ids, attention_mask, decoder_input_ids, settings(**options))
-    *_, state = _states(model, params, task, return_scores, every=task.max_new)
-    return _result(task, state, return_scores)
+    task = prepare(model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options))
+    if task.settings.num_beams > 1:
+        result = _search(model, params, task)
+    else:
+        for state in _states(model, params, task, return_scores, task.max_new):  # noqa: B007
+            pass
+        result = _written(task, state)
+    return result if return_scores else result.sequences
 
 
-class Task(NamedTuple):
-    """A call of `generate`, checked and ready for the device."""
+def stream(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    decoder_input_ids: Any = None,
+    tokenizer: Any = None,
+    every: int = 1,
+    **options: Any,
+) -> Iterator[np.ndarray]:
+    """The new tokens of `generate` as they are written: int32 [R, n] with n at most `every`, until all rows have ended.
 
-    settings: Settings
-    prompt: Prompt
-    source: Source | None
-    max_new: int
-    rules: Rules
-    slots: int
+    Put side by side they are the continuation that `generate` returns. The arguments are those of `generate`.
 
-
-def _prepare(model, input_ids, attention_mask, decoder_input_ids, s: Settings) -> Task:
-    cfg = model.cfg
-    _check_model(cfg)
-    ids_BT, mask_BT = read_ids(cfg, input_ids, attention_mask, s.pad_token_id)
-    source = None
-    if two_sided(cfg):
-        check_length(cfg, "input_ids", ids_BT.shape[1])
-        source = pad_source(ids_BT, mask_BT, s.pad_token_id, table_length(cfg))
-        if decoder_input_ids is None:
-            start = s.pad_token_id if s.decoder_start_token_id is None else s.decoder_start_token_id
-            decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
-        ids_BT, mask_BT = read_ids(cfg, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
-    elif decoder_input_ids is not None:
-        raise ConfigError(f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids.")
-    width = ids_BT.shape[1]
-    limits = [s.max_new_tokens, None if s.max_length is None else s.max_length - width]
-    max_new = min(limit for limit in limits if limit is not None)
-    if max_new < 1:
-        raise ConfigError(f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it.")
-    check_length(cfg, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
-    prompt = align(ids_BT, mask_BT, s.pad_token_id, table_length(cfg))
-    rules = rules_of(s, max_new, max(s.min_new_tokens, s.min_length - width))
-    return Task(s, prompt, source, max_new, rules, prompt.tokens_BT.shape[1] + bucket(max_new))
+    Raises:
+      ValueError: as `generate`; num_beams, whose beams may yet change what they wrote.
+    """
+    task = prepare(model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options))
+    if task.settings.num_beams > 1:
+        raise ConfigError("stream: num_beams may change what was written; use generate, or num_beams=1.")
+    return _new_columns(model, params, task, every)
 
 
-def _check_model(cfg: ModelConfig) -> None:
-    if not cfg.decoder_layers or cfg.head != "lm":
-        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+def _new_columns(model, params, task: Task, every: int) -> Iterator[np.ndarray]:
+    seen = task.columns
+    for state in _states(model, params, task, False, every):
+        stop = task.columns + int(state.new)
+        yield np.asarray(state.tokens_BS)[:, seen:stop]
+        seen = stop
 
 
 def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[_sample.State]:
-    """The rows after each `every` new tokens."""
-    samples, seed = task.settings.num_return_sequences, np.uint32(task.settings.seed % 2**32)
-    rows = Rows(task.prompt.start_B, task.source and task.source.mask_BS)
+    """The rows after each `every` new tokens; a state's arrays are gone once the next is asked for."""
+    s, seed = task.settings, np.uint32(task.settings.seed % 2**32)
     state = _sample.start(
-        model, params, task.prompt.tokens_BT, rows, task.source and task.source.tokens_BS, task.rules, seed,
-        slots=task.slots, samples=samples, scores=scores,
+        model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, task.rules, seed,
+        slots=task.slots, samples=s.num_return_sequences, scores=scores,
     )  # fmt: skip
-    if samples > 1:
-        rows = Rows(*(x if x is None else np.repeat(x, samples, axis=0) for x in (rows.start_B, rows.source_mask_BS)))
-    prompt, new = task.prompt.tokens_BT.shape[1], 0
-    while new < task.max_new:
+    rows, new = task.rows(s.num_return_sequences), 0
+    every = min(every, _stop_strings.EVERY) if s.stop_strings else every
+    while True:
         until = min(new + every, task.max_new)
-        state = _sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=prompt)
+        state = _sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
+        if s.stop_strings:
+            state = _stop_strings.cut(task, state, new)
         new = int(state.new)
         yield state
-        if new < until or np.all(state.done_B):
+        if new == task.max_new or np.all(state.done_B):
             return
 
 
-def _result(task: Task, state: _sample.State, scores: bool) -> np.ndarray | Generation:
-    prompt, new = task.prompt.tokens_BT.shape[1], int(state.new)
-    sequences = np.asarray(state.tokens_BS)[:, prompt - min(task.prompt.width, prompt) : prompt + new]
-    if not scores:
-        return sequences
-    written = sequences[:, -new:]
-    stops = np.isin(written, task.settings.eos)
-    lengths = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, new).astype(np.int32)
-    return Generation(sequences, np.asarray(state.logprobs_BS)[:, prompt : prompt + new], lengths)
+def _written(task: Task, state: _sample.State) -> Generation:
+    stop = task.columns + int(state.lengths_B.max())
+    logprobs = state.logprobs_BS if state.logprobs_BS is None else np.asarray(state.logprobs_BS)[:, task.columns : stop]
+    sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
+    return Generation(sequences, np.asarray(state.lengths_B), logprobs)
+
+
+def _search(model, params, task: Task) -> Generation:
+    s = task.settings
+    search = _beam.Search(np.float32(s.length_penalty), s.early_stopping)
+    state = _beam.start(
+        model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, task.rules, search,
+        slots=task.slots, beams=s.num_beams,
+    )  # fmt: skip
+    rows = task.rows(s.num_beams)
+    pool = _beam.proceed(model, params, state, rows, task.rules, search, prompt=task.columns).pool
+    best = [np.asarray(x)[:, : s.num_return_sequences] for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)]
+    sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)
+    sequences = sequences[:, task.columns - task.prompt.width : task.columns + lengths.max()]
+    after = np.arange(sequences.shape[1])[None] >= task.prompt.width + lengths[:, None]
+    fill = s.pad_token_id or (s.eos[0] if s.eos else 0)
+    return Generation(np.where(after, np.int32(fill), sequences), lengths, sequences_scores=scores)

@@ -1,11 +1,12 @@
 """Greedy generation is the argmax of the full forward pass, a batch gives what each prompt gives alone, and calls after
 the first compile nothing."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import generate, registry
+from flaxformer_lite import generate, registry, stream
 from flaxformer_lite.training import compiles
 from tests.models.tiny import built, ids, logits_of, small, two_sided
 
@@ -70,3 +71,124 @@ def test_later_calls_compile_nothing():
         prompts = np.ones((2, length), int)
         generate(model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new)
     assert compiles.total() == before
+
+
+def test_a_stop_token_ends_its_row_alone():
+    _, model, params = model_of("gpt2")
+    prompts = [[1, 2, 3, 4, 5], [6, 7]]
+    free = generate(model, params, prompts, max_new_tokens=8)[:, 5:]
+    stop = int(free[0, 3])
+    assert stop not in free[1]
+    found = generate(model, params, prompts, max_new_tokens=8, eos_token_id=stop, pad_token_id=9, return_scores=True)
+    first = free[0].tolist().index(stop) + 1
+    assert found.lengths.tolist() == [first, 8]
+    assert found.sequences[0, 5:].tolist() == [*free[0, :first].tolist(), *[9] * (8 - first)]
+    assert found.sequences[1, 5:].tolist() == free[1].tolist()
+    assert not found.logprobs[0, first:].any()
+    both = generate(model, params, prompts, max_new_tokens=8, eos_token_id=(stop, int(free[1, 0])))
+    assert both.shape == (2, 5 + first)
+    late = generate(model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first + 1)
+    assert stop not in late[0, 5 : 5 + first]
+
+
+def test_logprobs_are_the_models_own():
+    _, model, params = model_of("gpt2")
+    prompt = [[1, 2, 3, 4, 5], [8, 9, 10, 11, 12]]
+    found = generate(model, params, prompt, max_new_tokens=6, temperature=0.5, top_k=5, seed=4, return_scores=True)
+    logits = logits_of(model, params, input_ids=jnp.asarray(found.sequences))
+    want = jnp.take_along_axis(jax.nn.log_softmax(logits)[:, 4:-1], jnp.asarray(found.sequences)[:, 5:, None], axis=2)
+    np.testing.assert_allclose(found.logprobs, want[..., 0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_seed_gives_the_same_text_and_samples_differ():
+    _, model, params = model_of("gpt2")
+    options = {"max_new_tokens": 8, "temperature": 1.5, "num_return_sequences": 4}
+    one = generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options)
+    np.testing.assert_array_equal(one, generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options))
+    assert (one != generate(model, params, [[1, 2, 3], [4, 5]], seed=8, **options)).any()
+    assert len({tuple(row) for row in one[:4, 3:].tolist()}) == 4
+    assert (one[4:, :3] == [0, 4, 5]).all()
+    alone = generate(model, params, [[1, 2, 3]], seed=7, **options)
+    np.testing.assert_array_equal(one[:4], alone)
+
+
+def test_stream_is_generate_in_pieces():
+    _, model, params = model_of("llama_grouped")
+    options = {"max_new_tokens": 9, "temperature": 1.0, "seed": 3, "eos_token_id": 11}
+    pieces = list(stream(model, params, [[1, 2, 3], [4, 5]], every=2, **options))
+    assert all(piece.shape[1] <= 2 for piece in pieces)
+    whole = generate(model, params, [[1, 2, 3], [4, 5]], **options)
+    np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole[:, 3:])
+    before = compiles.total()
+    list(stream(model, params, [[1, 2, 3], [4, 5]], every=1, **options))
+    assert compiles.total() == before
+
+
+class Letters:
+    def decode(self, tokens):
+        return "".join(chr(ord("a") + token % 26) for token in tokens)
+
+
+def test_stop_strings_end_a_row_with_the_token_that_completes_them():
+    _, model, params = model_of("gpt2")
+    options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5, "pad_token_id": 36}
+    free = generate(model, params, [[1, 2], [3, 4]], **options)[:, 2:]
+    text = Letters().decode(free[0].tolist())
+    stop = text[9:11]
+    end = text.index(stop) + 2
+    before = compiles.total()
+    found = generate(
+        model, params, [[1, 2], [3, 4]], tokenizer=Letters(), stop_strings=(stop,), return_scores=True, **options
+    )
+    assert found.lengths[0] == end
+    assert found.sequences[0, 2:].tolist() == [*free[0, :end].tolist(), *[36] * (found.sequences.shape[1] - 2 - end)]
+    assert found.sequences[1, 2:].tolist() == free[1, : found.lengths[1]].tolist()
+    assert compiles.total() - before <= 2  # a prefill and a loop that keep log-probabilities
+
+
+def test_forced_first_and_last_tokens_and_what_is_suppressed():
+    _, model, params = model_of("t5")
+    source = np.ones((2, 5), int)
+    forced = {"forced_bos_token_id": 7, "forced_eos_token_id": 3, "eos_token_id": 3}
+    out = generate(model, params, source, max_new_tokens=5, **forced)
+    assert (out[:, 1] == 7).all()
+    assert all(3 in row[2:] for row in out)
+    usual = generate(model, params, source, max_new_tokens=5)
+    assert usual[0, 2] not in generate(model, params, source, max_new_tokens=5, suppress_tokens=(int(usual[0, 2]),))
+
+
+def test_a_decoder_prompt_of_several_tokens():
+    _, model, params = model_of("t5")
+    source, prompt = ids(1, 2, 6), [[0, 4, 9], [0, 8, 2]]
+    out = generate(model, params, np.asarray(source), decoder_input_ids=prompt, max_new_tokens=4)
+    logits = logits_of(model, params, input_ids=source, decoder_input_ids=jnp.asarray(out))
+    np.testing.assert_array_equal(out[:, 3:], jnp.argmax(logits, axis=-1)[:, 2:-1])
+
+
+ERRORS = {
+    "too long": ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
+    "no length": ("gpt2", {}, "max_new_tokens is missing"),
+    "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
+    "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
+    "top_p": ("gpt2", {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: a probability"),
+    "samples of greedy": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 2}, "greedy search has one answer"),
+    "more than beams": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2}, "raise num_beams"),
+    "beams and draws": ("gpt2", {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2}, "beam search draws nothing"),
+    "eos": ("gpt2", {"max_new_tokens": 3, "eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
+    "stop strings": ("gpt2", {"max_new_tokens": 3, "stop_strings": ("a",)}, "needs tokenizer="),
+    "short max_length": ("gpt2", {"max_length": 5}, "the prompt alone has 5 tokens"),
+    "no encoder": ("gpt2", {"max_new_tokens": 3, "decoder_input_ids": [[0]]}, "has no encoder"),
+    "encoder": ("bert", {"max_new_tokens": 3}, "only a decoder with head='lm'"),
+    "foreign ids": ("gpt2", {"max_new_tokens": 3, "input_ids": [[1, 99]]}, "holds the id 99"),
+    "mask of another shape": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[1, 1]]}, "must be that of input_ids"),
+    "empty row": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[0] * 5]}, "row 0 keeps no token"),
+    "one axis": ("gpt2", {"max_new_tokens": 3, "input_ids": [1, 2]}, r"\[batch, length\]"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors_say_the_way_out_before_anything_compiles(case):
+    family, options, message = ERRORS[case]
+    model = registry.resolve("models", family).Model(small(family))
+    with pytest.raises(ValueError, match=message):
+        generate(model, None, **{"input_ids": [[1, 2, 3, 4, 5]], **options})

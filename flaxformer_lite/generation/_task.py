@@ -1,0 +1,97 @@
+"""A call of `generate`, checked, and made into what the compiled functions take."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.generation._engine import Rows, two_sided
+from flaxformer_lite.generation._prompts import (
+    NO_BOUND,
+    Prompt,
+    Source,
+    align,
+    bucket,
+    check_length,
+    pad_source,
+    read_ids,
+)
+from flaxformer_lite.generation._rules import Rules, rules_of
+from flaxformer_lite.generation.settings import Settings
+
+
+class Task(NamedTuple):
+    """Attributes:
+    settings: as asked for.
+    prompt: of a decoder, or what an encoder-decoder's decoder starts with.
+    source: what an encoder reads, or None.
+    rules: the settings as arrays.
+    max_new: tokens to write at most.
+    slots: columns of prompt and continuation, a bucket's length each.
+    tokenizer: for stop strings.
+    """
+
+    settings: Settings
+    prompt: Prompt
+    source: Source | None
+    rules: Rules
+    max_new: int
+    slots: int
+    tokenizer: Any
+
+    @property
+    def columns(self) -> int:
+        """Columns before the first new token."""
+        return self.prompt.tokens_BT.shape[1]
+
+    @property
+    def source_BS(self) -> np.ndarray | None:
+        return self.source and self.source.tokens_BS
+
+    def rows(self, copies: int = 1) -> Rows:
+        """What the compiled functions must know of the rows, `copies` of each prompt in turn."""
+        mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)
+        return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
+
+
+def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings) -> Task:
+    """Checks everything that can be checked before the device is asked.
+
+    Raises:
+      ValueError: see `generate`.
+    """
+    if not cfg.decoder_layers or cfg.head != "lm":
+        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+    if s.stop_strings and not hasattr(tokenizer, "decode"):
+        raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
+    for name, tokens in (("eos_token_id", s.eos), ("pad_token_id", (s.pad_token_id,))):
+        if not all(0 <= token < cfg.vocab_size for token in tokens):
+            raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{cfg.vocab_size - 1}, the model's vocabulary.")
+    limit = cfg.max_length if cfg.has_position_table else NO_BOUND
+    ids_BT, mask_BT = read_ids(cfg, input_ids, attention_mask, s.pad_token_id)
+    source = None
+    if two_sided(cfg):
+        check_length(limit, "input_ids", ids_BT.shape[1])
+        source = pad_source(ids_BT, mask_BT, s.pad_token_id, limit)
+        if decoder_input_ids is None:
+            start = s.pad_token_id if s.decoder_start_token_id is None else s.decoder_start_token_id
+            decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
+        ids_BT, mask_BT = read_ids(cfg, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
+        if len(ids_BT) != len(source.mask_BS):
+            raise ConfigError(f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: one each.")
+    elif decoder_input_ids is not None:
+        raise ConfigError(f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids.")
+    width = ids_BT.shape[1]
+    max_new = _new_tokens(s, width)
+    check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
+    prompt = align(ids_BT, mask_BT, s.pad_token_id, limit)
+    rules = rules_of(s, max_new, max(s.min_new_tokens, s.min_length - width))
+    return Task(s, prompt, source, rules, max_new, prompt.tokens_BT.shape[1] + bucket(max_new), tokenizer)
+
+
+def _new_tokens(s: Settings, width: int) -> int:
+    limits = [s.max_new_tokens, None if s.max_length is None else s.max_length - width]
+    max_new = min(limit for limit in limits if limit is not None)
+    if max_new < 1:
+        raise ConfigError(f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it.")
+    return max_new
