@@ -1,0 +1,116 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.attentions import blockwise, dense
+from flaxformer_lite.functions import masks
+from flaxformer_lite.positions.t5_buckets import T5Buckets
+from tests.attentions.cases import MASKS, POSITIONS, N, T, encode, heads
+
+
+@functools.partial(jax.jit, static_argnames=("attend", "q_block", "k_block", "softcap"))
+def value_and_grads(q, k, v, bias, direction, mask, *, attend, **options):
+    def run(q, k, v, learned):
+        return attend(q, k, v, mask=mask, bias=bias and dataclasses.replace(bias, tables=learned), **options)
+
+    out, pull = jax.vjp(run, q, k, v, bias.tables if bias else {})
+    return out, pull(direction)
+
+
+def compare(mask, position, kv_heads, dtype, blocks, **options):
+    q, k, v, direction = heads(kv_heads, dtype)
+    q, k, bias = encode(q, k, position, bidirectional=mask is None)
+    whole = mask and masks.dense(mask.dense(T))  # the reference takes every mask as an array, to be compiled but once
+    ours = value_and_grads(q, k, v, bias, direction, mask, attend=blockwise.attend, q_block=blocks[0],
+                           k_block=blocks[1], **options)
+    wanted = value_and_grads(q, k, v, bias, direction, whole, attend=dense.attend, **options)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+        assert a.dtype == b.dtype and float(jnp.abs(b).max()) > 0.1
+        error = jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b.astype(jnp.float32)).max()
+        assert error < (1e-5 if dtype == jnp.float32 else 2e-2)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("kv_heads", [N, 2], ids=["mha", "gqa"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_equals_dense_in_value_and_gradient(mask, position, kv_heads, dtype):
+    compare(MASKS[mask], position, kv_heads, dtype, (4, 4))
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 5), (11, 4), (100, 100)])
+def test_any_block_size_compiled(blocks):
+    compare(MASKS["packed"], "t5_buckets", 2, jnp.float32, blocks, softcap=2.0)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("shape", [(2, N, T, T), (1, 1, T, T)])
+def test_gradient_of_a_bias_array(shape):
+    q, k, v, direction = heads(2)
+    bias = jax.random.normal(jax.random.key(5), shape)
+
+    def grad(attend, **options):
+        return jax.grad(lambda b: (attend(q, k, v, mask=masks.causal(), bias=b, **options) * direction).sum())(bias)
+
+    np.testing.assert_allclose(grad(blockwise.attend, q_block=4, k_block=3), grad(dense.attend), atol=1e-5)
+
+
+def test_gradient_of_what_a_bias_function_closes_over():
+    q, k, v, direction = heads(2)
+
+    def grad(attend, **options):
+        def loss(slopes):
+            def bias(q, rows, columns):
+                distance = jnp.abs(rows[:, None] - columns[None, :]).astype(jnp.float32)
+                return -jnp.exp(slopes)[None, :, None, None] * distance[None, None] + 0.1 * q.mean()
+
+            # Inside scan and remat: what the function closes over must not leak from one trace to another.
+            body = jax.checkpoint(lambda total, _: (total + attend(q, k, v, bias=bias, **options), None))
+            return (jax.lax.scan(body, jnp.zeros_like(q), None, length=2)[0] * direction).sum()
+
+        return jax.jit(jax.grad(loss))(jnp.linspace(-2.0, 0.0, N))
+
+    np.testing.assert_allclose(grad(blockwise.attend, q_block=4, k_block=3), grad(dense.attend), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(("mask", "rows"), [(masks.causal(), slice(0, 4)), (masks.window(2), slice(8, 12))])
+def test_blocks_out_of_reach_are_never_computed(mask, rows):
+    """A value that is not a number spoils every row whose block meets it, for zero times NaN is NaN."""
+    q, k, v, _ = heads(2, length=16)
+    far = jnp.ones(16, bool).at[rows].set(False) & (jnp.arange(16) // 4 != rows.start // 4 - 1)
+    v = jnp.where(far[None, :, None, None], jnp.nan, v)
+    out = blockwise.attend(q, k, v, mask=mask, q_block=4, k_block=4)
+    assert jnp.isfinite(out[:, rows]).all() and jnp.isnan(out).any()
+    assert jnp.isnan(dense.attend(q, k, v, mask=mask)[:, rows]).all()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_array_of_length_times_length_exists(backward):
+    length, shape = 1024, (1, 1024, 2, 8)
+
+    def compiled(attend):
+        def loss(q, k, v, table):
+            positions = jnp.arange(length, dtype=jnp.int32)[None]
+            bias = T5Buckets().attention_bias({"relative": table}, positions, positions, bidirectional=False)
+            return attend(q, k, v, mask=masks.causal(), bias=bias).sum()
+
+        run = jax.grad(loss, argnums=(0, 1, 2, 3)) if backward else loss
+        return jax.jit(run).lower(*[jnp.ones(shape)] * 3, jnp.ones((32, 2))).compile()
+
+    whole = 4 * 2 * length**2
+    ours, plain = compiled(blockwise.attend), compiled(dense.attend)
+    assert "1024,1024" not in ours.as_text() and "1024,1024" in plain.as_text()
+    assert ours.memory_analysis().temp_size_in_bytes < whole / 2
+    assert plain.memory_analysis().temp_size_in_bytes > whole
+
+
+def test_block_sizes_are_positive():
+    q, k, v, _ = heads(2)
+    with pytest.raises(ValueError, match=r"q_block=0, k_block=4.*at least 1"):
+        blockwise.attend(q, k, v, q_block=0, k_block=4)

@@ -1,0 +1,29 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.attentions import dense
+from flaxformer_lite.functions import kernels, masks
+from tests.attentions.cases import MASKS, B, N, T, heads
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_the_weights_are_those_the_output_is_made_with(kv_heads):
+    q, k, v, _ = heads(kv_heads)
+    weights = dense.weights(q, k, v, mask=MASKS["packed"], softcap=3.0)
+    assert weights.shape == (B, N, T, T) and weights.dtype == jnp.float32
+    np.testing.assert_array_equal(kernels.pool(weights, v), dense.attend(q, k, v, mask=MASKS["packed"], softcap=3.0))
+
+
+def test_rows_of_weights_sum_to_one_or_zero_and_obey_the_mask():
+    q, k, v, _ = heads(2, jnp.bfloat16)
+    mask = MASKS["packed"]
+    weights, visible = dense.weights(q, k, v, mask=mask), mask.dense(T)
+    sees = jnp.broadcast_to(visible.any(axis=-1)[:, None], (B, N, T))
+    np.testing.assert_allclose(weights.sum(axis=-1), sees, atol=1e-6)
+    assert (jnp.where(visible[:, None], 0, weights) == 0).all()
+
+
+def test_one_visible_column_takes_all():
+    q, k, v, _ = heads(4)
+    np.testing.assert_allclose(dense.attend(q, k, v, mask=masks.window(0)), v, rtol=1e-6)
