@@ -88,7 +88,7 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
                 used.add(index)
                 return _fit(path, leaf.shape, axes, mesh)
         raise ConfigError(
-            f"no partition rule matches parameter {path} {leaf.shape}; add one to the family's PARTITION_RULES."
+            f"no partition rule matches parameter {path} {leaf.shape}; add one to flaxformer_lite/models/_partition.py."
         )
 
     specs = jax.tree_util.tree_map_with_path(spec, params)
