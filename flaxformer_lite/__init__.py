@@ -15,7 +15,7 @@ _HOME = {
     "functions.losses": ("CrossEntropy", "Projection", "cross_entropy"),
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
     "functions.rotary": ("Phase", "rotate"),
-    "generation.generate": ("Generation", "generate"),
+    "generation.generate": ("Generation", "generate", "stream"),
     "models": ("build_model",),
     "modules.attention": ("Attention",),
     "modules.block": ("Block",),
@@ -26,6 +26,8 @@ _HOME = {
     "modules.mlp": ("FeedForward",),
     "modules.norms": ("Norm",),
     "modules.stack": ("Stack",),
+    "pretrained.load": ("load_pretrained",),
+    "pretrained.save": ("save_pretrained",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)

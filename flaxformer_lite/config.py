@@ -53,7 +53,11 @@ class ModelConfig:
     type_vocab_size: int = 0  # token types (BERT's segments A and B)
     embed_dim: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
     head: str = "lm"  # what sits on top; the family's file lists its heads
+    decoder_num_heads: int = 0  # N of the decoder where it differs; 0: num_heads
+    decoder_mlp_dim: int = 0  # F of the decoder where it differs; 0: mlp_dim
+    decoder_vocab_size: int = 0  # V of the decoder where it has a table of its own; 0: one table serves both
     num_labels: int = 2  # C, of classification heads
+    pad_token_id: int | None = None  # a decoder's classification head reads the last other token; RoBERTa counts the others
 
     norm: str = "layer"
     norm_eps: float = 1e-6
@@ -97,6 +101,15 @@ class ModelConfig:
         return self.head_dim or self.d_model // self.num_heads
 
     @property
+    def of_decoder(self) -> "ModelConfig":
+        """The config as the decoder sees it."""
+        if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size):
+            return self
+        sizes = {"num_heads": self.decoder_num_heads, "mlp_dim": self.decoder_mlp_dim, "vocab_size": self.decoder_vocab_size}
+        own = {f"decoder_{name}": 0 for name in sizes}
+        return dataclasses.replace(self, **own, **{name: size for name, size in sizes.items() if size})
+
+    @property
     def embed_width(self) -> int:
         return self.embed_dim or self.d_model
 
@@ -122,7 +135,8 @@ class ModelConfig:
     def __post_init__(self):
         _positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         _not_negative(self, "vocab_size", "num_kv_heads", "head_dim", "encoder_layers", "decoder_layers", "embed_dim",
-                      "type_vocab_size", "attention_softcap", "logit_softcap")
+                      "type_vocab_size", "attention_softcap", "logit_softcap", "decoder_num_heads", "decoder_mlp_dim",
+                      "decoder_vocab_size")
         model = registry.resolve("models", self.family).Model
         if self.skeleton != model.skeleton:
             raise ConfigError(f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}: {self.family} has"
@@ -144,7 +158,7 @@ class ModelConfig:
         _among(self, "dropout_at", DROPOUT_SLOTS)
         _among(self, "norm", ("layer", "rms", "rms_offset"))
         _among(self, "qk_norm", ("none", "layer", "rms", "rms_offset"))
-        _among(self, "activation", ("relu", "gelu", "gelu_tanh", "silu"))
+        _among(self, "activation", ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"))
         _among(self, "mlp", ("plain", "gated"))
         _among(self, "wiring", ("sequential", "parallel", "parallel_shared"))
         _among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.models._inputs import position_ids_of, visibility
+from flaxformer_lite.functions.losses import Projection
+from flaxformer_lite.models._inputs import last_token, position_ids_of, visibility
 from flaxformer_lite.models._outputs import Features, Output
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.modules.heads import Classifier, VocabHead
 from flaxformer_lite.modules.stack import Stack
+
 
 class DecoderModel(nn.Module):
     """A causal language model.
@@ -24,9 +26,10 @@ class DecoderModel(nn.Module):
     """
 
     cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
 
     skeleton: ClassVar[str] = "decoder"
-    heads: ClassVar[tuple[str, ...]] = ("lm", "none")
+    heads: ClassVar[tuple[str, ...]] = ("lm", "sequence_classification", "none")
 
     def setup(self):
         self.token_embed = TokenEmbed(self.cfg)
@@ -34,6 +37,8 @@ class DecoderModel(nn.Module):
         self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)
         if self.cfg.head == "lm":
             self.lm_head = VocabHead(self.cfg)
+        elif self.cfg.head == "sequence_classification":
+            self.classifier = Classifier(self.cfg, bias=False)
 
     def decode(
         self,
@@ -57,18 +62,22 @@ class DecoderModel(nn.Module):
         x_BTD = self.embed(self.token_embed(input_ids), positions_BT, None)
         return self.decoder(x_BTD, positions_BT, context, cache)
 
-    def project(self, x_BTD: jax.Array) -> jax.Array:
-        """Logits [B, T, V] of the decoder's last hidden state."""
-        return self.lm_head(x_BTD, self.token_embed.embedding).logits()
+    def project(self, x_BTD: jax.Array) -> Projection:
+        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(x_BTD, self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
         """For pretraining: hidden states with the vocabulary's weights, no logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
-        return Features(self.lm_head(x_BTD, self.token_embed.embedding))
+        return Features(self.project(x_BTD))
 
     def __call__(self, input_ids, **inputs) -> Output:
         x_BTD, cache = self.decode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD, cache=cache)
         if self.cfg.head == "none":
             return output
-        return output.replace(logits=self.project(x_BTD))
+        if self.cfg.head == "sequence_classification":
+            last_B = last_token(input_ids, self.cfg.pad_token_id)
+            x_BD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]
+            return output.replace(logits=self.classifier(x_BD))
+        return output.replace(logits=self.project(x_BTD).logits())

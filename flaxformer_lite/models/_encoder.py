@@ -14,12 +14,11 @@ from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import Classifier, MaskedLmHead, Pooler
 from flaxformer_lite.modules.stack import Stack
 
-POOLED = ("none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice")
 LABELS = {"question_answering": 2, "multiple_choice": 1}
 
 
 class EncoderModel(nn.Module):
-    """A bidirectional encoder with the head that `cfg.head` names.
+    """A bidirectional encoder with the head that `cfg.head` names; a family says in class variables how its heads differ.
 
     Call it with input_ids [B, T] (multiple choice: [B, C, T]) and, where they matter, attention_mask [B, T] (nonzero keeps),
     token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
@@ -27,32 +26,47 @@ class EncoderModel(nn.Module):
     """
 
     cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
         "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
         "question_answering", "multiple_choice",
     )  # fmt: skip
+    pooled: ClassVar[tuple[str, ...]] = (
+        "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
+    )  # fmt: skip
+    pooler_activation: ClassVar[str] = "tanh"  # empty: the config's
+    masked_lm_activation: ClassVar[str] = ""  # empty: the config's
+    pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
 
     def setup(self):
         cfg = self.cfg
         self.token_embed = TokenEmbed(cfg)
         self.embed = EmbedInputs(cfg)
         self.encoder = Stack(cfg, cfg.encoder_layers)
-        if cfg.head in POOLED:
-            self.pooler = Pooler(cfg)
+        if cfg.head in self.pooled:
+            self.pooler = Pooler(cfg, self.pooler_activation)
         if cfg.head in ("masked_lm", "pretraining"):
-            self.masked_lm = MaskedLmHead(cfg)
+            self.masked_lm = MaskedLmHead(cfg, self.masked_lm_activation)
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(cfg, 2)
         elif cfg.head not in ("none", "masked_lm"):
             self.classifier = Classifier(cfg, LABELS.get(cfg.head, 0))
 
+    def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
+        """Position ids [B, T] or [1, T]."""
+        return position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+
+    def summarise(self, x_BTD: jax.Array) -> jax.Array:
+        """One vector [B, D] a sequence."""
+        return self.pooler(x_BTD)
+
     def encode(
         self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
     ) -> jax.Array:
         """The last hidden state, [B, T, D]."""
-        positions_BT = position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+        positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
         return self.encoder(x_BTD, positions_BT, context)[0]
@@ -76,21 +90,22 @@ class EncoderModel(nn.Module):
             return output.replace(logits=self._features(x_BTD, masked_positions).projection.logits())
         if head == "pretraining":
             features = self._features(x_BTD, masked_positions)
-            return output.replace(
-                prediction_logits=features.projection.logits(), seq_relationship_logits=features.next_sentence_logits
-            )
+            pair = {self.pair_logits: features.next_sentence_logits}
+            return output.replace(prediction_logits=features.projection.logits(), **pair)
         if head == "token_classification":
             return output.replace(logits=self.classifier(x_BTD))
         if head == "question_answering":
             spans_BTC = self.classifier(x_BTD)
             return output.replace(start_logits=spans_BTC[..., 0], end_logits=spans_BTC[..., 1])
+        if head == "sequence_classification":
+            return output.replace(logits=self.classifier(self.summarise(x_BTD)))
+        if head not in self.pooled:
+            return output
         output = output.replace(pooler_output=self.pooler(x_BTD))
-        if head == "next_sentence":
-            return output.replace(logits=self.next_sentence(output.pooler_output))
-        return output if head == "none" else output.replace(logits=self.classifier(output.pooler_output))
+        return output if head == "none" else output.replace(logits=self.next_sentence(output.pooler_output))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
         batch, choices = input_ids.shape[:2]
         flat = {k: None if v is None else v.reshape(batch * choices, -1) for k, v in inputs.items()}
         x_BTD = self.encode(input_ids.reshape(batch * choices, -1), **flat)
-        return Output(last_hidden_state=x_BTD, logits=self.classifier(self.pooler(x_BTD)).reshape(batch, choices))
+        return Output(last_hidden_state=x_BTD, logits=self.classifier(self.summarise(x_BTD)).reshape(batch, choices))

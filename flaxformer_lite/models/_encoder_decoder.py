@@ -8,12 +8,14 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.losses import Projection
 from flaxformer_lite.models._inputs import position_ids_of, visibility
 from flaxformer_lite.models._outputs import Features, Output
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import VocabHead
 from flaxformer_lite.modules.stack import Stack
+
 
 class EncoderDecoderModel(nn.Module):
     """Conditional generation (`head='lm'`), or the encoder alone (`head='encoder'`).
@@ -24,6 +26,7 @@ class EncoderDecoderModel(nn.Module):
     """
 
     cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "encoder")
@@ -34,9 +37,16 @@ class EncoderDecoderModel(nn.Module):
         self.encoder_embed = EmbedInputs(cfg)
         self.encoder = Stack(cfg, cfg.encoder_layers)
         if cfg.head == "lm":
-            self.decoder_embed = EmbedInputs(cfg)
-            self.decoder = Stack(cfg, cfg.decoder_layers, causal=True, cross=True)
-            self.lm_head = VocabHead(cfg)
+            if cfg.decoder_vocab_size:
+                self.decoder_token_embed = TokenEmbed(cfg.of_decoder)
+            self.decoder_embed = EmbedInputs(cfg.of_decoder)
+            self.decoder = Stack(cfg.of_decoder, cfg.decoder_layers, causal=True, cross=True)
+            self.lm_head = VocabHead(cfg.of_decoder)
+
+    @property
+    def decoder_tokens(self) -> TokenEmbed:
+        """The decoder's table of tokens, which is the encoder's unless their vocabularies differ."""
+        return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
     def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
         """The encoder's last hidden state, [B, S, D]."""
@@ -71,7 +81,7 @@ class EncoderDecoderModel(nn.Module):
         )
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
-        x_BTD = self.decoder_embed(self.token_embed(decoder_input_ids), positions_BT, None)
+        x_BTD = self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
         return self.decoder(x_BTD, positions_BT, context, cache)
 
     def _both(
@@ -94,18 +104,18 @@ class EncoderDecoderModel(nn.Module):
         )
         return x_BTD, cache, encoder_output
 
-    def project(self, x_BTD: jax.Array) -> jax.Array:
-        """Logits [B, T, V] of the decoder's last hidden state."""
-        return self.lm_head(x_BTD, self.token_embed.embedding).logits()
+    def project(self, x_BTD: jax.Array) -> Projection:
+        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(x_BTD, self.decoder_tokens.embedding)
 
     def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
         """For pretraining: decoder hidden states with the vocabulary's weights, no logits."""
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
-        return Features(self.lm_head(x_BTD, self.token_embed.embedding))
+        return Features(self.project(x_BTD))
 
     def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
         if self.cfg.head == "encoder":
             return Output(last_hidden_state=self.encode(input_ids, **inputs))
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
-        logits = self.project(x_BTD)
+        logits = self.project(x_BTD).logits()
         return Output(last_hidden_state=x_BTD, logits=logits, encoder_last_hidden_state=encoded_BSD, cache=cache)

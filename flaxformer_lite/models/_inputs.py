@@ -48,3 +48,18 @@ def visibility(
         if part is not None:
             mask = part if mask is None else mask & part
     return mask
+
+
+def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
+    """The column [B] of each row's last token that is not padding, wherever the padding stands.
+
+    Raises:
+      ValueError: several rows, and no padding token to tell where they end.
+    """
+    batch, length = input_ids_BT.shape
+    if pad_token_id is None:
+        if batch > 1:
+            raise ValueError(f"{batch} rows, but the config has no pad_token_id: set it, or classify one row at a time.")
+        return jnp.full((batch,), length - 1, jnp.int32)
+    columns_1T = jnp.arange(length, dtype=jnp.int32)[None]
+    return jnp.max(jnp.where(input_ids_BT != pad_token_id, columns_1T, 0), axis=1)

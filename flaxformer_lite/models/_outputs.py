@@ -18,6 +18,7 @@ class Output:
       pooler_output: [B, D].
       prediction_logits: [B, T, V], pretraining head.
       seq_relationship_logits: [B, 2], pretraining head.
+      sop_logits: [B, 2], ALBERT's pretraining head (sentence order).
       start_logits: [B, T], question answering.
       end_logits: [B, T], question answering.
       encoder_last_hidden_state: [B, S, D], encoder-decoder.
@@ -29,6 +30,7 @@ class Output:
     pooler_output: jax.Array | None = None
     prediction_logits: jax.Array | None = None
     seq_relationship_logits: jax.Array | None = None
+    sop_logits: jax.Array | None = None
     start_logits: jax.Array | None = None
     end_logits: jax.Array | None = None
     encoder_last_hidden_state: jax.Array | None = None

@@ -6,9 +6,10 @@ Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectio
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models._encoder import EncoderModel as Model
 from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows, within
 from flaxformer_lite.positions.learned import Learned
 
-__all__ = ["PRESETS", "Model", "config"]
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=30522, max_length=512, type_vocab_size=2, position=Learned(), norm_eps=1e-12, norm_at=("embed", "out"),
@@ -25,3 +26,68 @@ PRESETS = {
 def config(preset: str = "base", **overrides) -> ModelConfig:
     """BERT's sizes (section 3; `tiny` and `mini` are Turc et al. 2019's), any field of which may be overridden."""
     return build("bert", BASE, PRESETS, preset, overrides)
+
+
+LAYER = rows(
+    ("attention.self.query", "attention/query"),
+    ("attention.self.key", "attention/key"),
+    ("attention.self.value", "attention/value"),
+    ("attention.output.dense", "attention/out"),
+    ("attention.output.LayerNorm", "attention_out_norm"),
+    ("intermediate.dense", "mlp/up"),
+    ("output.dense", "mlp/down"),
+    ("output.LayerNorm", "mlp_out_norm"),
+)
+BODY = (
+    *rows(
+        ("embeddings.word_embeddings", "token_embed"),
+        ("embeddings.position_embeddings.weight", "embed/position/position"),
+        ("embeddings.token_type_embeddings.weight", "embed/token_types"),
+        ("embeddings.LayerNorm", "embed/norm"),
+        ("pooler.dense", "pooler/dense"),
+    ),
+    *within("encoder.layer.{i}", "encoder/layer_{i}", LAYER),
+)
+PREDICTIONS = rows(
+    ("cls.predictions.transform.dense", "masked_lm/dense"),
+    ("cls.predictions.transform.LayerNorm", "masked_lm/norm"),
+    ("cls.predictions.decoder.weight", "masked_lm/vocab/kernel"),
+    ("cls.predictions.bias", "masked_lm/vocab/bias"),
+)
+PAIRS = rows(("cls.seq_relationship", "next_sentence/dense"))
+CLASSIFIER = rows(("classifier", "classifier/dense"))
+SPANS = rows(("qa_outputs", "classifier/dense"))
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "max_position_embeddings": "max_length",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_act": "activation",
+    "layer_norm_eps": "norm_eps",
+    "hidden_dropout_prob": "dropout",
+    "tie_word_embeddings": "tie_embeddings",
+}
+FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+BUFFERS = (r"embeddings\.(position_ids|token_type_ids)",)
+PUBLISHED = Published(
+    model_type="bert",
+    prefix="bert.",
+    names=lambda cfg: BODY,
+    heads={
+        "none": Head("BertModel"),
+        "masked_lm": Head("BertForMaskedLM", PREDICTIONS),
+        "pretraining": Head("BertForPreTraining", PREDICTIONS + PAIRS),
+        "next_sentence": Head("BertForNextSentencePrediction", PAIRS),
+        "sequence_classification": Head("BertForSequenceClassification", CLASSIFIER),
+        "token_classification": Head("BertForTokenClassification", CLASSIFIER),
+        "question_answering": Head("BertForQuestionAnswering", SPANS),
+        "multiple_choice": Head("BertForMultipleChoice", CLASSIFIER),
+    },
+    fields=FIELDS,
+    fixed=FIXED,
+    duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    ignored=BUFFERS,
+)

@@ -6,9 +6,10 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models._decoder import DecoderModel as Model
 from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows, within
 from flaxformer_lite.positions.learned import Learned
 
-__all__ = ["PRESETS", "Model", "config"]
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=50257, max_length=1024, position=Learned(), norm_eps=1e-5, norm_at=("in", "final"), activation="gelu_tanh",
@@ -26,3 +27,44 @@ PRESETS = {
 def config(preset: str = "small", **overrides) -> ModelConfig:
     """GPT-2's sizes (table 2), any field of which may be overridden."""
     return build("gpt2", BASE, PRESETS, preset, overrides)
+
+
+LAYER = rows(
+    ("ln_1", "attention_in_norm"),
+    ("attn.c_attn", ("attention/query", "attention/key", "attention/value"), "I3O"),
+    ("attn.c_proj", "attention/out", "IO"),
+    ("ln_2", "mlp_in_norm"),
+    ("mlp.c_fc", "mlp/up", "IO"),
+    ("mlp.c_proj", "mlp/down", "IO"),
+)
+SCORE = rows(("score", "classifier/dense"))
+BODY = (
+    *rows(("wte", "token_embed"), ("wpe.weight", "embed/position/position"), ("ln_f", "decoder/final_norm")),
+    *within("h.{i}", "decoder/layer_{i}", LAYER),
+)
+PUBLISHED = Published(
+    model_type="gpt2",
+    prefix="transformer.",
+    names=lambda cfg: BODY,
+    heads={
+        "lm": Head("GPT2LMHeadModel", rows(("lm_head.weight", "lm_head/kernel"))),
+        "sequence_classification": Head("GPT2ForSequenceClassification", SCORE),
+        "none": Head("GPT2Model"),
+    },
+    fields={
+        "vocab_size": "vocab_size",
+        "n_positions": "max_length",
+        "n_embd": "d_model",
+        "n_layer": "decoder_layers",
+        "n_head": "num_heads",
+        "activation_function": "activation",
+        "layer_norm_epsilon": "norm_eps",
+        "tie_word_embeddings": "tie_embeddings",
+        "resid_pdrop": "dropout",
+    },
+    harmless=("n_ctx", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+    fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    read=lambda fields: {"mlp_dim": fields.get("n_inner", 4 * fields.get("n_embd", 768))},
+    write=lambda cfg: {"n_inner": cfg.mlp_dim},
+    ignored=(r"h\.\d+\.attn\.(masked_)?bias",),
+)

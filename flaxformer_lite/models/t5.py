@@ -4,12 +4,24 @@ Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unif
 section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shazeer, "GLU Variants" (2020).
 """
 
+from typing import Any
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
 from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import (
+    ACTIVATION_NAMES,
+    Fields,
+    Head,
+    Published,
+    Row,
+    activation_of,
+    rows,
+    within,
+)
 from flaxformer_lite.positions.t5_buckets import T5Buckets
 
-__all__ = ["PRESETS", "Model", "config"]
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=32128, max_length=512, position=T5Buckets(), norm="rms", norm_at=("in", "final"), activation="relu",
@@ -20,7 +32,12 @@ V1_1 = dict(activation="gelu_tanh", mlp="gated", tie_embeddings=False, logit_pow
 
 def _sizes(d_model: int, num_heads: int, head_dim: int, mlp_dim: int, layers: int) -> dict:
     return dict(
-        d_model=d_model, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim, encoder_layers=layers, decoder_layers=layers
+        d_model=d_model,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
+        encoder_layers=layers,
+        decoder_layers=layers,
     )
 
 
@@ -47,3 +64,107 @@ PRESETS = {
 def config(preset: str = "small", **overrides) -> ModelConfig:
     """T5's published sizes, any field of which may be overridden."""
     return build("t5", BASE, PRESETS, preset, overrides)
+
+
+ATTENTION = rows(("q", "query"), ("k", "key"), ("v", "value"), ("o", "out"))
+FIXED = {"is_decoder": False}
+HARMLESS = ("n_positions", "scale_decoder_outputs")
+DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "d_kv": "head_dim",
+    "d_ff": "mlp_dim",
+    "num_layers": "encoder_layers",
+    "num_heads": "num_heads",
+    "layer_norm_epsilon": "norm_eps",
+    "dropout_rate": "dropout",
+    "tie_word_embeddings": "tie_embeddings",
+}
+
+
+def names(cfg: ModelConfig) -> tuple[Row, ...]:
+    """The rows of both stacks: layer.0 attends to itself, a decoder's layer.1 to the encoder, the last is the mlp."""
+    mlp_rows = (
+        rows(("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
+        if cfg.mlp == "gated"
+        else rows(("wi", "up"), ("wo", "down"))
+    )
+    table = "SelfAttention.relative_attention_bias.weight"
+    found = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
+    for side, mlp in (("encoder", "layer.1"), ("decoder", "layer.2")):
+        layer = rows(
+            ("layer.0.layer_norm", "attention_in_norm"),
+            (f"layer.0.{table}", "attention/position/relative"),
+            (f"{mlp}.layer_norm", "mlp_in_norm"),
+        )
+        layer += within("layer.0.SelfAttention", "attention", ATTENTION)
+        layer += within(f"{mlp}.DenseReluDense", "mlp", mlp_rows)
+        if side == "decoder":
+            layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))
+            layer += within("layer.1.EncDecAttention", "cross_attention", ATTENTION)
+        found += within(f"{side}.block.{{i}}", f"{side}/layer_{{i}}", layer)
+        found += rows(
+            (f"{side}.final_layer_norm", f"{side}/final_norm"),
+            (f"{side}.block.0.layer.0.{table}", f"{side}/position/relative"),
+        )
+    return found
+
+
+def read_sizes(fields: Fields) -> dict[str, Any]:
+    """What T5, mT5 and UMT5 share: depth of the decoder, buckets, and the feed-forward's spelling."""
+    projection = fields.get("feed_forward_proj", "relu")
+    gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
+    name = fields.get("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
+    fields.require("is_gated_act", gated)
+    buckets = T5Buckets(
+        num_buckets=fields.get("relative_attention_num_buckets", 32),
+        max_distance=fields.get("relative_attention_max_distance", 128),
+    )
+    return {
+        "decoder_layers": fields.get("num_decoder_layers", fields.get("num_layers", 6)),
+        "mlp": "gated" if gated else "plain",
+        "activation": activation_of("feed_forward_proj", name),
+        "position": buckets,
+    }
+
+
+def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
+    name = ACTIVATION_NAMES[cfg.activation][0]
+    if cfg.mlp == "gated":
+        name = "gated-gelu" if cfg.activation == "gelu_tanh" else f"gated-{name}"
+    return {
+        "num_decoder_layers": cfg.decoder_layers,
+        "feed_forward_proj": name,
+        "relative_attention_num_buckets": cfg.position.num_buckets,
+        "relative_attention_max_distance": cfg.position.max_distance,
+        "is_encoder_decoder": cfg.head == "lm",
+        "decoder_start_token_id": 0,
+        "eos_token_id": 1,
+    }
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """T5 1.0 shrinks the decoder's output before its tied table; 1.1 and Flan do not."""
+    tied = fields.get("tie_word_embeddings", True)
+    return read_sizes(fields) | {"logit_power": -0.5 if fields.get("scale_decoder_outputs", tied) else 0.0}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    scaled = bool(cfg.logit_power)
+    return write_sizes(cfg) | ({} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled})
+
+
+PUBLISHED = Published(
+    model_type="t5",
+    names=names,
+    heads={"lm": Head("T5ForConditionalGeneration"), "encoder": Head("T5EncoderModel")},
+    fields=FIELDS,
+    read=read,
+    write=write,
+    fixed=FIXED,
+    harmless=HARMLESS,
+    duplicates=DUPLICATES,
+    ignored=UNUSED,
+)

@@ -30,7 +30,7 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[LayerCache] | 
       batch: B.
       length: S, prompt and continuation together.
     """
-    dtype = jnp.dtype(cfg.dtype)
+    cfg, dtype = cfg.of_decoder, jnp.dtype(cfg.dtype)
 
     def empty(window: int) -> LayerCache:
         shape = (batch, min(length, window or length), cfg.kv_heads, cfg.head_width)

@@ -36,25 +36,28 @@ class MaskedLmHead(nn.Module):
     """
 
     cfg: ModelConfig
+    activation: str = ""  # empty: cfg.activation
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> Projection:
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "E": cfg.embed_width}
         x_BTE = Einsum(cfg, "BTD,DE->BTE", sizes, True, name="dense")(x_BTD)
-        x_BTE = Norm(cfg, name="norm")(ACTIVATIONS[cfg.activation](x_BTE))
+        x_BTE = Norm(cfg, name="norm")(ACTIVATIONS[self.activation or cfg.activation](x_BTE))
         return VocabHead(cfg, name="vocab")(x_BTE, embedding_VE)
 
 
 class Pooler(nn.Module):
-    """tanh of a dense layer on the first token: the sentence's vector (Devlin et al. 2019, section 3)."""
+    """An activation of a dense layer on the first token: the sentence's vector (Devlin et al. 2019, section 3)."""
 
     cfg: ModelConfig
+    activation: str = "tanh"  # empty: cfg.activation
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         sizes = {"A": self.cfg.d_model, "D": self.cfg.d_model}
-        return jnp.tanh(Einsum(self.cfg, "BD,DA->BA", sizes, True, name="dense")(x_BTD[:, 0]))
+        activation = ACTIVATIONS[self.activation or self.cfg.activation]
+        return activation(Einsum(self.cfg, "BD,DA->BA", sizes, True, name="dense")(x_BTD[:, 0]))
 
 
 class Classifier(nn.Module):
@@ -62,10 +65,11 @@ class Classifier(nn.Module):
 
     cfg: ModelConfig
     num_labels: int = 0  # 0: cfg.num_labels
+    bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         labels = self.num_labels or self.cfg.num_labels
         x = Dropout(self.cfg, "branch")(x)
         equation = "BTD,DC->BTC" if x.ndim == 3 else "BD,DC->BC"
-        return Einsum(self.cfg, equation, {"D": self.cfg.d_model, "C": labels}, True, name="dense")(x)
+        return Einsum(self.cfg, equation, {"D": x.shape[-1], "C": labels}, self.bias, name="dense")(x)

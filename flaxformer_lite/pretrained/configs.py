@@ -1,0 +1,118 @@
+"""From config.json to ModelConfig and back, by the tables of a family file."""
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models._published import ACTIVATION_NAMES, Fields, activation_of
+
+# Fields that change no number of a forward pass without dropout, in any family. Generation has its own file.
+_HARMLESS = """
+_name_or_path activation_dropout architectures attention_dropout attention_probs_dropout_prob attn_pdrop
+bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classif_dropout
+classifier_dropout classifier_dropout_prob decoder_layerdrop decoder_start_token_id directionality diversity_penalty
+do_sample dropout dropout_rate dtype early_stopping embd_pdrop embed_dropout encoder_layerdrop
+encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor
+initializer_range is_composition is_encoder_decoder label2id language layerdrop length_penalty max_length min_length
+model_type no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+output_hidden_states output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads
+pooler_num_fc_layers pooler_size_per_head pooler_type prefix pretraining_tp problem_type pruned_heads qa_dropout
+remove_invalid_values reorder_and_upcast_attn repetition_penalty resid_dropout resid_pdrop return_dict
+return_dict_in_generate save_step sep_token_id seq_classif_dropout slow_but_exact static_position_embeddings
+summary_first_dropout summary_last_dropout suppress_tokens task_specific_params temperature tf_legacy_loss
+tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config transformers_version
+typical_p unsloth_version use_bfloat16 use_cache
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+# What says how a model is trained or run, not what it computes; such fields have no published name.
+OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
+             "attention", "num_labels")  # fmt: skip
+
+
+def family_of(published: dict[str, Any], folder: Path) -> ModuleType:
+    """The family file of a model_type; its name is the same, with _ for -."""
+    name = str(published.get("model_type", "")).replace("-", "_")
+    known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
+    if name not in known:
+        near = registry.nearest(name, known)
+        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; families with"
+                          f" published weights are {', '.join(known)}.")  # fmt: skip
+    return registry.resolve("models", name)
+
+
+def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> str:
+    """The head asked for, or the one that `architectures` names."""
+    heads = family.PUBLISHED.heads
+    if head is not None:
+        if head not in heads:
+            near = registry.nearest(head, list(heads))
+            raise ConfigError(f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}.")
+        return head
+    architecture = (published.get("architectures") or [None])[0]
+    for name, spelled in heads.items():
+        if spelled.architecture == architecture:
+            return name
+    raise ConfigError(
+        f"config.json: architectures[0]={architecture!r} has no head here; pass head=, one of {', '.join(heads)}."
+    )
+
+
+def read_config(family: ModuleType, published: dict[str, Any], head: str, **overrides: Any) -> ModelConfig:
+    """The ModelConfig of a published config.
+
+    Raises:
+      ConfigError: a field that we do not know, a value that we cannot compute with, or sizes that do not fit.
+    """
+    spelled, fields = family.PUBLISHED, Fields(published)
+    ours = {}
+    for name, field in spelled.fields.items():
+        if (value := fields.get(name)) is not None:
+            ours[field] = activation_of(name, value) if field == "activation" else value
+    for name, allowed in spelled.fixed.items():
+        fields.require(name, allowed)
+    ours |= spelled.read(fields)
+    if fields.get("pad_token_id") is not None:
+        ours["pad_token_id"] = fields.get("pad_token_id")
+    ours["num_labels"] = len(fields.get("id2label", ())) or fields.get("num_labels", 2)
+    if unknown := sorted(set(published) - fields.read - HARMLESS - set(spelled.harmless)):
+        raise ConfigError(f"config.json: {unknown[0]}={published[unknown[0]]!r} is not known for {_name(family)} and"
+                          f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+    try:
+        return family.config(**ours, head=head, **overrides)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"config.json: {error}") from None
+
+
+def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
+    """The published form of a config: exactly what reads back as the same model.
+
+    Raises:
+      ConfigError: the family's published form cannot say what this config is.
+    """
+    spelled = family.PUBLISHED
+    published = {"model_type": spelled.model_type, "architectures": [spelled.heads[cfg.head].architecture],
+                 "torch_dtype": cfg.param_dtype}  # fmt: skip
+    for name, field in spelled.fields.items():
+        value = getattr(cfg, field)
+        published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
+    published |= spelled.write(cfg)
+    if cfg.pad_token_id is not None:
+        published["pad_token_id"] = cfg.pad_token_id
+    labels = [f"LABEL_{i}" for i in range(cfg.num_labels)]
+    published |= {"id2label": {str(i): label for i, label in enumerate(labels)},
+                  "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
+    back = read_config(family, published, cfg.head)
+    for field in dataclasses.fields(ModelConfig):
+        was, now = getattr(cfg, field.name), getattr(back, field.name)
+        if was != now and field.name not in OURS_ONLY:
+            raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
+                              f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip
+    return published
+
+
+def _name(family: ModuleType) -> str:
+    return family.__name__.rsplit(".", 1)[-1]

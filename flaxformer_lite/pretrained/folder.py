@@ -1,0 +1,105 @@
+"""The weights in a published directory: one safetensors file, several with an index, or old Flax msgpack."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+from flax import serialization
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
+
+OTHERS = {
+    "pytorch_model.bin": "a pickle, which can run any code when it is opened",
+    "pytorch_model.bin.index.json": "an index of pickles, which can run any code when they are opened",
+    "model.ckpt.index": "a TensorFlow checkpoint",
+    "tf_model.h5": "Keras weights",
+}
+
+
+def read_config(folder: Path) -> dict:
+    """config.json, as it stands."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise WeightsError(f"{folder}: no config.json; give the directory that save_pretrained wrote.")
+    try:
+        config = json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise WeightsError(f"{path}: no JSON ({error}).") from None
+    if not isinstance(config, dict):
+        raise WeightsError(f"{path}: must be a JSON object.")
+    return config
+
+
+def open_weights(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a directory by their published names; those of safetensors are not read yet.
+
+    Raises:
+      WeightsError: no weights that we read, or a file that is damaged or lies elsewhere.
+    """
+    if (folder / "model.safetensors").is_file():
+        return open_file(folder / "model.safetensors")
+    if (folder / "model.safetensors.index.json").is_file():
+        return _open_shards(folder, "model.safetensors.index.json", open_file)
+    if (folder / "flax_model.msgpack").is_file():
+        return _named_as_torch(_msgpack(folder / "flax_model.msgpack"))
+    if (folder / "flax_model.msgpack.index.json").is_file():
+        return _named_as_torch(_open_shards(folder, "flax_model.msgpack.index.json", _msgpack))
+    for name, what in OTHERS.items():
+        if (folder / name).is_file():
+            raise WeightsError(
+                f"{folder / name}: {what}, and is not read here. Convert it once where transformers and torch are"
+                f" installed: AutoModel.from_pretrained({str(folder)!r}).save_pretrained(..., safe_serialization=True)."
+            )
+    raise WeightsError(f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack.")
+
+
+def _open_shards(folder: Path, index_name: str, open_one) -> dict:
+    path = folder / index_name
+    try:
+        weight_map = json.loads(path.read_text())["weight_map"]
+        files = sorted(set(weight_map.values()))
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        raise WeightsError(f"{path}: must be a JSON object whose weight_map gives each tensor's file.") from None
+    found = {}
+    for file in files:
+        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+            raise WeightsError(
+                f"{path}: names the file {file!r}, which is outside its folder; only plain names are read."
+            )
+        if not (folder / file).is_file():
+            raise WeightsError(f"{path}: names {file}, which is not there; fetch the missing part.")
+        found[file] = open_one(folder / file)
+    tensors = {}
+    for name, file in weight_map.items():
+        if name not in found[file]:
+            raise WeightsError(f"{path}: says that {name} is in {file}, which does not hold it.")
+        tensors[name] = found[file][name]
+    for file, inside in found.items():
+        if extra := sorted(set(inside) - {name for name, where in weight_map.items() if where == file}):
+            raise WeightsError(f"{path}: does not mention {extra[0]}, which {file} holds.")
+    return tensors
+
+
+def _msgpack(path: Path) -> dict[str, np.ndarray]:
+    try:
+        tree = serialization.msgpack_restore(path.read_bytes())
+    except Exception as error:  # msgpack raises many kinds
+        raise WeightsError(f"{path}: no Flax msgpack file, or truncated ({type(error).__name__}: {error}).") from None
+    if not isinstance(tree, dict):
+        raise WeightsError(f"{path}: holds no tree of parameters.")
+    flat = flatten_dict(tree.get("params", tree), sep="/")
+    for name, leaf in flat.items():
+        if not isinstance(leaf, np.ndarray):
+            raise WeightsError(f"{path}: {name} is no array.")
+    return flat
+
+
+def _named_as_torch(flat: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Kernels lie transposed to torch's weights; scales and embeddings have other names only."""
+    tensors = {}
+    for path, array in flat.items():
+        name = re.sub(r"\.(kernel|scale|embedding)$", ".weight", path.replace("/", "."))
+        tensors[name] = Tensor(array.T if path.endswith("/kernel") else array)
+    return tensors

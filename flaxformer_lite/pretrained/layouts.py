@@ -1,0 +1,97 @@
+"""Where one parameter lies within one published tensor: reshapes, transposes and slices, the same for both directions.
+
+A tensor's axis is a group of our axes, merged; FUSED stands for the axis along which a file fuses several parameters.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+FUSED = -1
+Groups = tuple[tuple[int, ...], ...]
+Slices = tuple[slice, ...]
+
+
+def groups_of(layout: str, path: str, rank: int) -> Groups:
+    """For each axis of the published tensor, the axes of our parameter that it merges.
+
+    Args:
+      layout: of models/_published.py.
+      path: of our parameter; a `kernel` has inputs first, and outputs after them.
+      rank: of our parameter.
+    """
+    axes = tuple(range(rank))
+    if layout == "1O":
+        return ((), axes)
+    if path.endswith("/bias"):
+        return ({"I3O": (FUSED, *axes), "N3HI": (axes[0], FUSED, *axes[1:])}.get(layout, axes),)
+    if not path.endswith("/kernel") or path.endswith(("lm_head/kernel", "vocab/kernel")):
+        return tuple((axis,) for axis in axes)
+    inputs = 2 if path.endswith("attention/out/kernel") else 1
+    ins, outs = axes[:inputs], axes[inputs:]
+    return {"OI": (outs, ins), "IO": (ins, outs), "I3O": (ins, (FUSED, *outs)),
+            "N3HI": ((outs[0], FUSED, *outs[1:]), ins)}[layout]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of our parameters within the tensor `name`.
+
+    Attributes:
+      name: of the published tensor, without the prefix.
+      shape: of our parameter.
+      groups: see `groups_of`.
+      part: which of the fused parameters this is.
+      parts: how many are fused.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    groups: Groups
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        return tuple(math.prod(self._size(axis) for axis in group) for group in self.groups)
+
+    def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
+        """The part `index` of our parameter, taking from the file only the rows and columns that it lies in."""
+        wanted = [range(size)[s] for size, s in zip(self.shape, index, strict=True)]
+        spans, shape, inner = [], [], []
+        for group in self.groups:
+            ranges = [range(self.part, self.part + 1) if axis == FUSED else wanted[axis] for axis in group]
+            span, kept = _span(ranges, [self._size(axis) for axis in group])
+            spans.append(span)
+            shape += [len(k) for k in kept]
+            inner += [slice(r.start - k.start, r.stop - k.start) for r, k in zip(ranges, kept, strict=True)]
+        block = read(tuple(spans)).reshape(shape)[tuple(inner)]
+        order = [axis for group in self.groups for axis in group]
+        block = block.reshape([n for n, axis in zip(block.shape, order, strict=True) if axis != FUSED])
+        return block.transpose(np.argsort([axis for axis in order if axis != FUSED]))
+
+    def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
+        """Puts our parameter where it belongs in `tensor`, which has `file_shape`."""
+        order = [axis for group in self.groups for axis in group]
+        view = tensor.reshape([self._size(axis) for axis in order])
+        target = tuple(self.part if axis == FUSED else slice(None) for axis in order)
+        view[target] = parameter.transpose([axis for axis in order if axis != FUSED])
+
+    def _size(self, axis: int) -> int:
+        return self.parts if axis == FUSED else self.shape[axis]
+
+
+def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:
+    """The contiguous span of a merged axis that holds `ranges` of its parts, and what of each part the span holds."""
+    start, stride, kept = 0, math.prod(sizes), []
+    for position, (wanted, size) in enumerate(zip(ranges, sizes, strict=True)):
+        stride //= size
+        if len(wanted) > 1 or position == len(sizes) - 1:
+            stop = start + wanted.stop * stride
+            kept += [wanted, *(range(n) for n in sizes[position + 1 :])]
+            return slice(start + wanted.start * stride, stop), kept
+        start += wanted.start * stride
+        kept.append(wanted)
+    return slice(0, 1), kept

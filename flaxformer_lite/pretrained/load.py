@@ -1,0 +1,198 @@
+"""Published weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Mesh, NamedSharding
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models import _partition
+from flaxformer_lite.models._published import Published
+from flaxformer_lite.partitioning import param_specs
+from flaxformer_lite.pretrained import configs, folder, names
+from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+
+STACKED = re.compile(r"layers/block_(\d+)")
+FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
+
+
+def load_pretrained(
+    path: str | Path,
+    head: str | None = None,
+    *,
+    dtype: str = "float32",
+    param_dtype: str | None = None,
+    mesh: Mesh | None = None,
+    **overrides: Any,
+) -> tuple[Any, dict]:
+    """The model and parameters in a directory as transformers' save_pretrained leaves it.
+
+        >>> model, params = load_pretrained("path/to/bert", head="sequence_classification")  # doctest: +SKIP
+        >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
+
+    Args:
+      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files).
+      head: what sits on top; None takes what `architectures` in config.json names.
+      dtype: of activations and matmuls, `float32` or `bfloat16`.
+      param_dtype: of the parameters; None is dtype.
+      mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
+      **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
+
+    Returns:
+      The linen module, and its parameters as arrays of param_dtype.
+
+    Raises:
+      ConfigError: a config that we cannot compute exactly.
+      WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
+    """
+    path = Path(path).expanduser()
+    if unknown := sorted(set(overrides) - set(FREE)):
+        raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
+    published = folder.read_config(path)
+    family = configs.family_of(published, path)
+    overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
+    cfg = configs.read_config(family, published, configs.head_of(family, published, head), **overrides)
+    tensors = names.without_prefix(family.PUBLISHED, folder.open_weights(path))
+    cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
+    model = family.Model(cfg, source=str(path))
+    shapes = parameter_shapes(model)
+    found = names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
+    _check(family.PUBLISHED, cfg, path, tensors, found)
+    return model, _read(cfg, shapes, found, tensors, mesh)
+
+
+def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of a model's parameters by path; nothing is computed."""
+    ids = jax.ShapeDtypeStruct((1, 1, 1) if model.cfg.head == "multiple_choice" else (1, 1), jnp.int32)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.skeleton == "encoder_decoder" else {})
+    return flatten_dict(jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/")
+
+
+def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
+    """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
+    if not (block := STACKED.search(path)):
+        return [path]
+    period, start = len(cfg.windows), int(block[1])
+    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
+
+
+def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes by path as they are without scan."""
+    flat = {}
+    for path, leaf in shapes.items():
+        shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
+        flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}
+    return flat
+
+
+def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
+    """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
+    saves it); one that repeats the input's table is tied."""
+    out = names.vocab_kernel(spelled, cfg)
+    if not cfg.tie_embeddings or out not in tensors:
+        return cfg
+    table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
+    place = names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
+    same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
+    return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
+
+
+def _check(
+    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
+) -> None:
+    """Every parameter has its tensor, of its shape, and every tensor its parameter."""
+
+    def among(problems: list[str]) -> str:
+        return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+
+    wanted = {place.name: (ours, place) for ours, place in found.items()}
+    if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
+        ours = wanted[missing[0]][0]
+        raise WeightsError(
+            f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
+            f" nothing is initialised in its stead: choose a head that the file holds."
+        )
+    wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
+    if wrong:
+        shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
+        raise WeightsError(
+            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json makes it"
+            f" {list(due)}; one of the two is from another model."
+        )
+    integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
+    if integers:
+        raise WeightsError(
+            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
+            f" not read; fetch the model in float32, float16 or bfloat16."
+        )
+    left = set(tensors) - set(wanted) - names.siblings(spelled, cfg, tensors, found)
+    left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
+    left -= _repeated(spelled, cfg, path, tensors, left)
+    if left:
+        extra = sorted(left)
+        raise WeightsError(
+            f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
+            f" nothing is dropped in silence: correct the config or the file."
+        )
+
+
+def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
+    """Of the tensors left over, those that follow from others or from the config, as they must."""
+    derived, known = spelled.derived(cfg), set()
+    originals = dict(spelled.duplicates)
+    if cfg.tie_embeddings and (out := names.vocab_kernel(spelled, cfg)):
+        known.add(out)  # compared already
+    for name in sorted(left & set(originals)):
+        if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
+            raise WeightsError(f"{path}: {name} differs from {originals[name]}, of which it should be a copy.")
+        known.add(name)
+    for name in sorted(left & set(derived)):
+        stored = tensors[name].read().astype(np.float32)
+        if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
+            raise WeightsError(
+                f"{path}: {name} is not the table that config.json implies; such positions are not known here."
+            )
+        known.add(name)
+    return known & left
+
+
+def _rounding(tensor: Tensor) -> float:
+    return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
+
+
+def _read(
+    cfg: ModelConfig, shapes: dict[str, Any], found: dict[str, Place], tensors: dict[str, Tensor], mesh: Mesh | None
+):
+    tree = unflatten_dict(shapes, sep="/")
+    specs = flatten_dict(param_specs(tree, _partition.rules(cfg), mesh), sep="/") if mesh else {}
+    out = {}
+    for path, leaf in shapes.items():
+        layers = layers_of(cfg, path, (*leaf.shape, 1)[0])
+        read = _reader([found[one] for one in layers], tensors, leaf, bool(STACKED.search(path)))
+        if mesh:
+            out[path] = jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), read)
+        else:
+            out[path] = jnp.asarray(read((slice(None),) * len(leaf.shape)))
+    return unflatten_dict(out, sep="/")
+
+
+def _reader(layers: list[Place], tensors: dict[str, Tensor], leaf: Any, stacked: bool) -> Callable[[tuple], np.ndarray]:
+    def one(place: Place, index: tuple[slice, ...]) -> np.ndarray:
+        if place.name not in tensors:  # optional, checked before
+            return np.zeros([len(range(n)[s]) for n, s in zip(place.shape, index, strict=True)], leaf.dtype)
+        return place.read(tensors[place.name].read, index).astype(leaf.dtype)
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        if not stacked:
+            return one(layers[0], index)
+        return np.stack([one(place, index[1:]) for place in layers[index[0]]])
+
+    return read

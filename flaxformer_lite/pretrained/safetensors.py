@@ -1,0 +1,148 @@
+"""safetensors files, read lazily and written as a stream; a damaged or doctored file is an error that says so.
+
+The format: eight bytes of header length, a JSON header of dtype, shape and byte range for each name, then the bytes.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+HEADER_LIMIT = 100_000_000  # bytes; the format's own
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be used; the message names the file, the tensor and the way out."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that is read when it is asked for, whole or in part.
+
+    Attributes:
+      shape: of the whole.
+      dtype: numpy's, with bfloat16 from ml_dtypes.
+      array: a memory map, or an array.
+    """
+
+    array: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
+        return np.ascontiguousarray(self.array[slices])
+
+
+def open_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file, none of which is read yet.
+
+    Raises:
+      WeightsError: truncated, not safetensors, or a header whose ranges, shapes or dtypes do not fit the file.
+    """
+    header, start = _header(path)
+    size = path.stat().st_size - start
+    spans, tensors = [], {}
+    for name, entry in header.items():
+        dtype, shape, (begin, end) = _entry(path, name, entry)
+        if not 0 <= begin <= end <= size:
+            raise WeightsError(
+                f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
+                f" truncated or its header is damaged; fetch it again."
+            )
+        if math.prod(shape) * dtype.itemsize != end - begin:
+            raise WeightsError(
+                f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs"
+                f" {math.prod(shape) * dtype.itemsize} bytes, its header gives {end - begin}: damaged."
+            )
+        spans.append((begin, end, name))
+        tensors[name] = Tensor(_map(path, dtype, shape, start + begin))
+    at = 0
+    for begin, end, name in sorted(spans):
+        if begin != at:
+            raise WeightsError(
+                f"{path}: tensor {name} begins at byte {begin} where {at} was due: its header overlaps or"
+                f" leaves a gap, which no writer does; fetch it again from a source you trust."
+            )
+        at = end
+    if at != size:
+        raise WeightsError(f"{path}: {size - at} bytes belong to no tensor: the file is damaged; fetch it again.")
+    return tensors
+
+
+def save_file(
+    path: Path, entries: Mapping[str, tuple[tuple[int, ...], np.dtype]], arrays: Iterable[np.ndarray]
+) -> None:
+    """Writes tensors one after the other, so that only one is in memory at a time.
+
+    Args:
+      path: of the file.
+      entries: name: (shape, dtype), in the order of `arrays`.
+      arrays: the tensors.
+    """
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (shape, dtype) in entries.items():
+        end = at + math.prod(shape) * np.dtype(dtype).itemsize
+        header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays:
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _header(path: Path) -> tuple[dict, int]:
+    with path.open("rb") as file:
+        head = file.read(8)
+        length = int.from_bytes(head, "little")
+        if len(head) < 8 or length > min(HEADER_LIMIT, path.stat().st_size - 8):
+            raise WeightsError(f"{path}: not a whole safetensors file ({path.stat().st_size} bytes); fetch it again.")
+        try:
+            header = json.loads(file.read(length), object_pairs_hook=lambda pairs: dict(_unique(path, pairs)))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise WeightsError(f"{path}: the header is no JSON ({error}); fetch it again.") from None
+    if not isinstance(header, dict):
+        raise WeightsError(f"{path}: the header is no table of tensors; fetch it again.")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _unique(path: Path, pairs: list[tuple]) -> Iterator[tuple]:
+    seen = set()
+    for key, value in pairs:
+        if key in seen:
+            raise WeightsError(f"{path}: the header names {key} twice; fetch it again from a source you trust.")
+        seen.add(key)
+        yield key, value
+
+
+def _entry(path: Path, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
+    try:
+        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise WeightsError(f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets.") from None
+    if kind not in DTYPES:
+        raise WeightsError(f"{path}: tensor {name} has dtype {kind}; there are {', '.join(DTYPES)}.")
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)):
+        raise WeightsError(f"{path}: the header's entry for {name} has sizes that are no natural numbers.")
+    return np.dtype(DTYPES[kind]), shape, (begin, end)
+
+
+def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> np.ndarray:
+    if not math.prod(shape):
+        return np.zeros(shape, dtype)
+    # Mapped as bytes: numpy maps only at multiples of the page, and tensors need not be aligned to their dtype.
+    raw = np.memmap(path, np.uint8, "r", offset, (math.prod(shape) * dtype.itemsize,))
+    return raw.view(dtype).reshape(shape)

@@ -1,0 +1,151 @@
+"""Published weights out: what load_pretrained reads, transformers reads too."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models._published import Published
+from flaxformer_lite.pretrained import configs, names
+from flaxformer_lite.pretrained.folder import read_config
+from flaxformer_lite.pretrained.load import STACKED, layers_of, parameter_shapes
+from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
+
+# What travels with the weights: tokenizers, their special tokens and chat template, and how to generate.
+COMPANIONS = (
+    "tokenizer.json", "tokenizer.model", "tokenizer.bytes", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+    "target.spm", "vocab.json", "vocab.txt", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+DECIDED_HERE = (
+    "architectures",
+    "model_type",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "num_labels",
+    "_name_or_path",
+)
+
+
+def save_pretrained(
+    path: str | Path, model: Any, params: dict, *, like: str | Path | None = None, shard_bytes: int = 5_000_000_000
+) -> None:
+    """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
+
+    Args:
+      path: of the directory, made where it is missing.
+      model: a linen module of a family with published weights.
+      params: its parameters, scanned or not, on any mesh that this process sees whole.
+      like: a directory whose tokenizer, generation config, label names and token ids go along; None is the directory
+        that `model` was loaded from, if any.
+      shard_bytes: the most that one file holds; beyond it there are several and an index.
+
+    Raises:
+      ConfigError: a model that the family's published form cannot express.
+      WeightsError: params that are not the model's.
+    """
+    path, cfg = Path(path).expanduser(), model.cfg
+    family = registry.resolve("models", cfg.family)
+    if not hasattr(family, "PUBLISHED"):
+        raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
+    flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
+    _check(flat, shapes)
+    config = configs.write_config(family, cfg)
+    path.mkdir(parents=True, exist_ok=True)
+    like = like or model.source
+    if like:
+        config = _travel(Path(like).expanduser(), path, config)
+    (path / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
+
+
+def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, "Pieces | np.ndarray"]:
+    """Each published tensor by its full name: what it is made of, or an array that follows from the config."""
+    sources = {}
+    for path, leaf in flat.items():
+        for row, one in enumerate(layers_of(cfg, path, (*leaf.shape, 1)[0])):
+            sources[one] = (leaf, row if STACKED.search(path) else None)
+    shapes = {one: leaf.shape[1:] if row is not None else leaf.shape for one, (leaf, row) in sources.items()}
+    tensors = {}
+    for one, place in names.places(spelled, cfg, shapes).items():
+        name = names.full_name(spelled, cfg, place.name)
+        tensors.setdefault(name, Pieces()).append((place, *sources[one]))
+    dtype = next(iter(flat.values())).dtype
+    for name, array in spelled.derived(cfg).items():
+        tensors[names.full_name(spelled, cfg, name)] = array.astype(dtype)
+    return dict(sorted(tensors.items()))
+
+
+class Pieces(list):
+    """(place, parameter, row of its stack or None) of every parameter that one published tensor holds."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self[0][0].file_shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self[0][1].dtype)
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        tensor = np.empty(self.shape, self.dtype)
+        for place, leaf, row in self:
+            place.write(np.asarray(leaf if row is None else leaf[row]), tensor)
+        return tensor
+
+
+def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
+    for path in sorted(set(flat) ^ set(shapes)):
+        what = "is no parameter of this model" if path in flat else "is missing"
+        raise WeightsError(
+            f"params: {path} {what}; pass the params that belong to this model, in its layout"
+            f" (stack_layers and unstack_layers convert scanned ones)."
+        )
+    for path, leaf in flat.items():
+        if leaf.shape != shapes[path].shape:
+            raise WeightsError(f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}.")
+
+
+def _travel(like: Path, path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Copies the companions; returns the config with what the old one says beyond numbers."""
+    if like.resolve() != path.resolve():
+        for name in COMPANIONS:
+            if (like / name).is_file():
+                shutil.copyfile(like / name, path / name)
+    old = read_config(like)
+    labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
+    kept = (configs.HARMLESS - set(DECIDED_HERE)) - (set() if labels_fit else {"id2label", "label2id"})
+    return config | {key: value for key, value in old.items() if key in kept and key != "pad_token_id"}
+
+
+def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
+    sizes = {name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize for name, t in tensors.items()}
+    shards, room = [[]], shard_bytes
+    for name, size in sizes.items():
+        if size > room and shards[-1]:
+            shards, room = [*shards, []], shard_bytes
+        shards[-1].append(name)
+        room -= size
+    for old in (*path.glob("model*.safetensors"), *path.glob("model.safetensors.index.json")):
+        old.unlink()
+    files = ["model.safetensors"]
+    if len(shards) > 1:
+        files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+        weight_map = {name: file for file, inside in zip(files, shards, strict=True) for name in inside}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    for file, inside in zip(files, shards, strict=True):
+        entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
+        save_file(path / file, entries, _arrays(tensors, inside))
+
+
+def _arrays(tensors: dict[str, Any], inside: list[str]) -> Iterator[np.ndarray]:
+    for name in inside:
+        yield np.asarray(tensors[name])

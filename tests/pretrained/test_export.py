@@ -1,0 +1,119 @@
+"""What is saved is what was loaded: the same tensors under the same names, and a config that reads back."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from flaxformer_lite import build_model, load_pretrained, save_pretrained
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.modules.layout import unstack_layers
+from flaxformer_lite.partitioning import build_mesh
+from flaxformer_lite.positions.shaw import Shaw
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.pretrained.fixtures import MANIFEST, NAMES, ROOT, loaded
+
+SCANNED = [n for n in NAMES if (n.endswith("_lm") and "albert" not in n) or n.startswith("t5_cond")]
+
+
+def stored(folder):
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "numpy") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_round_trip(name, tmp_path):
+    model, params = loaded(name)
+    save_pretrained(tmp_path, model, params)
+    due, got = stored(ROOT / name), stored(tmp_path)
+    assert set(got) == set(due)
+    for key, array in due.items():
+        np.testing.assert_array_equal(got[key], array.astype(np.float32), err_msg=key)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == [MANIFEST[name]["architecture"]]
+    assert config["model_type"] == MANIFEST[name]["model_type"]
+    again, same = load_pretrained(tmp_path)
+    assert again.cfg == model.cfg
+    jax.tree.map(np.testing.assert_array_equal, params, same)
+
+
+@pytest.mark.parametrize("name", SCANNED)
+def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
+    model, params = loaded(name)
+    if model.cfg.decoder_layers % len(model.cfg.windows):
+        return
+    scanned, stacked = load_pretrained(ROOT / name, scan=True)
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
+    save_pretrained(tmp_path, scanned, stacked)
+    got = stored(tmp_path)
+    for key, array in stored(ROOT / name).items():
+        np.testing.assert_array_equal(got[key], array.astype(np.float32), err_msg=key)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("name", ["gpt2_lm", "t5_conditional_generation"])
+def test_onto_a_mesh(name, scan):
+    mesh = build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    _, whole = load_pretrained(ROOT / name, scan=scan)
+    if whole["token_embed"]["embedding"].shape[0] % 4:
+        with pytest.raises(ConfigError, match="token_embed/embedding"):
+            load_pretrained(ROOT / name, scan=scan, mesh=mesh)
+        mesh = build_mesh(MeshConfig(data=4, fsdp=1, tensor=1), jax.devices()[:4])
+    _, params = load_pretrained(ROOT / name, scan=scan, mesh=mesh)
+    assert all(leaf.sharding.mesh == mesh for leaf in jax.tree.leaves(params))
+    jax.tree.map(np.testing.assert_array_equal, params, whole)
+
+
+def test_shards_with_an_index(tmp_path):
+    model, params = loaded("bert_masked_lm")
+    save_pretrained(tmp_path, model, params, shard_bytes=6000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) == len(list(tmp_path.glob("*.safetensors"))) > 2
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path)[1], params)
+
+
+def test_bfloat16_is_written_as_such(tmp_path):
+    model, params = load_pretrained(ROOT / "gpt2_lm", dtype="bfloat16")
+    save_pretrained(tmp_path, model, params)
+    again, same = load_pretrained(tmp_path, dtype="bfloat16")
+    assert again.cfg == model.cfg
+    jax.tree.map(np.testing.assert_array_equal, params, same)
+    assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_tokenizer_and_labels_travel(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in (ROOT / "bert_sequence_classification").iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "config.json").read_text())
+    config |= {"id2label": {"0": "bad", "1": "fair", "2": "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "tokenizer.json").write_text("{}")
+    model, params = load_pretrained(source)
+    save_pretrained(tmp_path / "out", model, params)
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["id2label"]["2"] == "good"
+
+
+def test_a_model_that_no_published_one_equals_is_refused(tmp_path):
+    model = build_model("bert", "tiny", vocab_size=64, position=Shaw(), head="none")
+    params = model.init(jax.random.key(0), np.ones((1, 4), np.int32))["params"]
+    with pytest.raises(ConfigError, match="position=Shaw"):
+        save_pretrained(tmp_path, model, params)
+    model = build_model("transformer", "tiny", vocab_size=64)
+    with pytest.raises(ConfigError, match="no published form"):
+        save_pretrained(tmp_path, model, {})
+
+
+def test_params_of_another_model_are_refused(tmp_path):
+    model, params = loaded("bert_masked_lm")
+    with pytest.raises(WeightsError, match="params: encoder/layer_0"):
+        save_pretrained(tmp_path, model, params | {"encoder": {}})
+    with pytest.raises(WeightsError, match="params: pooler/dense/bias is no parameter"):
+        save_pretrained(tmp_path, model, params | {"pooler": {"dense": {"bias": np.zeros(3)}}})

@@ -1,0 +1,81 @@
+"""Every family and head gives the numbers that torch transformers gave for the same file."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite import load_pretrained, registry
+from flaxformer_lite.pretrained.save import published_tensors
+from tests.pretrained.fixtures import MANIFEST, NAMES, ROOT, errors, expected, loaded, outputs, part
+
+FLAX = [name for name in NAMES if list((ROOT / name).glob("flax_model*.msgpack"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32(name):
+    for what, error in errors(*loaded(name), name):
+        assert error < 1e-5, what
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.endswith(("_lm", "pretraining", "generation"))])
+def test_bfloat16(name):
+    for what, error in errors(*load_pretrained(ROOT / name, dtype="bfloat16"), name):
+        assert error < 0.1, what
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if MANIFEST[n]["grads"]])
+def test_gradients(name):
+    model, params = loaded(name)
+    inputs = {key: jnp.asarray(value) for key, value in part(name, "default/in/").items()}
+    labels = part(name, "loss/")
+
+    def loss(params):
+        out = model.apply({"params": params}, **inputs)
+        if out.seq_relationship_logits is None:
+            return mean_loss(out.logits, labels["labels"])
+        pairs = mean_loss(out.seq_relationship_logits, labels["next_sentence_label"])
+        return mean_loss(out.prediction_logits, labels["labels"]) + pairs
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(params)
+    np.testing.assert_allclose(value, labels["loss"], rtol=1e-5)
+    flat = {"/".join(key.key for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
+    ours, due = (
+        published_tensors(registry.resolve("models", model.cfg.family).PUBLISHED, model.cfg, flat),
+        part(name, "grads/"),
+    )
+    assert set(ours) == set(due)
+    largest = max(np.abs(g).max() for g in due.values())
+    for key, gradient in due.items():
+        np.testing.assert_allclose(np.asarray(ours[key]), gradient, rtol=1e-4, atol=1e-5 * largest, err_msg=key)
+
+
+@pytest.mark.parametrize("name", FLAX)
+def test_old_flax_files_hold_the_same(name, tmp_path):
+    for path in (ROOT / name).iterdir():
+        if path.name == "config.json" or "msgpack" in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    _, params = load_pretrained(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, params, loaded(name)[1])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int16, np.uint8, np.int32])
+def test_integers_of_any_width(dtype):
+    model, params = loaded("bert_masked_lm")
+    inputs = part("bert_masked_lm", "default/in/")
+    due = outputs(model, params, inputs).logits
+    got = model.apply({"params": params}, **{key: value.astype(dtype) for key, value in inputs.items()}).logits
+    np.testing.assert_allclose(got, due, rtol=1e-5, atol=1e-6)
+
+
+def test_the_references_are_not_trivial():
+    """A model that ignored its weights would still pass a test against zeros."""
+    for name in NAMES:
+        assert all(np.abs(v).max() > 1e-3 for k, v in expected(name).items() if "/out/" in k), name
+
+
+def mean_loss(logits, labels):
+    kept = labels != -100
+    each = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(np.where(kept, labels, 0)))
+    return jnp.sum(jnp.where(kept, each, 0)) / float(kept.sum())
