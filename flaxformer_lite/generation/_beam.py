@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.generation import _engine
-from flaxformer_lite.generation._engine import Rows
+from flaxformer_lite.generation._engine import Rows, Weights
 from flaxformer_lite.generation._rules import Rules, constrain, ends
 
 NEVER = -1e9  # the score of what must not be chosen; finite, as in transformers, so that ties fall alike
@@ -88,7 +88,7 @@ def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, search:
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
-def proceed(model, params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
+def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
     """Searches to the end; `rows` are those of the beams, `prompt` columns precede the first new token."""
     B, J, S = state.tokens_BJS.shape
 
@@ -99,7 +99,7 @@ def proceed(model, params, state: State, rows: Rows, rules: Rules, search: Searc
     def step(state: State) -> State:
         slot = prompt + state.new - 1
         last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
-        logits, cache = _engine.advance(model, params, last_BJ.reshape(B * J), rows, state.cache, slot, S)
+        logits, cache = _engine.advance(model, weights, last_BJ.reshape(B * J), rows, state.cache, slot, S)
         return _write(model.cfg, state.replace(cache=cache), logits, rows.start_B, prompt, rules, search)
 
     return jax.lax.while_loop(unfinished, step, state)

@@ -31,7 +31,7 @@ def test_cached_decode_equals_full_forward(family, position, windows, scan):
             return out.logits, out.cache
         x, cache = model.apply({"params": params}, tokens, encoded, decoder_position_ids=position_ids, cache=cache,
                                cache_index=index, method="decode")  # fmt: skip
-        return model.apply({"params": params}, x, method="project"), cache
+        return model.apply({"params": params}, x, method="project").logits(), cache
 
     cache, decoded = init_cache(cfg, 2, T), []
     for start, stop in [(0, prompt), *((i, i + 1) for i in range(prompt, T))]:
