@@ -5,7 +5,14 @@
 300 steps on the docstrings of the installed packages take about a minute on two CPU cores.
 """
 
-from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig, to_config_dict
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainConfig,
+    to_config_dict,
+)
 from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 

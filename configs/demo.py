@@ -1,10 +1,17 @@
 """A tiny GPT on the standard library's sources: what `make demo` runs, in about two minutes on two CPU cores.
 
-    make demo
-    python train.py --config=configs/demo.py --workdir=runs/demo
+make demo
+python train.py --config=configs/demo.py --workdir=runs/demo
 """
 
-from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig, to_config_dict
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainConfig,
+    to_config_dict,
+)
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives.causal_lm import CausalLm
 

@@ -2,7 +2,8 @@
 
     python train.py --config=configs/gpt2_large.py --workdir=runs/gpt2_large --config.data.path=FOLDER
 
-The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time does not grow with depth.
+The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time does not grow with
+depth.
 """
 
 from configs import gpt2_small
@@ -12,6 +13,8 @@ from flaxformer_lite.models import gpt2
 
 def get_config():
     config = gpt2_small.get_config()
-    config.model = to_config_dict(gpt2.config("large", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full"))
+    config.model = to_config_dict(
+        gpt2.config("large", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full")
+    )
     config.optimizer.learning_rate = 0.00025
     return config

@@ -5,7 +5,14 @@
 300 steps on the docstrings of the installed packages take about a minute on two CPU cores.
 """
 
-from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig, to_config_dict
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainConfig,
+    to_config_dict,
+)
 from flaxformer_lite.models import t5
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
@@ -15,7 +22,9 @@ def get_config():
         ExperimentConfig(
             model=t5.config("tiny", vocab_size=8192, dropout=0.0),
             objective=SpanCorruption(),
-            data=DataConfig(corpus="docstrings", tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=8192), length=128),
+            data=DataConfig(
+                corpus="docstrings", tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=8192), length=128
+            ),
             optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=50),
             train=TrainConfig(steps=300, batch_size=32, log_every=20, eval_every=100, checkpoint_every=100),
         )

@@ -14,7 +14,15 @@ from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.training import optimizer, state, step
 
 NAMES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
-SHRUNK = {"d_model": 32, "num_heads": 2, "num_kv_heads": 0, "head_dim": 16, "mlp_dim": 48, "vocab_size": 0, "dropout": 0.0}
+SHRUNK = {
+    "d_model": 32,
+    "num_heads": 2,
+    "num_kv_heads": 0,
+    "head_dim": 16,
+    "mlp_dim": 48,
+    "vocab_size": 0,
+    "dropout": 0.0,
+}
 WORDS = ["a", "train", "of", "thought", "left", "the", "station", "while", "rain", "stayed", "mainly", "plain"]
 
 

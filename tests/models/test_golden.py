@@ -45,7 +45,9 @@ def tree(case: str) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_parameter_tree(case):
-    assert tree(case) == (GOLDEN / f"{case}.txt").read_text(), "run `python -m tests.models.test_golden` and read the diff"
+    assert tree(case) == (GOLDEN / f"{case}.txt").read_text(), (
+        "run `python -m tests.models.test_golden` and read the diff"
+    )
 
 
 if __name__ == "__main__":

@@ -53,8 +53,19 @@ def test_every_head_is_covered(head):
     assert len(leaves) == len(specs)
 
 
-@pytest.mark.parametrize("options", [{"mlp": "gated"}, {"tie_embeddings": False}, {"bias_at": ()}, {"scan": True},
-                                     {"num_kv_heads": 2}, {"qk_norm": "rms"}, {"wiring": "parallel"}, {"norm_at": ()}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mlp": "gated"},
+        {"tie_embeddings": False},
+        {"bias_at": ()},
+        {"scan": True},
+        {"num_kv_heads": 2},
+        {"qk_norm": "rms"},
+        {"wiring": "parallel"},
+        {"norm_at": ()},
+    ],
+)
 def test_every_wiring_is_covered(options):
     leaves, specs = specs_of(small("gpt2", vocab_size=64, **options))
     assert len(leaves) == len(specs)

@@ -14,7 +14,15 @@ POSITIONS = registry.available("positions")
 PAIRS = [(family, position) for family in ("gpt2", "t5") for position in POSITIONS] + [
     ("bert", "learned"), ("bert", "shaw"), ("llama", "rope"), ("transformer", "sinusoidal")
 ]  # fmt: skip
-SMALL = {"vocab_size": 37, "d_model": 16, "num_heads": 4, "head_dim": 4, "mlp_dim": 24, "max_length": 16, "dropout": 0.0}
+SMALL = {
+    "vocab_size": 37,
+    "d_model": 16,
+    "num_heads": 4,
+    "head_dim": 4,
+    "mlp_dim": 24,
+    "max_length": 16,
+    "dropout": 0.0,
+}
 T = 10
 
 
