@@ -76,7 +76,7 @@ class ModelConfig:
     embed_power: float = 0.0  # token vectors are multiplied by d_model ** this: 0.5 in the original and Gemma
     logit_power: float = 0.0  # the same for logits: -0.5 in T5, whose tied table has unit variance
     tie_embeddings: bool = True
-    share_layers: bool = False  # one set of layer weights, used at every depth (ALBERT)
+    share_layers: tuple[int, ...] = ()  # the set of weights that each depth uses: (0, 0, 0) has one; (): each its own
 
     dropout: float = 0.0
     dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
@@ -168,6 +168,8 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
         for layers in (self.encoder_layers, self.decoder_layers):
+            if self.share_layers and layers not in (0, len(self.share_layers)):
+                raise ConfigError(f"share_layers={self.share_layers}: names a set of weights for each of {layers} layers.")
             if self.scan and layers % max(len(self.windows), 1):
                 raise ConfigError(f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
                                   f" {len(self.windows)}; set scan=False.")

@@ -13,12 +13,14 @@ class Phase:
 
     Attributes:
       sin_BTP, cos_BTP: float32; B may be 1 where all examples share positions. YaRN's scaling of attention is in them.
+      values: the values of attention turn too, not only queries and keys.
       interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
     """
 
     sin_BTP: jax.Array
     cos_BTP: jax.Array
     interleaved: bool = field(default=False, metadata={"static": True})
+    values: bool = field(default=False, metadata={"static": True})
 
 
 def phase(

@@ -30,15 +30,30 @@ class DecoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "sequence_classification", "none")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
 
     def setup(self):
         self.token_embed = TokenEmbed(self.cfg)
-        self.embed = EmbedInputs(self.cfg)
+        self.embed = EmbedInputs(self.embed_cfg)
         self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)
         if self.cfg.head == "lm":
             self.lm_head = VocabHead(self.cfg)
         elif self.cfg.head == "sequence_classification":
             self.classifier = Classifier(self.cfg, bias=False)
+
+    @property
+    def embed_cfg(self) -> ModelConfig:
+        """Sizes of what comes after the token table."""
+        return self.cfg
+
+    def tokens(self, input_ids) -> jax.Array:
+        """Token vectors as positions are added to them, [B, T, D] or, in a factorised embedding, [B, T, E]."""
+        return self.token_embed(input_ids)
+
+    def before_head(self, x_BTD: jax.Array) -> jax.Array:
+        """The hidden state as a head reads it."""
+        return x_BTD
 
     def decode(
         self,
@@ -59,12 +74,12 @@ class DecoderModel(nn.Module):
         context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure))
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
-        x_BTD = self.embed(self.token_embed(input_ids), positions_BT, None)
+        x_BTD = self.embed(self.tokens(input_ids), positions_BT, None)
         return self.decoder(x_BTD, positions_BT, context, cache)
 
     def project(self, x_BTD: jax.Array) -> Projection:
         """What makes logits [B, T, V] of the decoder's last hidden state."""
-        return self.lm_head(x_BTD, self.token_embed.embedding)
+        return self.lm_head(self.before_head(x_BTD), self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
         """For pretraining: hidden states with the vocabulary's weights, no logits."""
@@ -78,6 +93,6 @@ class DecoderModel(nn.Module):
             return output
         if self.cfg.head == "sequence_classification":
             last_B = last_token(input_ids, self.cfg.pad_token_id)
-            x_BD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]
+            x_BD = jnp.take_along_axis(self.before_head(x_BTD), last_B[:, None, None], axis=1)[:, 0]
             return output.replace(logits=self.classifier(x_BD))
         return output.replace(logits=self.project(x_BTD).logits())

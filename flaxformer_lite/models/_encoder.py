@@ -33,6 +33,7 @@ class EncoderModel(nn.Module):
         "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
         "question_answering", "multiple_choice",
     )  # fmt: skip
+    vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "pretraining")
     pooled: ClassVar[tuple[str, ...]] = (
         "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
     )  # fmt: skip
@@ -47,7 +48,7 @@ class EncoderModel(nn.Module):
         self.encoder = Stack(cfg, cfg.encoder_layers)
         if cfg.head in self.pooled:
             self.pooler = Pooler(cfg, self.pooler_activation)
-        if cfg.head in ("masked_lm", "pretraining"):
+        if cfg.head in self.vocab_heads:
             self.masked_lm = MaskedLmHead(cfg, self.masked_lm_activation)
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(cfg, 2)

@@ -30,6 +30,8 @@ class EncoderDecoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "encoder")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
 
     def setup(self):
         cfg = self.cfg

@@ -59,7 +59,9 @@ def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
     batch, length = input_ids_BT.shape
     if pad_token_id is None:
         if batch > 1:
-            raise ValueError(f"{batch} rows, but the config has no pad_token_id: set it, or classify one row at a time.")
+            raise ValueError(
+                f"{batch} rows, but the config has no pad_token_id: set it, or classify one row at a time."
+            )
         return jnp.full((batch,), length - 1, jnp.int32)
     columns_1T = jnp.arange(length, dtype=jnp.int32)[None]
     return jnp.max(jnp.where(input_ids_BT != pad_token_id, columns_1T, 0), axis=1)

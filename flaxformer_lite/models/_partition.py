@@ -4,6 +4,7 @@ partitioning.py applies them strictly: the first match wins, and a leading scan 
 `fsdp` on the model width and over `tensor` on heads, feed-forward width or vocabulary; what is small is replicated.
 """
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ModelConfig
 
 Rules = tuple[tuple[str, tuple], ...]
@@ -12,7 +13,7 @@ Rules = tuple[tuple[str, tuple], ...]
 VOCAB = ("tensor", "fsdp")
 TOKENS: Rules = ((r"token_embed/embedding$", (VOCAB, None)),)
 TOKEN_TYPES: Rules = ((r"embed/token_types$", ()),)
-FACTORISED: Rules = ((r"embed/project/(kernel|bias)$", ()),)
+FACTORISED: Rules = ((r"(embed/project|project_in|project_out)/(kernel|bias)$", ()),)
 POSITIONS: Rules = ((r"position/\w+$", ()),)
 ATTENTION: Rules = (
     (r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),
@@ -25,7 +26,7 @@ MLP_BIAS: Rules = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()
 NORMS: Rules = ((r"norm/(scale|bias)$", ()),)
 UNTIED: Rules = ((r"(lm_head|vocab)/kernel$", (VOCAB, None)),)
 LOGITS_BIAS: Rules = ((r"(lm_head|vocab)/bias$", (VOCAB,)),)
-HEADS: Rules = ((r"(masked_lm|pooler|classifier|next_sentence)/\w+/(kernel|bias)$", ()),)
+HEADS: Rules = ((r"(masked_lm|pooler|classifier|next_sentence|discriminator)/\w+/(kernel|bias)$", ()),)
 
 
 def rules(cfg: ModelConfig) -> Rules:
@@ -33,7 +34,9 @@ def rules(cfg: ModelConfig) -> Rules:
     tables = cfg.position.tables(
         d_model=cfg.d_model, num_heads=cfg.num_heads, head_dim=cfg.head_width, max_length=cfg.max_length
     )
-    vocab_head = cfg.head in ("lm", "masked_lm", "pretraining")
+    model = registry.resolve("models", cfg.family).Model
+    vocab_head = cfg.head in model.vocab_heads
+    other_head = cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
     parts = (
         (TOKENS, True),
         (TOKEN_TYPES, cfg.type_vocab_size),
@@ -47,6 +50,6 @@ def rules(cfg: ModelConfig) -> Rules:
         (NORMS, cfg.norm_at or cfg.qk_norm != "none"),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
-        (HEADS, cfg.head not in ("lm", "encoder") and not (cfg.decoder_layers and cfg.head == "none")),
+        (HEADS, other_head),
     )
     return tuple(rule for part, present in parts if present for rule in part)

@@ -77,6 +77,31 @@ def activation_of(field: str, value: str) -> str:
                       f" {', '.join(known)}.")  # fmt: skip
 
 
+def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:
+    """The shortest pattern of sliding windows that the layers repeat.
+
+    Args:
+      fields: `layer_types`, where given, says which layers slide.
+      layers: how many.
+      sliding: whether a layer slides where `layer_types` is absent.
+      window: of layers that do; 0 is none.
+    """
+    types = fields.get("layer_types")
+    kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
+    if set(kinds) - {"sliding_attention", "full_attention"} or len(kinds) != layers:
+        raise ConfigError(
+            f"config.json: layer_types={kinds}: must be {layers} of sliding_attention and full_attention."
+        )
+    pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    period = next(n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
+    return pattern[:period]
+
+
+def layer_types(cfg: ModelConfig) -> list[str]:
+    windows = [cfg.windows[i % len(cfg.windows)] for i in range(cfg.decoder_layers)]
+    return ["sliding_attention" if window else "full_attention" for window in windows]
+
+
 def nothing(_: Any) -> dict[str, Any]:
     return {}
 
@@ -127,9 +152,9 @@ def rows(*pairs: tuple) -> tuple[Row, ...]:
 
 
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows of a part that stands at `name` in the file and at `ours` in our tree, as a layer does."""
+    """The rows of a part that stands at `name` in the file and at `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple[str, ...]):
-        return f"{ours}/{path}" if isinstance(path, str) else tuple(f"{ours}/{p}" for p in path)
+        return f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
 
     return tuple(Row(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)

@@ -38,10 +38,20 @@ LAYER = rows(
     ("mlp.c_proj", "mlp/down", "IO"),
 )
 SCORE = rows(("score", "classifier/dense"))
-BODY = (
-    *rows(("wte", "token_embed"), ("wpe.weight", "embed/position/position"), ("ln_f", "decoder/final_norm")),
-    *within("h.{i}", "decoder/layer_{i}", LAYER),
-)
+ENDS = rows(("wte", "token_embed"), ("wpe.weight", "embed/position/position"), ("ln_f", "decoder/final_norm"))
+BODY = ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "n_positions": "max_length",
+    "n_embd": "d_model",
+    "n_layer": "decoder_layers",
+    "n_head": "num_heads",
+    "activation_function": "activation",
+    "layer_norm_epsilon": "norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+    "resid_pdrop": "dropout",
+}
+HARMLESS = ("n_ctx", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj")
 PUBLISHED = Published(
     model_type="gpt2",
     prefix="transformer.",
@@ -51,18 +61,8 @@ PUBLISHED = Published(
         "sequence_classification": Head("GPT2ForSequenceClassification", SCORE),
         "none": Head("GPT2Model"),
     },
-    fields={
-        "vocab_size": "vocab_size",
-        "n_positions": "max_length",
-        "n_embd": "d_model",
-        "n_layer": "decoder_layers",
-        "n_head": "num_heads",
-        "activation_function": "activation",
-        "layer_norm_epsilon": "norm_eps",
-        "tie_word_embeddings": "tie_embeddings",
-        "resid_pdrop": "dropout",
-    },
-    harmless=("n_ctx", "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj"),
+    fields=FIELDS,
+    harmless=HARMLESS,
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     read=lambda fields: {"mlp_dim": fields.get("n_inner", 4 * fields.get("n_embd", 768))},
     write=lambda cfg: {"n_inner": cfg.mlp_dim},

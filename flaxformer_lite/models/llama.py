@@ -4,12 +4,16 @@ Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), sectio
 Herd of Models" (2024), section 3.2.
 """
 
+from typing import Any
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models._decoder import DecoderModel as Model
 from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.models._rope_fields import read_rope, write_rope
 from flaxformer_lite.positions.rope import Rope
 
-__all__ = ["PRESETS", "Model", "config"]
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=32000, max_length=2048, position=Rope(), norm="rms", norm_eps=1e-5, norm_at=("in", "final"),
@@ -30,3 +34,75 @@ PRESETS = {
 def config(preset: str = "7b", **overrides) -> ModelConfig:
     """The published sizes, any field of which may be overridden."""
     return build("llama", BASE, PRESETS, preset, overrides)
+
+
+LAYER = rows(
+    ("input_layernorm", "attention_in_norm"),
+    ("self_attn.q_proj", "attention/query"),
+    ("self_attn.k_proj", "attention/key"),
+    ("self_attn.v_proj", "attention/value"),
+    ("self_attn.o_proj", "attention/out"),
+    ("post_attention_layernorm", "mlp_in_norm"),
+    ("mlp.gate_proj", "mlp/gate"),
+    ("mlp.up_proj", "mlp/up"),
+    ("mlp.down_proj", "mlp/down"),
+)
+ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
+BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"))
+SCORE = rows(("score", "classifier/dense"))
+BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "intermediate_size": "mlp_dim",
+    "num_hidden_layers": "decoder_layers",
+    "num_attention_heads": "num_heads",
+    "max_position_embeddings": "max_length",
+    "hidden_act": "activation",
+    "rms_norm_eps": "norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+}
+
+
+def heads(name: str) -> dict[str, Head]:
+    """The heads of every decoder that is a variation on Llama."""
+    return {
+        "lm": Head(f"{name}ForCausalLM", LM_HEAD),
+        "sequence_classification": Head(f"{name}ForSequenceClassification", SCORE),
+        "none": Head(f"{name}Model"),
+    }
+
+
+def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
+    """Fewer key and value heads, and their width, with a family's defaults; 0 derives them."""
+    return {
+        "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
+        "head_dim": fields.get("head_dim", head_dim),
+        "position": read_rope(fields),
+    }
+
+
+def write_heads(cfg: ModelConfig) -> dict[str, Any]:
+    return {"num_key_value_heads": cfg.kv_heads, "head_dim": cfg.head_width, **write_rope(cfg.position)}
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    attention = ("query", "key", "value", "out") if fields.get("attention_bias") else ()
+    return read_heads(fields) | {"bias_at": attention + (("mlp",) if fields.get("mlp_bias") else ())}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at, "mlp_bias": "mlp" in cfg.bias_at}
+
+
+PUBLISHED = Published(
+    model_type="llama",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=heads("Llama"),
+    fields=FIELDS,
+    read=read,
+    write=write,
+    ignored=BUFFERS,
+)

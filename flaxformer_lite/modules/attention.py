@@ -63,6 +63,7 @@ class Attention(nn.Module):
                 k_BSKH = Norm(cfg, cfg.qk_norm, name="key_norm")(k_BSKH)
             if context.phase is not None:
                 q_BTNH, k_BSKH = rotate(q_BTNH, context.phase), rotate(k_BSKH, context.phase)
+                v_BSKH = rotate(v_BSKH, context.phase) if context.phase.values else v_BSKH
             k_BSKH, v_BSKH, cache, q_index, k_index = self._remember(k_BSKH, v_BSKH, context, cache)
             mask, bias = self._mask(context), self._bias(context, q_BTNH, k_BSKH, q_index, k_index)
         dropout = {}

@@ -62,12 +62,14 @@ class Stack(nn.Module):
         return context
 
     def _loop(self, x_BTD: jax.Array, context: Context, caches):
-        cfg, kept, block = self.cfg, [], None
+        cfg, kept, blocks = self.cfg, [], {}
         make = Block if cfg.remat == "none" else nn.remat(Block, policy=POLICIES[cfg.remat])
         for i in range(self.num_layers):
-            if block is None or not cfg.share_layers:
-                block = make(cfg, cfg.windows[i % len(cfg.windows)], self.causal, self.cross, name=f"layer_{i}")
-            x_BTD, cache = block(x_BTD, context, caches and caches[i])
+            which = cfg.share_layers[i] if cfg.share_layers else i
+            if which not in blocks:
+                window = cfg.windows[i % len(cfg.windows)]
+                blocks[which] = make(cfg, window, self.causal, self.cross, name=f"layer_{which}")
+            x_BTD, cache = blocks[which](x_BTD, context, caches and caches[i])
             kept.append(cache)
         return x_BTD, caches and kept
 

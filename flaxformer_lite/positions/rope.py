@@ -1,5 +1,6 @@
 """RoPE: queries and keys turn by angles in proportion to their position, so that their product sees the difference."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class Rope(Encoding):
     base: float = 10000.0
     fraction: float = 1.0  # of the head that turns; the rest keeps no position (GPT-NeoX, GPT-J)
     layout: str = "halves"  # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
+    values: bool = False  # whether values turn too (RoFormer's `rotary_value`)
 
     scaling: str = "none"  # linear, ntk, yarn, llama3
     factor: float = 1.0  # longer text / original text
@@ -58,8 +60,9 @@ class Rope(Encoding):
         return {}
 
     def phase(self, positions_BT, head_dim):
-        return rotary.phase(positions_BT, self.frequencies(head_dim), amplitude=self.amplitude(),
-                            interleaved=self.layout == "interleaved")
+        phase = rotary.phase(positions_BT, self.frequencies(head_dim), amplitude=self.amplitude(),
+                             interleaved=self.layout == "interleaved")
+        return dataclasses.replace(phase, values=self.values)
 
     def rotated(self, head_dim: int) -> int:
         """d, the dimensions of a head that turn.

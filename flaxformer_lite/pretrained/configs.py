@@ -1,6 +1,7 @@
 """From config.json to ModelConfig and back, by the tables of a family file."""
 
 import dataclasses
+import operator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,19 @@ HARMLESS = frozenset(_HARMLESS.split())
 # What says how a model is trained or run, not what it computes; such fields have no published name.
 OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
              "attention", "num_labels")  # fmt: skip
+
+# Of fields that can say the same in two ways, what they say.
+MEANING = {
+    "embed_dim": lambda cfg: cfg.embed_width,
+    "head_dim": lambda cfg: cfg.head_width,
+    "num_kv_heads": lambda cfg: cfg.kv_heads,
+    "attention_scale": lambda cfg: cfg.scale,
+    "norm_at": lambda cfg: set(cfg.norm_at),
+    "bias_at": lambda cfg: set(cfg.bias_at),
+    "windows": lambda cfg: [cfg.windows[i % len(cfg.windows)] for i in range(cfg.encoder_layers + cfg.decoder_layers)],
+    "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
+    "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
+}
 
 
 def family_of(published: dict[str, Any], folder: Path) -> ModuleType:
@@ -107,7 +121,8 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
                   "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
     back = read_config(family, published, cfg.head)
     for field in dataclasses.fields(ModelConfig):
-        was, now = getattr(cfg, field.name), getattr(back, field.name)
+        meaning = MEANING.get(field.name, operator.attrgetter(field.name))
+        was, now = meaning(cfg), meaning(back)
         if was != now and field.name not in OURS_ONLY:
             raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
                               f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip

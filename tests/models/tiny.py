@@ -8,7 +8,8 @@ import numpy as np
 
 from flaxformer_lite import registry
 
-FAMILIES = registry.available("models")
+FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: the whole contract
+VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES)  # tests/models/test_variants.py
 POSITIONS = registry.available("positions")
 # Every encoding in a decoder and in an encoder-decoder; the other families in their own.
 PAIRS = [(family, position) for family in ("gpt2", "t5") for position in POSITIONS] + [
@@ -27,11 +28,12 @@ T = 10
 
 
 def small(family, **overrides):
-    layers = {"encoder_layers": 2} if family == "bert" else {"decoder_layers": 2}
-    if family in ("t5", "transformer"):
-        layers = {"encoder_layers": 2, "decoder_layers": 2}
-    head = {"head": "masked_lm"} if family == "bert" else {}
-    return registry.resolve("models", family).config("tiny", **{**SMALL, **layers, **head, **overrides})
+    plugin = registry.resolve("models", family)
+    layers = {f"{side}_layers": 2 for side in ("encoder", "decoder") if side in plugin.Model.skeleton}
+    head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
+    # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
+    turning = {"head_dim": 8} if family in ("gpt_neox", "gptj") else {}
+    return plugin.config("tiny", **{**SMALL, **turning, **layers, **head, **overrides})
 
 
 def ids(seed=0, batch=2, length=T, vocab=37):

@@ -1,0 +1,118 @@
+"""ALBERT: one layer's weights at every depth, embeddings narrower than the model, sentence order for next sentence.
+
+Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations" (2020), section 3.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models import bert
+from flaxformer_lite.models._encoder import EncoderModel
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bert.BASE | dict(
+    vocab_size=30000, embed_dim=128, bias_at=("embed", *bert.BASE["bias_at"]), activation="gelu_tanh", dropout=0.0,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embed_dim=64),
+    "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
+    "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=24),
+    "xlarge": dict(d_model=2048, num_heads=16, mlp_dim=8192, encoder_layers=24),
+    "xxlarge": dict(d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12),
+}
+
+
+class Model(EncoderModel):
+    heads = (
+        "none", "masked_lm", "pretraining", "sequence_classification", "token_classification", "question_answering",
+        "multiple_choice",
+    )  # fmt: skip
+    pair_logits = "sop_logits"
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """ALBERT's sizes (table 1; version 2 drops dropout), any field of which may be overridden."""
+    layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
+    return build("albert", BASE, PRESETS, preset, {"share_layers": (0,) * layers, **overrides})
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """Depths are dealt out to groups; each step runs all layers of its group in turn."""
+    depth, groups, inner = (
+        fields.get(name, 1) for name in ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
+    )
+    if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
+        raise ConfigError(
+            "config.json: embedding_size equals hidden_size, and ALBERT's square projection is not known here."
+        )
+    order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
+    return {"encoder_layers": depth * inner, "share_layers": order}
+
+
+def inner_layers(cfg: ModelConfig) -> int:
+    """How many layers one step runs: the first depth that comes back to the first layer."""
+    order = cfg.share_layers or tuple(range(cfg.encoder_layers))
+    return order.index(0, 1) if 0 in order[1:] else len(order)
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    inner, sets = inner_layers(cfg), len(set(cfg.share_layers)) or cfg.encoder_layers
+    return {
+        "num_hidden_layers": cfg.encoder_layers // inner,
+        "num_hidden_groups": sets // inner,
+        "inner_group_num": inner,
+    }
+
+
+def index(cfg: ModelConfig, layer: int) -> dict[str, int]:
+    inner = inner_layers(cfg)
+    return {"g": layer // inner, "j": layer % inner}
+
+
+LAYER = rows(
+    ("attention.query", "attention/query"),
+    ("attention.key", "attention/key"),
+    ("attention.value", "attention/value"),
+    ("attention.dense", "attention/out"),
+    ("attention.LayerNorm", "attention_out_norm"),
+    ("ffn", "mlp/up"),
+    ("ffn_output", "mlp/down"),
+    ("full_layer_layer_norm", "mlp_out_norm"),
+)
+BODY = (
+    *(row for row in bert.BODY if row.name.startswith("embeddings.")),
+    *rows(("encoder.embedding_hidden_mapping_in", "embed/project"), ("pooler", "pooler/dense")),
+    *within("encoder.albert_layer_groups.{g}.albert_layers.{j}", "encoder/layer_{i}", LAYER),
+)
+PREDICTIONS = rows(
+    ("predictions.dense", "masked_lm/dense"),
+    ("predictions.LayerNorm", "masked_lm/norm"),
+    ("predictions.decoder.weight", "masked_lm/vocab/kernel"),
+    ("predictions.bias", "masked_lm/vocab/bias"),
+)
+PUBLISHED = Published(
+    model_type="albert",
+    prefix="albert.",
+    names=lambda cfg: BODY,
+    heads={
+        "none": Head("AlbertModel"),
+        "masked_lm": Head("AlbertForMaskedLM", PREDICTIONS),
+        "pretraining": Head(
+            "AlbertForPreTraining", PREDICTIONS + rows(("sop_classifier.classifier", "next_sentence/dense"))
+        ),
+        "sequence_classification": Head("AlbertForSequenceClassification", bert.CLASSIFIER),
+        "token_classification": Head("AlbertForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("AlbertForQuestionAnswering", bert.SPANS),
+        "multiple_choice": Head("AlbertForMultipleChoice", bert.CLASSIFIER),
+    },
+    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"} | {"embedding_size": "embed_dim"},
+    fixed=bert.FIXED,
+    read=read,
+    write=write,
+    duplicates={"predictions.decoder.bias": "predictions.bias"},
+    ignored=bert.BUFFERS,
+    index=index,
+)

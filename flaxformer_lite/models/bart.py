@@ -1,0 +1,112 @@
+"""BART: a post-norm encoder-decoder with learned positions, a norm after the embeddings, and a bias on the logits.
+
+Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (2020), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.positions.learned import Learned
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = dict(
+    vocab_size=50265, max_length=1024, position=Learned(offset=2), norm_eps=1e-5, norm_at=("embed", "out"),
+    bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, pad_token_id=1,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, encoder_layers=2, decoder_layers=2),
+    "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6, decoder_layers=6),
+    "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12),
+}
+
+
+def config(preset: str = "large", **overrides) -> ModelConfig:
+    """BART's sizes (section 3), any field of which may be overridden."""
+    return build("bart", BASE, PRESETS, preset, overrides)
+
+
+ATTENTION = rows(("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "out"))
+
+
+def names(cfg: ModelConfig) -> tuple:
+    """BART's rows and its relatives': norms have the same names before a layer and after it."""
+    slot = "out" if "out" in cfg.norm_at else "in"
+    layer = within("self_attn", "attention", ATTENTION) + rows(
+        ("self_attn_layer_norm", f"attention_{slot}_norm"),
+        ("fc1", "mlp/up"),
+        ("fc2", "mlp/down"),
+        ("final_layer_norm", f"mlp_{slot}_norm"),
+    )
+    cross = within("encoder_attn", "cross_attention", ATTENTION)
+    cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
+    found = ()
+    for side, inside in (("encoder", layer), ("decoder", layer + cross)):
+        found += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
+            (f"{side}.embed_positions.weight", f"{side}_embed/position/position"),
+            (f"{side}.layernorm_embedding", f"{side}_embed/norm"),
+            (f"{side}.layer_norm", f"{side}/final_norm"),
+        )
+    if not cfg.decoder_vocab_size:
+        return found + rows(("shared", "token_embed"))
+    return found + rows(("encoder.embed_tokens", "token_embed"), ("decoder.embed_tokens", "decoder_token_embed"))
+
+
+LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "encoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "mlp_dim",
+    "max_position_embeddings": "max_length",
+    "activation_function": "activation",
+    "dropout": "dropout",
+    "tie_word_embeddings": "tie_embeddings",
+}
+DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+# Relics of the first releases, which no version of transformers reads any more.
+HARMLESS = (
+    "add_bias_logits", "add_final_layer_norm", "do_blenderbot_90_layernorm", "extra_pos_embeddings",
+    "force_bos_token_to_be_generated", "normalize_before", "normalize_embedding", "num_hidden_layers",
+)  # fmt: skip
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """Sizes of the decoder where they differ from the encoder's."""
+    heads, mlp_dim = fields.get("encoder_attention_heads", 16), fields.get("encoder_ffn_dim", 4096)
+    own_heads, own_mlp_dim = fields.get("decoder_attention_heads", heads), fields.get("decoder_ffn_dim", mlp_dim)
+    return {
+        "decoder_num_heads": own_heads if own_heads != heads else 0,
+        "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,
+        "embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0,
+    }
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return {
+        "decoder_attention_heads": cfg.of_decoder.num_heads,
+        "decoder_ffn_dim": cfg.of_decoder.mlp_dim,
+        "scale_embedding": cfg.embed_power == 0.5,
+        "is_encoder_decoder": True,
+    }
+
+
+PUBLISHED = Published(
+    model_type="bart",
+    prefix="model.",
+    names=names,
+    heads={"lm": Head("BartForConditionalGeneration", LM_HEAD)},
+    fields=FIELDS,
+    harmless=HARMLESS,
+    fixed={"is_decoder": False},
+    read=read,
+    write=write,
+    duplicates=DUPLICATES,
+    optional=("final_logits_bias",),
+    ignored=(r"(encoder|decoder)\.version",),
+)

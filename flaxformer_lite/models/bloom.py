@@ -1,0 +1,76 @@
+"""BLOOM: a decoder with ALiBi and a norm right after the embeddings.
+
+Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model" (2022), section 3.2.
+"""
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows, within
+from flaxformer_lite.positions.alibi import Alibi
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = dict(
+    vocab_size=250880, max_length=2048, position=Alibi(), norm_eps=1e-5, norm_at=("embed", "in", "final"),
+    activation="gelu_tanh", bias_at=("query", "key", "value", "out", "mlp"), pad_token_id=3,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
+    "560m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24),
+    "7b1": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=30),
+    "176b": dict(d_model=14336, num_heads=112, mlp_dim=57344, decoder_layers=70),
+}
+LAYER = rows(
+    ("input_layernorm", "attention_in_norm"),
+    ("self_attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
+    ("self_attention.dense", "attention/out"),
+    ("post_attention_layernorm", "mlp_in_norm"),
+    ("mlp.dense_h_to_4h", "mlp/up"),
+    ("mlp.dense_4h_to_h", "mlp/down"),
+)
+BODY = (
+    *rows(
+        ("word_embeddings", "token_embed"),
+        ("word_embeddings_layernorm", "embed/norm"),
+        ("ln_f", "decoder/final_norm"),
+    ),
+    *within("h.{i}", "decoder/layer_{i}", LAYER),
+)
+
+
+def config(preset: str = "560m", **overrides) -> ModelConfig:
+    """The published sizes (table 3), any field of which may be overridden."""
+    return build("bloom", BASE, PRESETS, preset, overrides)
+
+
+# How it was trained, in parallel.
+HARMLESS = (
+    "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "seq_length",
+    "skip_bias_add", "skip_bias_add_qkv", "unk_token_id",
+)  # fmt: skip
+PUBLISHED = Published(
+    model_type="bloom",
+    prefix="transformer.",
+    names=lambda cfg: BODY,
+    heads={
+        "lm": Head("BloomForCausalLM", llama.LM_HEAD),
+        "sequence_classification": Head("BloomForSequenceClassification", llama.SCORE),
+        "none": Head("BloomModel"),
+    },
+    fields={
+        "vocab_size": "vocab_size",
+        "n_layer": "decoder_layers",
+        "n_head": "num_heads",
+        "layer_norm_epsilon": "norm_eps",
+        "tie_word_embeddings": "tie_embeddings",
+    },
+    fixed={"apply_residual_connection_post_layernorm": False},
+    harmless=HARMLESS,
+    read=lambda fields: {
+        "d_model": (width := fields.get("hidden_size", fields.get("n_embed", 64))),
+        "mlp_dim": 4 * width,
+    },
+    write=lambda cfg: {"hidden_size": cfg.d_model},
+)

@@ -1,0 +1,80 @@
+"""DistilBERT: BERT with half the layers, no token types and no pooler.
+
+Reference: Sanh et al., "DistilBERT, a distilled version of BERT" (2019), section 3.
+"""
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bert
+from flaxformer_lite.models._encoder import EncoderModel
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows, within
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bert.BASE | dict(type_vocab_size=0, norm_eps=1e-12, head="masked_lm")
+PRESETS = {"tiny": bert.PRESETS["tiny"], "base": dict(bert.PRESETS["base"], encoder_layers=6)}
+
+
+class Model(EncoderModel):
+    heads = (
+        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
+    )  # fmt: skip
+    pooled = ("sequence_classification", "multiple_choice")
+    pooler_activation = "relu"
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """DistilBERT's sizes, any field of which may be overridden."""
+    return build("distilbert", BASE, PRESETS, preset, overrides)
+
+
+LAYER = rows(
+    ("attention.q_lin", "attention/query"),
+    ("attention.k_lin", "attention/key"),
+    ("attention.v_lin", "attention/value"),
+    ("attention.out_lin", "attention/out"),
+    ("sa_layer_norm", "attention_out_norm"),
+    ("ffn.lin1", "mlp/up"),
+    ("ffn.lin2", "mlp/down"),
+    ("output_layer_norm", "mlp_out_norm"),
+)
+BODY = (
+    *rows(
+        ("embeddings.word_embeddings", "token_embed"),
+        ("embeddings.position_embeddings.weight", "embed/position/position"),
+        ("embeddings.LayerNorm", "embed/norm"),
+    ),
+    *within("transformer.layer.{i}", "encoder/layer_{i}", LAYER),
+)
+PREDICTIONS = rows(
+    ("vocab_transform", "masked_lm/dense"),
+    ("vocab_layer_norm", "masked_lm/norm"),
+    ("vocab_projector", "masked_lm/vocab"),
+)
+FIRST_TOKEN = rows(("pre_classifier", "pooler/dense"), ("classifier", "classifier/dense"))
+PUBLISHED = Published(
+    model_type="distilbert",
+    prefix="distilbert.",
+    names=lambda cfg: BODY,
+    heads={
+        "none": Head("DistilBertModel"),
+        "masked_lm": Head("DistilBertForMaskedLM", PREDICTIONS),
+        "sequence_classification": Head("DistilBertForSequenceClassification", FIRST_TOKEN),
+        "token_classification": Head("DistilBertForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("DistilBertForQuestionAnswering", bert.SPANS),
+        "multiple_choice": Head("DistilBertForMultipleChoice", FIRST_TOKEN),
+    },
+    fields={
+        "vocab_size": "vocab_size",
+        "dim": "d_model",
+        "n_layers": "encoder_layers",
+        "n_heads": "num_heads",
+        "hidden_dim": "mlp_dim",
+        "max_position_embeddings": "max_length",
+        "activation": "activation",
+        "dropout": "dropout",
+        "tie_word_embeddings": "tie_embeddings",
+    },
+    harmless=("sinusoidal_pos_embds",),  # only how the table of positions, which the file holds, was initialised
+    ignored=bert.BUFFERS,
+)

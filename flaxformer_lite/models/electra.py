@@ -1,0 +1,98 @@
+"""ELECTRA: BERT trained to tell which tokens a small generator has replaced; narrow embeddings in its small size.
+
+Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators" (2020), section 2.
+"""
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.activations import ACTIVATIONS
+from flaxformer_lite.models import bert
+from flaxformer_lite.models._encoder import EncoderModel
+from flaxformer_lite.models._outputs import Output
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows
+from flaxformer_lite.modules.einsum import Einsum
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bert.BASE | dict(bias_at=("embed", *bert.BASE["bias_at"]), head="masked_lm")
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2, embed_dim=64),
+    "small": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=12, embed_dim=128),
+    "base": bert.PRESETS["base"],
+    "large": bert.PRESETS["large"],
+}
+
+
+class Discriminator(nn.Module):
+    """A logit a token: positive where it was replaced (section 2)."""
+
+    cfg: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        cfg, sizes = self.cfg, {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
+        h_BTA = ACTIVATIONS[cfg.activation](Einsum(cfg, "BTD,DA->BTA", sizes, True, name="dense")(x_BTD))
+        return Einsum(cfg, "BTA,AC->BTC", sizes, True, name="output")(h_BTA)[..., 0]
+
+
+class Model(EncoderModel):
+    """Generator (`masked_lm`), discriminator (`pretraining`, logits [B, T]) and the heads put on the discriminator."""
+
+    heads = (
+        "none", "masked_lm", "pretraining", "sequence_classification", "token_classification", "question_answering",
+        "multiple_choice",
+    )  # fmt: skip
+    vocab_heads = ("masked_lm",)
+    pooled = ("sequence_classification", "multiple_choice")
+    pooler_activation = "gelu"
+    masked_lm_activation = "gelu"
+
+    def setup(self):
+        super().setup()
+        self.discriminator = Discriminator(self.cfg)
+
+    def __call__(self, input_ids, **inputs) -> Output:
+        if self.cfg.head != "pretraining":
+            return super().__call__(input_ids, **inputs)
+        x_BTD = self.encode(input_ids, **inputs)
+        return Output(last_hidden_state=x_BTD, logits=self.discriminator(x_BTD))
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """ELECTRA's discriminator sizes (appendix A), any field of which may be overridden."""
+    return build("electra", BASE, PRESETS, preset, overrides)
+
+
+PROJECT = rows(("embeddings_project", "embed/project"))
+PREDICTIONS = rows(
+    ("generator_predictions.dense", "masked_lm/dense"),
+    ("generator_predictions.LayerNorm", "masked_lm/norm"),
+    ("generator_lm_head", "masked_lm/vocab"),
+)
+DISCRIMINATOR = rows(
+    ("discriminator_predictions.dense", "discriminator/dense"),
+    ("discriminator_predictions.dense_prediction", "discriminator/output"),
+)
+FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense"))
+SUMMARY = rows(("sequence_summary.summary", "pooler/dense"))
+PUBLISHED = Published(
+    model_type="electra",
+    prefix="electra.",
+    names=lambda cfg: bert.BODY + PROJECT,
+    heads={
+        "none": Head("ElectraModel"),
+        "masked_lm": Head("ElectraForMaskedLM", PREDICTIONS),
+        "pretraining": Head("ElectraForPreTraining", DISCRIMINATOR),
+        "sequence_classification": Head("ElectraForSequenceClassification", FIRST_TOKEN),
+        "token_classification": Head("ElectraForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("ElectraForQuestionAnswering", bert.SPANS),
+        "multiple_choice": Head("ElectraForMultipleChoice", bert.CLASSIFIER + SUMMARY),
+    },
+    fields=bert.FIELDS | {"embedding_size": "embed_dim"},
+    fixed=bert.FIXED | {"summary_type": "first", "summary_activation": "gelu", "summary_use_proj": True},
+    write=lambda cfg: {"embedding_size": cfg.embed_width},
+    ignored=bert.BUFFERS,
+)

@@ -1,0 +1,50 @@
+"""Gemma: Llama with embeddings scaled by sqrt(D), a tanh GELU gate, norms that store scale - 1, and tied logits.
+
+Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Published
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = llama.BASE | dict(
+    vocab_size=256000, max_length=8192, norm="rms_offset", norm_eps=1e-6, activation="gelu_tanh", embed_power=0.5,
+    tie_embeddings=True, head_dim=256, pad_token_id=0,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=1, head_dim=48, mlp_dim=344, decoder_layers=4),
+    "2b": dict(d_model=2048, num_heads=8, num_kv_heads=1, mlp_dim=16384, decoder_layers=18),
+    "7b": dict(d_model=3072, num_heads=16, mlp_dim=24576, decoder_layers=28),
+}
+
+
+def config(preset: str = "7b", **overrides) -> ModelConfig:
+    """The published sizes (table 1; mlp_dim is one branch of the gate), any field of which may be overridden."""
+    return build("gemma", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """`gelu` has always meant the tanh form here; `hidden_activation` is read by nobody."""
+    act = {"activation": "gelu_tanh"} if fields.get("hidden_act") in (None, "gelu") else {}
+    fields.get("hidden_activation")
+    return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
+
+
+FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
+PUBLISHED = Published(
+    model_type="gemma",
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Gemma"),
+    fields=llama.FIELDS,
+    fixed=FIXED,
+    read=read,
+    write=lambda cfg: llama.write_heads(cfg) | {"hidden_act": "gelu_pytorch_tanh"},
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,92 @@
+"""Gemma 2: Gemma with norms on both sides of every layer, soft caps on logits, and windows in every other layer.
+
+Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Published, layer_types, read_windows, rows, within
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = gemma.BASE | dict(
+    norm_at=("in", "branch", "final"), attention_softcap=50.0, logit_softcap=30.0, windows=(4096, 0),
+    attention_scale=256**-0.5,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4, windows=(64, 0),
+        attention_scale=48**-0.5,
+    ),
+    "2b": dict(d_model=2304, num_heads=8, num_kv_heads=4, mlp_dim=9216, decoder_layers=26),
+    "9b": dict(d_model=3584, num_heads=16, num_kv_heads=8, mlp_dim=14336, decoder_layers=42),
+    "27b": dict(
+        d_model=4608, num_heads=32, num_kv_heads=16, head_dim=128, mlp_dim=36864, decoder_layers=46, attention_scale=144**-0.5
+    ),
+}  # fmt: skip
+NORMS = rows(
+    ("post_attention_layernorm", "attention_branch_norm"),
+    ("pre_feedforward_layernorm", "mlp_in_norm"),
+    ("post_feedforward_layernorm", "mlp_branch_norm"),
+)
+LAYER = tuple(row for row in llama.LAYER if row.name != "post_attention_layernorm") + NORMS
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
+FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {"hidden_activation": "activation"}
+
+
+def config(preset: str = "9b", **overrides) -> ModelConfig:
+    """The published sizes (table 1), any field of which may be overridden."""
+    return build("gemma2", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """Every other layer slides, the first one too; a null cap is none."""
+    layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
+    caps = {ours: float(fields.get(name, 0.0)) for name, ours in CAPS.items()}
+    return (
+        llama.read_heads(fields, kv_heads=4, head_dim=256)
+        | caps
+        | {
+            "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
+            "attention_scale": fields.get("query_pre_attn_scalar", 256) ** -0.5,
+        }
+    )
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    caps = {name: getattr(cfg, ours) or None for name, ours in CAPS.items()}
+    return (
+        llama.write_heads(cfg)
+        | caps
+        | {
+            "sliding_window": max(cfg.windows) or 4096,
+            "layer_types": layer_types(cfg),
+            "query_pre_attn_scalar": _scalar(cfg.scale),
+            "hidden_activation": "gelu_pytorch_tanh",
+        }
+    )
+
+
+def _scalar(scale: float) -> float:
+    """The number whose power -1/2 is the scale; whole where it was."""
+    scalar = scale**-2
+    return round(scalar) if round(scalar) ** -0.5 == scale else scalar
+
+
+CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
+PUBLISHED = Published(
+    model_type="gemma2",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Gemma2"),
+    fields=FIELDS,
+    fixed=gemma.FIXED,
+    harmless=("hidden_act", "cache_implementation"),
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

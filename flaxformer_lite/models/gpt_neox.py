@@ -1,0 +1,79 @@
+"""GPT-NeoX and Pythia: attention and feed-forward side by side, each behind its own norm, rotary on a quarter of a head.
+
+Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.models._rope_fields import read_rope, write_rope
+from flaxformer_lite.positions.rope import Rope
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = dict(
+    vocab_size=50432, max_length=2048, position=Rope(fraction=0.25), norm_eps=1e-5, wiring="parallel",
+    bias_at=("query", "key", "value", "out", "mlp"), tie_embeddings=False,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
+    "pythia_160m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12, vocab_size=50304),
+    "20b": dict(d_model=6144, num_heads=64, mlp_dim=24576, decoder_layers=44),
+}
+LAYER = rows(
+    ("input_layernorm", "attention_in_norm"),
+    ("attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
+    ("attention.dense", "attention/out"),
+    ("post_attention_layernorm", "mlp_in_norm"),
+    ("mlp.dense_h_to_4h", "mlp/up"),
+    ("mlp.dense_4h_to_h", "mlp/down"),
+)
+BODY = (
+    *rows(("embed_in", "token_embed"), ("final_layer_norm", "decoder/final_norm")),
+    *within("layers.{i}", "decoder/layer_{i}", LAYER),
+)
+
+
+def config(preset: str = "20b", **overrides) -> ModelConfig:
+    """The published sizes, any field of which may be overridden."""
+    return build("gpt_neox", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    rope = read_rope(fields, base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25)
+    return {
+        "position": rope,
+        "wiring": "parallel" if fields.get("use_parallel_residual", True) else "sequential",
+        "bias_at": ("query", "key", "value", "out", "mlp") if fields.get("attention_bias", True) else ("mlp",),
+    }
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    rope = write_rope(cfg.position)
+    return rope | {
+        "rotary_emb_base": rope.pop("rope_theta"),
+        "rotary_pct": cfg.position.fraction,
+        "use_parallel_residual": cfg.wiring == "parallel",
+        "attention_bias": "query" in cfg.bias_at,
+    }
+
+
+PUBLISHED = Published(
+    model_type="gpt_neox",
+    prefix="gpt_neox.",
+    names=lambda cfg: BODY,
+    heads={
+        "lm": Head("GPTNeoXForCausalLM", rows(("embed_out.weight", "lm_head/kernel"))),
+        "sequence_classification": Head("GPTNeoXForSequenceClassification", llama.SCORE),
+        "none": Head("GPTNeoXModel"),
+    },
+    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},
+    fixed={"is_decoder": False},
+    read=read,
+    write=write,
+    ignored=(r"layers\.\d+\.attention\.((masked_)?bias|rotary_emb\.inv_freq)",),
+)

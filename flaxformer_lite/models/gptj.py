@@ -1,0 +1,65 @@
+"""GPT-J: attention and feed-forward side by side behind one norm, rotary positions on part of each head.
+
+Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model" (2021).
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models import gpt2
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.positions.rope import Rope
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = gpt2.BASE | dict(
+    vocab_size=50400, max_length=2048, position=Rope(layout="interleaved", fraction=0.25), wiring="parallel_shared",
+    bias_at=("mlp", "logits"), tie_embeddings=False, dropout=0.0, init="normal",
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
+    "6b": dict(d_model=4096, num_heads=16, mlp_dim=16384, decoder_layers=28),
+}
+LAYER = rows(
+    ("ln_1", "attention_in_norm"),
+    ("attn.q_proj", "attention/query"),
+    ("attn.k_proj", "attention/key"),
+    ("attn.v_proj", "attention/value"),
+    ("attn.out_proj", "attention/out"),
+    ("mlp.fc_in", "mlp/up"),
+    ("mlp.fc_out", "mlp/down"),
+)
+BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
+
+
+def config(preset: str = "6b", **overrides) -> ModelConfig:
+    """The published size, any field of which may be overridden."""
+    return build("gptj", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    width, heads = fields.get("n_embd", 4096), fields.get("n_head", 16)
+    turning, head_dim = fields.get("rotary_dim", 64 if "rotary_dim" not in fields.values else 0), width // heads
+    position = Rope(layout="interleaved", fraction=turning / head_dim if 0 < turning <= head_dim else 1.0)
+    if not turning or position.rotated(head_dim) != turning:
+        raise ConfigError(f"config.json: rotary_dim={turning or None}: must be even and at most the head's {head_dim}.")
+    return {"mlp_dim": fields.get("n_inner", 4 * width), "position": position}
+
+
+PUBLISHED = Published(
+    model_type="gptj",
+    prefix="transformer.",
+    names=lambda cfg: BODY,
+    heads={
+        "lm": Head("GPTJForCausalLM", rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))),
+        "sequence_classification": Head("GPTJForSequenceClassification", gpt2.SCORE),
+        "none": Head("GPTJModel"),
+    },
+    fields=gpt2.FIELDS,
+    harmless=("scale_attn_weights", "rotary", *gpt2.HARMLESS),
+    read=read,
+    write=lambda cfg: {"n_inner": cfg.mlp_dim, "rotary_dim": cfg.position.rotated(cfg.head_width)},
+    ignored=(r"h\.\d+\.attn\.(masked_)?bias",),
+)

@@ -1,0 +1,53 @@
+"""Marian: the original Transformer as trained for translation between hundreds of language pairs.
+
+Reference: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018); Tiedemann and Thottingal,
+"OPUS-MT" (2020).
+"""
+
+import dataclasses
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bart
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head
+from flaxformer_lite.positions.sinusoidal import Sinusoidal
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bart.BASE | dict(
+    vocab_size=58101, max_length=512, position=Sinusoidal(layout="halves"), norm_at=("out",), activation="silu",
+    embed_power=0.5, pad_token_id=58100,
+)  # fmt: skip
+PRESETS = {
+    "tiny": bart.PRESETS["tiny"],
+    "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
+}
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """OPUS-MT's size, any field of which may be overridden."""
+    return build("marian", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    """Some pairs have a vocabulary for each side."""
+    shared = fields.get("share_encoder_decoder_embeddings", True)
+    own = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
+    return bart.read(fields) | {"decoder_vocab_size": 0 if shared else own}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
+    return bart.write(cfg) | {"share_encoder_decoder_embeddings": not own} | own
+
+
+PUBLISHED = dataclasses.replace(
+    bart.PUBLISHED,
+    model_type="marian",
+    heads={"lm": Head("MarianMTModel", bart.LM_HEAD)},
+    read=read,
+    write=write,
+    ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),
+)

@@ -1,0 +1,45 @@
+"""Mistral: Llama with a sliding window in every layer and grouped heads.
+
+Reference: Jiang et al., "Mistral 7B" (2023), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Published
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)),
+    "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
+}
+
+
+def config(preset: str = "7b", **overrides) -> ModelConfig:
+    """The published sizes (table 1), any field of which may be overridden."""
+    return build("mistral", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    return llama.read_heads(fields, kv_heads=8) | {"windows": (fields.get("sliding_window", 0),)}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return llama.write_heads(cfg) | {"sliding_window": cfg.windows[0] or None}
+
+
+PUBLISHED = Published(
+    model_type="mistral",
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Mistral"),
+    fields=llama.FIELDS,
+    read=read,
+    write=write,
+    ignored=llama.BUFFERS,
+)

@@ -1,0 +1,32 @@
+"""mT5: T5 1.1 for a hundred languages.
+
+Reference: Xue et al., "mT5: A Massively Multilingual Pre-trained Text-to-Text Transformer" (2021), section 3.
+"""
+
+import dataclasses
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import t5
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = t5.BASE | t5.V1_1 | dict(vocab_size=250112)
+PRESETS = {name.removeprefix("v1_1_"): sizes for name, sizes in t5.PRESETS.items() if name.startswith("v1_1_")}
+
+
+def config(preset: str = "small", **overrides) -> ModelConfig:
+    """mT5's sizes, any field of which may be overridden."""
+    return build("mt5", BASE, PRESETS, preset, overrides)
+
+
+# Unlike T5's, logits are never scaled, tied or not.
+PUBLISHED = dataclasses.replace(
+    t5.PUBLISHED,
+    model_type="mt5",
+    heads={"lm": Head("MT5ForConditionalGeneration"), "encoder": Head("MT5EncoderModel")},
+    read=t5.read_sizes,
+    write=t5.write_sizes,
+)

@@ -1,0 +1,129 @@
+"""OPT: a decoder with ReLU and learned positions; its 350M size is post-norm, with embeddings narrower than the model.
+
+Reference: Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (2022), section 2.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.positions.learned import Learned
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = dict(
+    vocab_size=50272, max_length=2048, position=Learned(offset=2), norm_eps=1e-5, activation="relu",
+    bias_at=("query", "key", "value", "out", "mlp"), dropout=0.1, pad_token_id=1,
+)  # fmt: skip
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
+    "125m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12),
+    "350m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24, embed_dim=512, norm_at=("out",)),
+    "1.3b": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
+    "6.7b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
+}
+
+
+class Model(DecoderModel):
+    """Narrow embeddings are widened before positions are added, and the output narrowed before the vocabulary."""
+
+    def setup(self):
+        super().setup()
+        sizes = {"E": self.cfg.embed_width, "D": self.cfg.d_model}
+        if self.narrow:
+            self.project_in = Einsum(self.cfg, "BTE,ED->BTD", sizes)
+            self.project_out = Einsum(self.cfg, "BTD,DE->BTE", sizes)
+
+    @property
+    def narrow(self) -> bool:
+        return self.cfg.embed_width != self.cfg.d_model
+
+    @property
+    def embed_cfg(self) -> ModelConfig:
+        return dataclasses.replace(self.cfg, embed_dim=0)
+
+    def tokens(self, input_ids) -> jax.Array:
+        x_BTE = super().tokens(input_ids)
+        return self.project_in(x_BTE) if self.narrow else x_BTE
+
+    def before_head(self, x_BTD: jax.Array) -> jax.Array:
+        return self.project_out(x_BTD) if self.narrow else x_BTD
+
+
+def config(preset: str = "125m", **overrides) -> ModelConfig:
+    """The published sizes (table 1), any field of which may be overridden."""
+    return build("opt", BASE, PRESETS, preset, overrides)
+
+
+LAYER = rows(
+    ("self_attn.q_proj", "attention/query"),
+    ("self_attn.k_proj", "attention/key"),
+    ("self_attn.v_proj", "attention/value"),
+    ("self_attn.out_proj", "attention/out"),
+    ("fc1", "mlp/up"),
+    ("fc2", "mlp/down"),
+)
+
+
+def names(cfg: ModelConfig) -> tuple:
+    """A layer's norms have the same names before it and after it."""
+    slot = "out" if "out" in cfg.norm_at else "in"
+    norms = rows(("self_attn_layer_norm", f"attention_{slot}_norm"), ("final_layer_norm", f"mlp_{slot}_norm"))
+    ends = rows(
+        ("embed_tokens", "token_embed"),
+        ("embed_positions.weight", "embed/position/position"),
+        ("project_in", "project_in"),
+        ("project_out", "project_out"),
+        ("final_layer_norm", "decoder/final_norm"),
+    )
+    return within("decoder", "", ends + within("layers.{i}", "decoder/layer_{i}", LAYER + norms))
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    width, hidden = fields.get("word_embed_proj_dim", 0), fields.get("hidden_size", 768)
+    before, endless = fields.get("do_layer_norm_before", True), fields.get("_remove_final_layer_norm", False)
+    return {
+        "embed_dim": width if width != hidden else 0,
+        "norm_at": ("out",) if not before else ("in",) if endless else ("in", "final"),
+    }
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return {
+        "word_embed_proj_dim": cfg.embed_width,
+        "do_layer_norm_before": "in" in cfg.norm_at,
+        "_remove_final_layer_norm": set(cfg.norm_at) == {"in"},
+    }
+
+
+PUBLISHED = Published(
+    model_type="opt",
+    prefix="model.",
+    names=names,
+    heads={
+        "lm": Head("OPTForCausalLM", llama.LM_HEAD),
+        "sequence_classification": Head("OPTForSequenceClassification", llama.SCORE),
+        "none": Head("OPTModel"),
+    },
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "d_model",
+        "ffn_dim": "mlp_dim",
+        "num_hidden_layers": "decoder_layers",
+        "num_attention_heads": "num_heads",
+        "max_position_embeddings": "max_length",
+        "activation_function": "activation",
+        "tie_word_embeddings": "tie_embeddings",
+        "dropout": "dropout",
+    },
+    fixed={"enable_bias": True, "layer_norm_elementwise_affine": True},
+    read=read,
+    write=write,
+)

@@ -1,0 +1,46 @@
+"""Pegasus: a pre-norm encoder-decoder with sinusoidal positions, trained to write the sentences left out of a text.
+
+Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization" (2020).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bart
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head
+from flaxformer_lite.positions.sinusoidal import Sinusoidal
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bart.BASE | dict(
+    vocab_size=96103, position=Sinusoidal(layout="halves"), norm_at=("in", "final"), activation="relu", embed_power=0.5,
+    pad_token_id=0,
+)  # fmt: skip
+PRESETS = {
+    "tiny": bart.PRESETS["tiny"],
+    "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
+}
+
+
+def config(preset: str = "large", **overrides) -> ModelConfig:
+    """Pegasus' size (section 5), any field of which may be overridden."""
+    return build("pegasus", BASE, PRESETS, preset, overrides)
+
+
+def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """The table of positions, which the file holds on both sides though it follows from its sizes."""
+    angles_TP = np.arange(cfg.max_length)[:, None] * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]
+    table = np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], axis=1)
+    return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
+
+
+PUBLISHED = dataclasses.replace(
+    bart.PUBLISHED,
+    model_type="pegasus",
+    heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD)},
+    derived=sinusoids,
+)

@@ -1,0 +1,64 @@
+"""Qwen2 and Qwen2.5: Llama with biases on queries, keys and values.
+
+Reference: Yang et al., "Qwen2 Technical Report" (2024), section 2.2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Published, layer_types, read_windows
+from flaxformer_lite.positions.rope import Rope
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = llama.BASE | dict(
+    vocab_size=151936, max_length=32768, norm_eps=1e-6, bias_at=("query", "key", "value"), position=Rope(base=1000000.0)
+)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
+    "0.5b": dict(
+        d_model=896,
+        num_heads=14,
+        num_kv_heads=2,
+        mlp_dim=4864,
+        decoder_layers=24,
+        tie_embeddings=True,
+        max_length=131072,
+    ),
+    "7b": dict(d_model=3584, num_heads=28, num_kv_heads=4, mlp_dim=18944, decoder_layers=28, vocab_size=152064),
+}
+
+
+def config(preset: str = "7b", **overrides) -> ModelConfig:
+    """The published sizes (table 1), any field of which may be overridden."""
+    return build("qwen2", BASE, PRESETS, preset, overrides)
+
+
+def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:
+    """Heads, and windows: where they are on at all, layers from `max_window_layers` on slide."""
+    layers, first = fields.get("num_hidden_layers", 32), fields.get("max_window_layers", 28)
+    window = fields.get("sliding_window", 4096 if "sliding_window" not in fields.values else 0)
+    on = fields.get("use_sliding_window", False)
+    windows = read_windows(fields, layers, lambda i: on and i >= first, window if on else 0)
+    return llama.read_heads(fields, kv_heads, head_dim) | {"windows": windows}
+
+
+def write_attention(cfg: ModelConfig) -> dict[str, Any]:
+    found = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
+    return found | ({"sliding_window": max(cfg.windows), "layer_types": layer_types(cfg)} if any(cfg.windows) else {})
+
+
+PUBLISHED = Published(
+    model_type="qwen2",
+    prefix="model.",
+    names=lambda cfg: llama.BODY,
+    heads=llama.heads("Qwen2"),
+    fields=llama.FIELDS,
+    harmless=("use_mrope",),
+    read=lambda fields: read_attention(fields, kv_heads=32),
+    write=write_attention,
+    ignored=llama.BUFFERS,
+)

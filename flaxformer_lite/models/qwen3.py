@@ -1,0 +1,45 @@
+"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than the model divides into.
+
+Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
+"""
+
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import llama, qwen2
+from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Published, rows, within
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
+PRESETS = {
+    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4),
+    "0.6b": dict(d_model=1024, num_heads=16, num_kv_heads=8, mlp_dim=3072, decoder_layers=28, tie_embeddings=True),
+    "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
+}
+QK_NORMS = rows(("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm"))
+BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_NORMS)
+
+
+def config(preset: str = "8b", **overrides) -> ModelConfig:
+    """The published sizes (table 1), any field of which may be overridden."""
+    return build("qwen3", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias") else ()
+    return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
+
+
+PUBLISHED = Published(
+    model_type="qwen3",
+    prefix="model.",
+    names=lambda cfg: BODY,
+    heads=llama.heads("Qwen3"),
+    fields=llama.FIELDS,
+    read=read,
+    write=lambda cfg: qwen2.write_attention(cfg) | {"attention_bias": "query" in cfg.bias_at},
+    ignored=llama.BUFFERS,
+)

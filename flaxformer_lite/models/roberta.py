@@ -1,0 +1,76 @@
+"""RoBERTa: BERT without segments and next-sentence prediction; positions count the tokens that are not padding.
+
+Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2 and 4.
+"""
+
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.segments import positions_in_segments
+from flaxformer_lite.models import bert
+from flaxformer_lite.models._encoder import EncoderModel
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Head, Published, rows
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bert.BASE | dict(
+    vocab_size=50265, max_length=514, type_vocab_size=1, norm_eps=1e-5, pad_token_id=1, head="masked_lm"
+)
+PRESETS = bert.PRESETS
+
+
+class Model(EncoderModel):
+    """Rows of the position table up to `pad_token_id` stand for no position; given position_ids are rows of it."""
+
+    heads = (
+        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
+    )  # fmt: skip
+    masked_lm_activation = "gelu"
+
+    def positions(self, input_ids, position_ids, attention_mask, segment_ids):
+        if position_ids is not None:
+            return super().positions(input_ids, position_ids, attention_mask, segment_ids)
+        pad = self.cfg.pad_token_id
+        if segment_ids is not None:
+            return positions_in_segments(segment_ids) + (pad + 1)
+        real_BT = (input_ids != pad).astype(jnp.int32)
+        return pad + jnp.cumsum(real_BT, axis=1) * real_BT
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """RoBERTa's sizes (BERT's; the table of positions has 2 rows more than it takes tokens)."""
+    return build("roberta", BASE, PRESETS, preset, overrides)
+
+
+LM_HEAD = rows(
+    ("lm_head.dense", "masked_lm/dense"),
+    ("lm_head.layer_norm", "masked_lm/norm"),
+    ("lm_head.decoder.weight", "masked_lm/vocab/kernel"),
+    ("lm_head.bias", "masked_lm/vocab/bias"),
+)
+FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense"))
+
+
+def heads(name: str) -> dict[str, Head]:
+    """The heads of a class called `name`: RoBERTa's, and those of models that only renamed it."""
+    return {
+        "none": Head(f"{name}Model"),
+        "masked_lm": Head(f"{name}ForMaskedLM", LM_HEAD),
+        "sequence_classification": Head(f"{name}ForSequenceClassification", FIRST_TOKEN),
+        "token_classification": Head(f"{name}ForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS),
+        "multiple_choice": Head(f"{name}ForMultipleChoice", bert.CLASSIFIER),
+    }
+
+
+PUBLISHED = Published(
+    model_type="roberta",
+    prefix="roberta.",
+    names=lambda cfg: bert.BODY,
+    heads=heads("Roberta"),
+    fields=bert.FIELDS,
+    fixed=bert.FIXED,
+    duplicates={"lm_head.decoder.bias": "lm_head.bias"},
+    ignored=bert.BUFFERS,
+)

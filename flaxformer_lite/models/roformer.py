@@ -1,0 +1,82 @@
+"""RoFormer: BERT whose queries and keys turn with their position; no positions are added, and no pooler is trained.
+
+Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), section 3.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bert, roberta
+from flaxformer_lite.models._encoder import EncoderModel
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head, Published, rows
+from flaxformer_lite.positions.rope import Rope
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = bert.BASE | dict(
+    vocab_size=50000, max_length=1536, position=Rope(layout="interleaved"), bias_at=("embed", *bert.BASE["bias_at"]),
+    head="masked_lm",
+)  # fmt: skip
+PRESETS = {
+    "tiny": bert.PRESETS["tiny"],
+    "small": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=6),
+    "base": bert.PRESETS["base"],
+}
+
+
+class Model(EncoderModel):
+    """Multiple choice reads the last column, as the published class does: pad such batches on the left."""
+
+    heads = (
+        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
+    )  # fmt: skip
+    pooled = ("sequence_classification",)
+    pooler_activation = ""
+
+    def summarise(self, x_BTD: jax.Array) -> jax.Array:
+        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD)
+
+
+def config(preset: str = "base", **overrides) -> ModelConfig:
+    """The published Chinese models' sizes, any field of which may be overridden."""
+    return build("roformer", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    return {"position": Rope(layout="interleaved", values=fields.get("rotary_value", False))}
+
+
+def write(cfg: ModelConfig) -> dict[str, Any]:
+    return {"rotary_value": getattr(cfg.position, "values", False), "embedding_size": cfg.embed_width}
+
+
+def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
+    """The sines and cosines, which the file holds though they follow from its sizes."""
+    angles_TP = np.arange(cfg.max_length)[:, None] * Rope().frequencies(cfg.head_width)[None]
+    return {"encoder.embed_positions.weight": np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], 1)}
+
+
+PUBLISHED = Published(
+    model_type="roformer",
+    prefix="roformer.",
+    names=lambda cfg: bert.BODY + rows(("embeddings_project", "embed/project")),
+    heads={
+        "none": Head("RoFormerModel"),
+        "masked_lm": Head("RoFormerForMaskedLM", bert.PREDICTIONS),
+        "sequence_classification": Head("RoFormerForSequenceClassification", roberta.FIRST_TOKEN),
+        "token_classification": Head("RoFormerForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("RoFormerForQuestionAnswering", bert.SPANS),
+        "multiple_choice": Head("RoFormerForMultipleChoice", bert.CLASSIFIER),
+    },
+    fields=bert.FIELDS | {"embedding_size": "embed_dim"},
+    fixed=bert.FIXED,
+    read=read,
+    write=write,
+    duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    derived=derived,
+    ignored=bert.BUFFERS,
+)

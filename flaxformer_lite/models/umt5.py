@@ -1,0 +1,39 @@
+"""UMT5: mT5 in which every layer has relative positions of its own.
+
+Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling for Large-Scale Multilingual Pretraining"
+(2023).
+"""
+
+import dataclasses
+from typing import Any
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import mt5, t5
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._presets import build
+from flaxformer_lite.models._published import Fields, Head
+from flaxformer_lite.positions.t5_buckets import T5Buckets
+
+__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+
+BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
+# The output has a table of its own and is shrunk all the same: what transformers 5 computes (4 did not).
+PRESETS = {name: dict(sizes, logit_power=-0.5) for name, sizes in mt5.PRESETS.items()}
+
+
+def config(preset: str = "small", **overrides) -> ModelConfig:
+    """UMT5's sizes, any field of which may be overridden."""
+    return build("umt5", BASE, PRESETS, preset, overrides)
+
+
+def read(fields: Fields) -> dict[str, Any]:
+    sizes = t5.read_sizes(fields)
+    return sizes | {"position": dataclasses.replace(sizes["position"], per_layer=True)}
+
+
+PUBLISHED = dataclasses.replace(
+    mt5.PUBLISHED,
+    model_type="umt5",
+    heads={"lm": Head("UMT5ForConditionalGeneration"), "encoder": Head("UMT5EncoderModel")},
+    read=read,
+)

@@ -1,0 +1,55 @@
+"""What the families that vary another owe: the same contract, over fewer programs."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.models import _partition
+from flaxformer_lite.partitioning import build_mesh, param_specs
+from flaxformer_lite.pretrained.load import parameter_shapes, side_by_side
+from tests.models.tiny import VARIANTS, T, built, close, ids, segments_of, small, two_sided
+
+HEADS = [(name, head) for name in VARIANTS for head in registry.resolve("models", name).Model.heads]
+
+
+def run(model, params, x, **inputs):
+    pair = {"input_ids": x} | ({"decoder_input_ids": x} if two_sided(model.cfg) else {})
+    return np.asarray(model.apply({"params": params}, **pair, **inputs).logits)
+
+
+@pytest.mark.parametrize("family", VARIANTS)
+def test_documents_padding_and_future(family):
+    cfg = small(family)
+    model, params = built(cfg)
+    a, b, c = (ids(seed, 1, T // 2) for seed in range(3))
+    pair = jnp.concatenate([jnp.concatenate([a, b], axis=1), jnp.concatenate([a, c], axis=1)])
+    segments = jnp.asarray([[1] * (T // 2) + [2] * (T // 2)] * 2, jnp.int32)
+
+    packed = run(model, params, pair, **segments_of(cfg, segments))
+    assert packed.shape == (2, T, 37) and packed.dtype == np.float32
+    np.testing.assert_array_equal(packed[0, : T // 2], packed[1, : T // 2])
+    alone = run(model, params, a, **segments_of(cfg, segments[:1, : T // 2]))
+    close(packed[:1, : T // 2], alone)
+    assert not np.array_equal(packed[0, T // 2 :], packed[1, T // 2 :])
+
+    mask = (segments == 1).astype(jnp.int32)
+    padded = run(model, params, pair, attention_mask=mask)
+    np.testing.assert_array_equal(padded[0, : T // 2], padded[1, : T // 2])
+    if cfg.skeleton == "decoder":
+        plain = run(model, params, pair)
+        np.testing.assert_array_equal(plain[0, : T // 2], plain[1, : T // 2])
+        assert not np.array_equal(plain[0, T // 2 :], plain[1, T // 2 :])
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS)
+def test_every_head_has_partition_rules_and_published_names(family, head):
+    cfg = small(family, vocab_size=64, head=head)
+    plugin = registry.resolve("models", family)
+    shapes = parameter_shapes(plugin.Model(cfg))
+    rules = _partition.rules(cfg)
+    assert param_specs(shapes, rules, build_mesh(MeshConfig(data=2, fsdp=4, tensor=1)))
+    spelled = registry.resolve("models", family).PUBLISHED.heads
+    assert head in spelled or head == "encoder"
+    assert len(side_by_side(cfg, shapes)) == len(shapes)
