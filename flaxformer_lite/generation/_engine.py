@@ -116,7 +116,7 @@ def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
     """The caches of the given rows, in their order; what the encoder said, all beams of a prompt share: it stays."""
 
     def layer(kept: LayerCache) -> LayerCache:
-        k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BSKH, kept.v_BSKH))
-        return kept.replace(k_BSKH=k, v_BSKH=v)
+        k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BKSH, kept.v_BKSH))
+        return kept.replace(k_BKSH=k, v_BKSH=v)
 
     return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))

@@ -82,21 +82,22 @@ class Attention(nn.Module):
 
     def _cross_keys(self, context: Context, cache: LayerCache | None, sizes: dict[str, int]):
         if context.encoder_output_BSD is None:
-            return cache.cross_k_BSKH, cache.cross_v_BSKH, cache
+            return *map(caches.heads_first, (cache.cross_k_BKSH, cache.cross_v_BKSH)), cache
         k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD, sizes)
-        return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BSKH=k_BSKH, cross_v_BSKH=v_BSKH)
+        k_BKSH, v_BKSH = map(caches.heads_first, (k_BSKH, v_BSKH))
+        return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
 
     def _remember(self, k_BSKH: jax.Array, v_BSKH: jax.Array, context: Context, cache: LayerCache | None):
         """Writes to the cache. One token then reads all slots; a prompt, which starts the cache, reads only itself."""
         if cache is None:
             return k_BSKH, v_BSKH, None, None, None
-        k_all = caches.append(cache.k_BSKH, k_BSKH, context.index)
-        v_all = caches.append(cache.v_BSKH, v_BSKH, context.index)
-        cache = cache.replace(k_BSKH=k_all, v_BSKH=v_all)
+        k_BKSH = caches.append(cache.k_BKSH, k_BSKH, context.index)
+        v_BKSH = caches.append(cache.v_BKSH, v_BSKH, context.index)
+        cache = cache.replace(k_BKSH=k_BKSH, v_BKSH=v_BKSH)
         if k_BSKH.shape[1] > 1:
             return k_BSKH, v_BSKH, cache, None, None
-        k_index = caches.slots(k_all.shape[1], context.index)
-        return k_all, v_all, cache, context.index[None], k_index
+        k_index = caches.slots(k_BKSH.shape[2], context.index)
+        return caches.heads_first(k_BKSH), caches.heads_first(v_BKSH), cache, context.index[None], k_index
 
     def _mask(self, context: Context):
         if not self.window:

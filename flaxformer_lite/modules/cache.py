@@ -12,14 +12,15 @@ class LayerCache:
     """Keys are stored rotated.
 
     Attributes:
-      k_BSKH, v_BSKH: one slot a position; a sliding window of W keeps W slots, and position i lives in slot i mod W.
-      cross_k_BSKH, cross_v_BSKH: the encoder's, filled by the first call that sees the encoder's output.
+      k_BKSH, v_BKSH: one slot a position; a sliding window of W keeps W slots, and position i lives in slot i mod W.
+        Heads stand before slots: a head's slots lie side by side, and no step copies them to make them so.
+      cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that sees the encoder's output.
     """
 
-    k_BSKH: jax.Array
-    v_BSKH: jax.Array
-    cross_k_BSKH: jax.Array | None = None
-    cross_v_BSKH: jax.Array | None = None
+    k_BKSH: jax.Array
+    v_BKSH: jax.Array
+    cross_k_BKSH: jax.Array | None = None
+    cross_v_BKSH: jax.Array | None = None
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[LayerCache] | LayerCache:
@@ -33,11 +34,11 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[LayerCache] | 
     cfg, dtype = cfg.of_decoder, jnp.dtype(cfg.dtype)
 
     def empty(window: int) -> LayerCache:
-        shape = (batch, min(length, window or length), cfg.kv_heads, cfg.head_width)
+        shape = (batch, cfg.kv_heads, min(length, window or length), cfg.head_width)
         return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     period = len(cfg.windows)
-    if not cfg.scan:
+    if not cfg.scan or cfg.share_layers:
         return [empty(cfg.windows[layer % period]) for layer in range(cfg.decoder_layers)]
     group = [empty(window) for window in cfg.windows]
     return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (cfg.decoder_layers // period, *x.shape)), group)
@@ -52,10 +53,15 @@ def slots(capacity: int, index: jax.Array) -> jax.Array:
     return index - jnp.mod(index - s, capacity)
 
 
-def append(cache_BSKH: jax.Array, new_BTKH: jax.Array, index: jax.Array) -> jax.Array:
+def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array) -> jax.Array:
     """Writes one position (T = 1) at its slot, or a whole prompt from position 0, of which a window keeps the tail."""
-    capacity, length = cache_BSKH.shape[1], new_BTKH.shape[1]
-    new_BTKH = new_BTKH.astype(cache_BSKH.dtype)
+    capacity, length = cache_BKSH.shape[2], new_BTKH.shape[1]
+    new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
     if length > 1 and length >= capacity:
-        return jnp.roll(new_BTKH[:, length - capacity :], shift=(length - capacity) % capacity, axis=1)
-    return jax.lax.dynamic_update_slice_in_dim(cache_BSKH, new_BTKH, jnp.mod(index, capacity), axis=1)
+        return jnp.roll(new_BKTH[:, :, length - capacity :], shift=(length - capacity) % capacity, axis=2)
+    return jax.lax.dynamic_update_slice_in_dim(cache_BKSH, new_BKTH, jnp.mod(index, capacity), axis=2)
+
+
+def heads_first(x_BSKH: jax.Array) -> jax.Array:
+    """From attention's order of axes to the cache's, and back."""
+    return jnp.swapaxes(x_BSKH, 1, 2)

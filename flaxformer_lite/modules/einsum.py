@@ -60,7 +60,9 @@ class Einsum(nn.Module):
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.cfg, fan_in, fan_out, residual=self.residual, gain=self.gain)
         kernel = self.param("kernel", init, shape, jnp.dtype(self.cfg.param_dtype))
-        y = jnp.einsum(self.equation, x, kernel.astype(x.dtype))
+        # What is summed keeps the weight's order, which jnp.einsum turns round: XLA would copy the weight at every call.
+        summed = [c for c in w_letters if c not in out]
+        y = jnp.tensordot(x, kernel.astype(x.dtype), [[s.index(c) for c in summed] for s in (x_letters, w_letters)])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, jnp.dtype(self.cfg.param_dtype))

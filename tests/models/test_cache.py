@@ -42,5 +42,5 @@ def test_cached_decode_equals_full_forward(family, position, windows, scan):
 
 def test_window_cache_keeps_only_its_window():
     cfg = small("gpt2", windows=(3, 0))
-    shapes = [jax.tree.leaves(layer)[0].shape[1] for layer in init_cache(cfg, 2, T)]
+    shapes = [jax.tree.leaves(layer)[0].shape[2] for layer in init_cache(cfg, 2, T)]
     assert shapes == [3, T]

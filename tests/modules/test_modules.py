@@ -104,9 +104,9 @@ def test_rolling_slots_hold_the_last_positions():
 
 @pytest.mark.parametrize("length", [1, 3, 4, 7])
 def test_prompt_lands_in_the_slots_that_are_read(length):
-    cache = jnp.full((1, 4, 1, 1), -1.0)
+    cache = jnp.full((1, 1, 4, 1), -1.0)
     prompt = jnp.arange(length, dtype=jnp.float32)[None, :, None, None]
-    written = np.asarray(append(cache, prompt, jnp.int32(0)))[0, :, 0, 0]
+    written = np.asarray(append(cache, prompt, jnp.int32(0)))[0, 0, :, 0]
     for slot, position in enumerate(np.asarray(slots(4, jnp.int32(length - 1)))):
         if position >= 0:
             assert written[slot] == position
