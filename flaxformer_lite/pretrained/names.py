@@ -72,10 +72,11 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
 def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]) -> set[str]:
     """Of the names in a file, those that only other heads of the family have, or parts that this head leaves out."""
     active = {row for row, _, _ in _table(spelled, cfg).values()}
-    roots = {path.split("/")[0] for path in ours}
+    left_out = {"pooler", "lm_head"} | ({"decoder", "decoder_embed"} if cfg.head == "encoder" else set())
+    left_out -= {path.split("/")[0] for path in ours}
     everywhere = {*spelled.names(cfg), *(row for head in spelled.heads.values() for row in head.rows)}
-    absent = [_pattern(row) for row in everywhere if row not in active or not _roots(row) & roots]
-    present = [_pattern(row) for row in active if _roots(row) & roots]
+    absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
+    present = [_pattern(row) for row in active if not _roots(row) <= left_out]
     return {
         name for name in names if any(p.fullmatch(name) for p in absent) and not any(p.fullmatch(name) for p in present)
     }

@@ -104,7 +104,7 @@ def test_scaling_of_rotary_positions(tmp_path, kind):
     with pytest.raises(ConfigError, match=ROPE[kind]):
         load_pretrained(folder)
     edit_config(folder, rope_scaling={"type": "linear", "factor": 2.0, "surprise": 1})
-    with pytest.raises(ConfigError, match="rope_scaling.surprise=1 is not known"):
+    with pytest.raises(ConfigError, match=r"rope_scaling\.surprise=1 is not known"):
         load_pretrained(folder)
 
 
@@ -178,7 +178,7 @@ def test_truncated(folder, kept):
     path = folder / "model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[: kept if kept > 1 else int(len(data) * kept)])
-    with pytest.raises(WeightsError, match="not a whole safetensors file|truncated"):
+    with pytest.raises(WeightsError, match=r"not a whole safetensors file|truncated"):
         load_pretrained(folder)
 
 
@@ -191,7 +191,7 @@ def test_index_that_points_elsewhere(folder):
 def test_index_with_a_missing_part(folder):
     shard(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(WeightsError, match="names model-00002-of-00002.safetensors, which is not there"):
+    with pytest.raises(WeightsError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
         load_pretrained(folder)
 
 
@@ -245,7 +245,7 @@ def test_positions_that_do_not_follow_from_the_config(tmp_path):
 
 
 def test_overrides_are_of_how_not_what(folder):
-    with pytest.raises(ConfigError, match="d_model: comes from config.json"):
+    with pytest.raises(ConfigError, match=r"d_model: comes from config\.json"):
         load_pretrained(folder, d_model=8)
 
 
