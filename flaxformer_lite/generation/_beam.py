@@ -60,10 +60,17 @@ class State:
 
 @flax.struct.dataclass
 class Search:
-    """What beam search has beside the rules: the length penalty (float32), and when to stop (see `Settings`)."""
+    """What beam search has beside the rules; arrays, so that another way of stopping compiles nothing.
+
+    Attributes:
+      length_penalty: float32, see `Settings`.
+      until_full: bool, `early_stopping=True`.
+      never: bool, `early_stopping="never"`.
+    """
 
     length_penalty: jax.Array
-    early_stopping: bool | str = flax.struct.field(pytree_node=False)
+    until_full: jax.Array
+    never: jax.Array
 
 
 @functools.partial(jax.jit, static_argnames=("model", "slots", "beams"))
@@ -93,8 +100,8 @@ def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, sea
     B, J, S = state.tokens_BJS.shape
 
     def unfinished(state: State):
-        full = jnp.all(state.pool.filled_BJ) if search.early_stopping is True else False
-        return jnp.any(state.open_B) & ~state.stuck & ~jnp.asarray(full)
+        full = search.until_full & jnp.all(state.pool.filled_BJ)
+        return jnp.any(state.open_B) & ~state.stuck & ~full
 
     def step(state: State) -> State:
         slot = prompt + state.new - 1
@@ -140,11 +147,10 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
     """The pool with the candidates that ended in it: those among a row's first J, unless the row is closed."""
     J = state.scores_BJ.shape[1]
     enters = ended & (jnp.arange(scores.shape[1]) < J)[None]
-    closed_B1 = ~state.open_B[:, None]
+    full_B1 = search.until_full & jnp.all(state.pool.filled_BJ, axis=1, keepdims=True)
     scores = scores / new.astype(jnp.float32) ** search.length_penalty
-    scores += NEVER * closed_B1.astype(jnp.float32) + NEVER * (~enters).astype(jnp.float32)
-    if search.early_stopping is True:
-        scores += NEVER * jnp.all(state.pool.filled_BJ, axis=1, keepdims=True).astype(jnp.float32)
+    for forbidden in (full_B1, ~state.open_B[:, None], ~enters):
+        scores += NEVER * forbidden.astype(jnp.float32)
     pool = state.pool
     scores_BJ, kept_BJ = jax.lax.top_k(jnp.concatenate([pool.scores_BJ, scores], axis=1), J)
     lengths = jnp.broadcast_to(new, scores.shape)
@@ -160,7 +166,7 @@ def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: S
 
     With `early_stopping=False` that length is the present one: a guess, if the penalty favours long continuations.
     """
-    length = jnp.where(search.length_penalty > 0, rules.max_new, new) if search.early_stopping == "never" else new
+    length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty
     worst_B = jnp.where(jnp.all(pool.filled_BJ, axis=1), pool.scores_BJ[:, -1], NEVER)
     return best_B > worst_B

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError
 
 NO_BOUND = 1 << 30  # of prompts, where the model has no table of positions
 
@@ -37,7 +37,7 @@ def bucket(length: int, least: int = 16) -> int:
     return max(least, 1 << (length - 1).bit_length())
 
 
-def read_ids(cfg: ModelConfig, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids"):
+def read_ids(vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids"):
     """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of lists of any lengths.
 
     Raises:
@@ -58,9 +58,9 @@ def read_ids(cfg: ModelConfig, input_ids: Any, attention_mask: Any, pad: int, na
         row = int(np.argmin(mask_BT.any(axis=1)))
         raise ValueError(f"attention_mask: row {row} keeps no token; a prompt needs at least one.")
     real = ids_BT[mask_BT]
-    if real.min() < 0 or real.max() >= cfg.vocab_size:
+    if real.min() < 0 or real.max() >= vocab_size:
         bad = int(real.min() if real.min() < 0 else real.max())
-        raise ValueError(f"{name} holds the id {bad}: must be in 0..{cfg.vocab_size - 1}, the model's vocabulary;"
+        raise ValueError(f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
                          f" is it this model's tokenizer?")
     return ids_BT.astype(np.int32), mask_BT
 

@@ -70,11 +70,12 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
         raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
+    vocab = cfg.of_decoder.vocab_size
     for name, tokens in (("eos_token_id", s.eos), ("pad_token_id", (s.pad_token_id,))):
-        if not all(0 <= token < cfg.vocab_size for token in tokens):
-            raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{cfg.vocab_size - 1}, the model's vocabulary.")
+        if not all(0 <= token < vocab for token in tokens):
+            raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary.")
     limit = cfg.max_length if cfg.has_position_table else NO_BOUND
-    ids_BT, mask_BT = read_ids(cfg, input_ids, attention_mask, s.pad_token_id)
+    ids_BT, mask_BT = read_ids(cfg.vocab_size, input_ids, attention_mask, s.pad_token_id)
     source = None
     if two_sided(cfg):
         check_length(limit, "input_ids", ids_BT.shape[1])
@@ -82,7 +83,7 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
         if decoder_input_ids is None:
             start = s.pad_token_id if s.decoder_start_token_id is None else s.decoder_start_token_id
             decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
-        ids_BT, mask_BT = read_ids(cfg, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
+        ids_BT, mask_BT = read_ids(vocab, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
         if len(ids_BT) != len(source.mask_BS):
             raise ConfigError(f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: one each.")
     elif decoder_input_ids is not None:

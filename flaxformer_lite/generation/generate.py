@@ -142,7 +142,8 @@ def _written(task: Task, state: _sample.State) -> Generation:
 
 def _search(model, params, task: Task) -> Generation:
     s = task.settings
-    search = _beam.Search(np.float32(s.length_penalty), s.early_stopping)
+    until_full, never = np.bool_(s.early_stopping is True), np.bool_(s.early_stopping == "never")
+    search = _beam.Search(np.float32(s.length_penalty), until_full, never)
     state = _beam.start(
         model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, task.rules, search,
         slots=task.slots, beams=s.num_beams,

@@ -1,0 +1,29 @@
+"""What torch transformers' generate wrote with the same files: ids and scores, greedy and beams, unequal prompts."""
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import generate
+from tests.pretrained.fixtures import MANIFEST, loaded, part
+
+NAMES = [name for name, entry in MANIFEST.items() if entry.get("generate")]
+
+
+def settings_of(way):
+    """transformers' arguments as ours: it spells greedy search do_sample=False."""
+    return {key: value for key, value in way.items() if key != "do_sample"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_way_of_writing(name):
+    model, params = loaded(name)
+    prompts = part(name, "generate/in/")
+    for way, settings in MANIFEST[name]["generate"].items():
+        want = part(name, f"generate/{way}/")
+        found = generate(model, params, **prompts, return_scores=True, **settings_of(settings))
+        np.testing.assert_array_equal(found.sequences, want["sequences"], err_msg=way)
+        if "sequences_scores" in want:
+            np.testing.assert_allclose(found.sequences_scores, want["sequences_scores"], rtol=2e-5, err_msg=way)
+            continue
+        written = np.arange(found.logprobs.shape[1])[None] < found.lengths[:, None]
+        np.testing.assert_allclose(found.logprobs[written], want["logprobs"][written], rtol=2e-5, atol=2e-6, err_msg=way)
