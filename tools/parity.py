@@ -11,6 +11,7 @@ largest value, where attention_mask is 1. The exit status is 1 where any float32
 """
 
 import argparse
+import functools
 import json
 import sys
 from pathlib import Path
@@ -54,6 +55,7 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
     with np.load(fixture / "expected.npz") as file:
         stored = dict(file)
 
+    @functools.partial(jax.jit, static_argnums=(0, 2))
     def run(model: Any, params: Any, case: str) -> Arrays:
         output = model.apply({"params": params}, **part(stored, f"{case}/in/"))
         fields = {key: getattr(output, key) for key in part(stored, f"{case}/out/")}
@@ -67,7 +69,8 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
 
     model, params = load_pretrained(fixture)
     case = row["cases"][0]
-    grads = jax.grad(lambda p: sum(jnp.mean(jnp.square(x - 1)) for x in run(model, p, case).values()))(params)
+    loss = lambda p: sum(jnp.mean(jnp.square(x - 1)) for x in run(model, p, case).values())  # noqa: E731
+    grads = jax.jit(jax.grad(loss))(params)
     largest = max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(grads))
     stepped = jax.tree.map(lambda p, g: p - 0.02 / largest * g, params, grads)
     for kind, weights in (("loaded", params), ("stepped", stepped)):

@@ -14,6 +14,14 @@ from flaxformer_lite.config import ModelConfig
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
+    "albert": ("albert", {"head": "pretraining"}),
+    "bart": ("bart", {}),
+    "electra": ("electra", {"head": "pretraining"}),
+    "gemma2": ("gemma2", {}),
+    "gptj": ("gptj", {}),
+    "opt_narrow": ("opt", {"embed_dim": 64, "norm_at": ("out",)}),
+    "qwen3": ("qwen3", {}),
+    "umt5": ("umt5", {}),
     "bert_pretraining": ("bert", {"head": "pretraining"}),
     "gpt2": ("gpt2", {}),
     "gpt2_scan": ("gpt2", {"scan": True}),
