@@ -53,12 +53,21 @@ def load_pretrained(
       ConfigError: a config that we cannot compute exactly.
       WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
     """
+    model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
+    return model, _place(model.cfg, stored, mesh)
+
+
+def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any) -> tuple[Any, dict]:
+    """As `load_pretrained`, but each parameter is a `Stored`, read from its file when it is asked for.
+
+    Raises:
+      ConfigError, WeightsError: as `load_pretrained`.
+    """
     path = Path(path).expanduser()
-    if unknown := sorted(set(overrides) - set(FREE)):
+    if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
         raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
     published = folder.read_config(path)
     family = configs.family_of(published, path)
-    overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
     cfg = configs.read_config(family, published, configs.head_of(family, published, head), **overrides)
     tensors = names.without_prefix(family.PUBLISHED, folder.open_weights(path))
     cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
@@ -66,7 +75,28 @@ def load_pretrained(
     shapes = parameter_shapes(model)
     found = names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
     _check(family.PUBLISHED, cfg, path, tensors, found)
-    return model, _read(cfg, shapes, found, tensors, mesh)
+    return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A parameter in its file.
+
+    Attributes:
+      shape: of the whole.
+      dtype: that `read` gives.
+      read: the part of it that slices, one an axis, choose; only that part is read.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[tuple[slice, ...]], np.ndarray]
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self.read((slice(None),) * len(self.shape))
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
@@ -168,20 +198,21 @@ def _rounding(tensor: Tensor) -> float:
     return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
 
 
-def _read(
-    cfg: ModelConfig, shapes: dict[str, Any], found: dict[str, Place], tensors: dict[str, Tensor], mesh: Mesh | None
-):
-    tree = unflatten_dict(shapes, sep="/")
-    specs = flatten_dict(param_specs(tree, _partition.rules(cfg), mesh), sep="/") if mesh else {}
-    out = {}
-    for path, leaf in shapes.items():
-        layers = layers_of(cfg, path, (*leaf.shape, 1)[0])
-        read = _reader([found[one] for one in layers], tensors, leaf, bool(STACKED.search(path)))
-        if mesh:
-            out[path] = jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), read)
-        else:
-            out[path] = jnp.asarray(read((slice(None),) * len(leaf.shape)))
-    return unflatten_dict(out, sep="/")
+def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
+    flat = flatten_dict(stored, sep="/")
+    if not mesh:
+        return unflatten_dict({path: jnp.asarray(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/")
+    specs = flatten_dict(param_specs(stored, _partition.rules(cfg), mesh), sep="/")
+    placed = {
+        path: jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), leaf.read)
+        for path, leaf in flat.items()
+    }
+    return unflatten_dict(placed, sep="/")
+
+
+def _stored(cfg: ModelConfig, path: str, leaf: Any, found: dict[str, Place], tensors: dict[str, Tensor]) -> Stored:
+    layers = [found[one] for one in layers_of(cfg, path, (*leaf.shape, 1)[0])]
+    return Stored(leaf.shape, np.dtype(leaf.dtype), _reader(layers, tensors, leaf, bool(STACKED.search(path))))
 
 
 def _reader(layers: list[Place], tensors: dict[str, Tensor], leaf: Any, stacked: bool) -> Callable[[tuple], np.ndarray]:
