@@ -25,7 +25,8 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=32128, max_length=512, position=T5Buckets(), norm="rms", norm_at=("in", "final"), activation="relu",
-    attention_scale=1.0, logit_power=-0.5, dropout=0.1, dropout_at=("embed", "attention", "mlp", "branch", "final"), init="fan_in",
+    attention_scale=1.0, logit_power=-0.5, dropout=0.1, dropout_at=("embed", "attention", "mlp", "branch", "final"),
+    init="fan_in",
 )  # fmt: skip
 V1_1 = dict(activation="gelu_tanh", mlp="gated", tie_embeddings=False, logit_power=0.0, dropout=0.0)
 
@@ -68,7 +69,7 @@ def config(preset: str = "small", **overrides) -> ModelConfig:
 
 ATTENTION = rows(("q", "query"), ("k", "key"), ("v", "value"), ("o", "out"))
 FIXED = {"is_decoder": False}
-HARMLESS = ("n_positions", "scale_decoder_outputs")
+HARMLESS = ("n_positions", "scalable_attention", "scale_decoder_outputs")
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 FIELDS = {
@@ -133,7 +134,8 @@ def read_sizes(fields: Fields) -> dict[str, Any]:
 def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
     name = ACTIVATION_NAMES[cfg.activation][0]
     if cfg.mlp == "gated":
-        name = "gated-gelu" if cfg.activation == "gelu_tanh" else f"gated-{name}"
+        # "gated-gelu" has always meant the tanh form, which leaves the exact one its second name.
+        name = "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(cfg.activation, name)
     return {
         "num_decoder_layers": cfg.decoder_layers,
         "feed_forward_proj": name,
