@@ -57,6 +57,10 @@ class Fields:
         value = self.values.get(name)
         return default if value is None else value
 
+    def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
+        """Of a field that null turns off and whose absence is the family's default."""
+        return self.get(name, null if name in self.values else absent)
+
     def require(self, name: str, allowed: Any) -> None:
         """Refuses a field whose other values we would compute wrongly."""
         if (value := self.get(name, allowed)) != allowed:

@@ -17,27 +17,28 @@ SCALINGS = {
 INTEGERS = ("original_max_position_embeddings",)
 
 
-def read_rope(
-    fields: Fields, *, base: str = "rope_theta", fraction: str = "partial_rotary_factor", default_fraction: float = 1.0
-) -> Rope:
+def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0) -> Rope:
     """The encoding that `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4) describe.
 
     Args:
       fields: of config.json.
       base: the old name of rope_theta.
-      fraction: the old name of the part of a head that turns.
+      fraction: the old name of the part of a head that turns; empty where all of it does.
       default_fraction: where neither name is present.
 
     Raises:
-      ConfigError: a scaling that we lack, or a parameter of one that we do not know.
+      ConfigError: a scaling that we lack, a parameter of one that we do not know, or a value that cannot be.
     """
     spelled = dict(fields.get("rope_parameters") or fields.get("rope_scaling", {}))
     where = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
     fields.read |= {"rope_parameters", "rope_scaling"}
+    part = fields.get(fraction or "partial_rotary_factor", default_fraction)
     options = {
         "base": float(spelled.pop("rope_theta", fields.get(base, 10000.0))),
-        "fraction": float(spelled.pop("partial_rotary_factor", fields.get(fraction, default_fraction))),
+        "fraction": float(spelled.pop("partial_rotary_factor", part)),
     }
+    if not fraction and options["fraction"] != 1:
+        raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: in this family whole heads turn.")
     kinds = {spelled.pop(name) for name in ("rope_type", "type") if name in spelled} or {"default"}
     kind = kinds.pop()
     if kinds or kind not in SCALINGS:
@@ -51,7 +52,10 @@ def read_rope(
     for name, value in spelled.items():
         if value is not None:
             options[name] = value if isinstance(value, bool) else int(value) if name in INTEGERS else float(value)
-    return Rope(scaling=scaling, **options)
+    try:
+        return Rope(scaling=scaling, **options)
+    except ValueError as error:
+        raise ConfigError(f"config.json: {where}: {error}") from None
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:

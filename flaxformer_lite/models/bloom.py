@@ -3,11 +3,13 @@
 Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model" (2022), section 3.2.
 """
 
+from typing import Any
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models._decoder import DecoderModel as Model
 from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows, within
+from flaxformer_lite.models._published import Fields, Head, Published, rows, within
 from flaxformer_lite.positions.alibi import Alibi
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -45,6 +47,17 @@ def config(preset: str = "560m", **overrides) -> ModelConfig:
     return build("bloom", BASE, PRESETS, preset, overrides)
 
 
+def read(fields: Fields) -> dict[str, Any]:
+    """Sizes have two names each; the published configs hold the one or the other."""
+    width = fields.get("n_embed", fields.get("hidden_size", 64))
+    return {
+        "d_model": width,
+        "mlp_dim": 4 * width,
+        "decoder_layers": fields.get("n_layer", fields.get("num_hidden_layers", 2)),
+        "num_heads": fields.get("n_head", fields.get("num_attention_heads", 8)),
+    }
+
+
 # How it was trained, in parallel.
 HARMLESS = (
     "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "seq_length",
@@ -61,16 +74,11 @@ PUBLISHED = Published(
     },
     fields={
         "vocab_size": "vocab_size",
-        "n_layer": "decoder_layers",
-        "n_head": "num_heads",
         "layer_norm_epsilon": "norm_eps",
         "tie_word_embeddings": "tie_embeddings",
     },
-    fixed={"apply_residual_connection_post_layernorm": False},
+    fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
     harmless=HARMLESS,
-    read=lambda fields: {
-        "d_model": (width := fields.get("hidden_size", fields.get("n_embed", 64))),
-        "mlp_dim": 4 * width,
-    },
-    write=lambda cfg: {"hidden_size": cfg.d_model},
+    read=read,
+    write=lambda cfg: {"hidden_size": cfg.d_model, "n_layer": cfg.decoder_layers, "n_head": cfg.num_heads},
 )

@@ -36,6 +36,11 @@ def read(fields: Fields) -> dict[str, Any]:
     return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
+def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
+    """The tanh form by the name that this family gives it; others by their usual one."""
+    return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
+
+
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
 PUBLISHED = Published(
     model_type="gemma",
@@ -45,6 +50,6 @@ PUBLISHED = Published(
     fields=llama.FIELDS,
     fixed=FIXED,
     read=read,
-    write=lambda cfg: llama.write_heads(cfg) | {"hidden_act": "gelu_pytorch_tanh"},
+    write=lambda cfg: llama.write_heads(cfg) | write_activation(cfg, "hidden_act"),
     ignored=llama.BUFFERS,
 )

@@ -44,9 +44,9 @@ def config(preset: str = "9b", **overrides) -> ModelConfig:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Every other layer slides, the first one too; a null cap is none."""
+    """Every other layer slides, the first one too; a null cap is none, an absent one the default preset's."""
     layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
-    caps = {ours: float(fields.get(name, 0.0)) for name, ours in CAPS.items()}
+    caps = {ours: float(fields.nullable(name, BASE[ours])) for name, ours in CAPS.items()}
     return (
         llama.read_heads(fields, kv_heads=4, head_dim=256)
         | caps
@@ -62,11 +62,11 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     return (
         llama.write_heads(cfg)
         | caps
+        | gemma.write_activation(cfg, "hidden_activation")
         | {
             "sliding_window": max(cfg.windows) or 4096,
             "layer_types": layer_types(cfg),
             "query_pre_attn_scalar": _scalar(cfg.scale),
-            "hidden_activation": "gelu_pytorch_tanh",
         }
     )
 
@@ -85,7 +85,7 @@ PUBLISHED = Published(
     heads=llama.heads("Gemma2"),
     fields=FIELDS,
     fixed=gemma.FIXED,
-    harmless=("hidden_act", "cache_implementation"),
+    harmless=("hidden_act", "sliding_window_size"),
     read=read,
     write=write,
     ignored=llama.BUFFERS,

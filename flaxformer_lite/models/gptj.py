@@ -41,10 +41,10 @@ def config(preset: str = "6b", **overrides) -> ModelConfig:
 
 def read(fields: Fields) -> dict[str, Any]:
     width, heads = fields.get("n_embd", 4096), fields.get("n_head", 16)
-    turning, head_dim = fields.get("rotary_dim", 64 if "rotary_dim" not in fields.values else 0), width // heads
-    position = Rope(layout="interleaved", fraction=turning / head_dim if 0 < turning <= head_dim else 1.0)
-    if not turning or position.rotated(head_dim) != turning:
+    turning, head_dim = fields.nullable("rotary_dim", 64), width // heads
+    if turning % 2 or not 2 <= turning <= head_dim:
         raise ConfigError(f"config.json: rotary_dim={turning or None}: must be even and at most the head's {head_dim}.")
+    position = Rope(layout="interleaved", fraction=turning / head_dim)
     return {"mlp_dim": fields.get("n_inner", 4 * width), "position": position}
 
 

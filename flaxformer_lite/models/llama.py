@@ -75,10 +75,12 @@ def heads(name: str) -> dict[str, Head]:
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
-    """Fewer key and value heads, and their width, with a family's defaults; 0 derives them."""
+    """Fewer key and value heads, and their width, with a family's defaults; 0 derives them. Where no config says
+    otherwise, the norms' epsilon is 1e-6, not what a preset trains with."""
     return {
         "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
         "head_dim": fields.get("head_dim", head_dim),
+        "norm_eps": fields.get("rms_norm_eps", 1e-6),
         "position": read_rope(fields),
     }
 
@@ -102,6 +104,8 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads=heads("Llama"),
     fields=FIELDS,
+    fixed={"rope_interleaved": False},
+    harmless=("is_llama_config", "max_sequence_length"),
     read=read,
     write=write,
     ignored=BUFFERS,

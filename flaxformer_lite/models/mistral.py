@@ -26,7 +26,7 @@ def config(preset: str = "7b", **overrides) -> ModelConfig:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    return llama.read_heads(fields, kv_heads=8) | {"windows": (fields.get("sliding_window", 0),)}
+    return llama.read_heads(fields, kv_heads=8) | {"windows": (fields.nullable("sliding_window", 4096),)}
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:

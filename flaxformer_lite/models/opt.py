@@ -123,6 +123,7 @@ PUBLISHED = Published(
         "tie_word_embeddings": "tie_embeddings",
         "dropout": "dropout",
     },
+    harmless=("output_projection",),
     fixed={"enable_bias": True, "layer_norm_elementwise_affine": True},
     read=read,
     write=write,

@@ -40,7 +40,7 @@ def config(preset: str = "7b", **overrides) -> ModelConfig:
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:
     """Heads, and windows: where they are on at all, layers from `max_window_layers` on slide."""
     layers, first = fields.get("num_hidden_layers", 32), fields.get("max_window_layers", 28)
-    window = fields.get("sliding_window", 4096 if "sliding_window" not in fields.values else 0)
+    window = fields.nullable("sliding_window", 4096)
     on = fields.get("use_sliding_window", False)
     windows = read_windows(fields, layers, lambda i: on and i >= first, window if on else 0)
     return llama.read_heads(fields, kv_heads, head_dim) | {"windows": windows}

@@ -70,7 +70,7 @@ class Rope(Encoding):
         Raises:
           ValueError: d is odd or too small.
         """
-        d = int(head_dim * self.fraction)
+        d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
             raise ValueError(f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
                              f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}.")

@@ -105,3 +105,7 @@ def test_what_is_refused(options, message):
 def test_pairs_are_needed():
     with pytest.raises(ValueError, match=r"head_dim=10, fraction=0\.5.*5 dimensions are not pairs; try fraction=0\.4"):
         Rope(fraction=0.5).tables(d_model=20, num_heads=2, head_dim=10, max_length=4)
+
+
+def test_a_part_given_as_a_quotient_is_that_many_dimensions():
+    assert all(Rope(fraction=d / h).rotated(h) == d for h in range(2, 130, 2) for d in range(2, h + 1, 2))

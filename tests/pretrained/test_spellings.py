@@ -1,0 +1,107 @@
+"""Configs of decoders in the spellings that they come in: old names, fields left out, fields that are null."""
+
+import json
+
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.configs import family_of, read_config, write_config
+from tests.pretrained.fixtures import ROOT
+
+
+def published(name, **changes):
+    """A fixture's config with some fields changed; `...` removes one."""
+    config = json.loads((ROOT / name / "config.json").read_text()) | changes
+    return {key: value for key, value in config.items() if value is not ...}
+
+
+def read(name, **changes):
+    config = published(name, **changes)
+    return read_config(family_of(config, ROOT), config, "lm")
+
+
+BLOOM = published("bloom_lm")
+NEOX = published("gpt_neox_lm")
+SAME = {
+    "BLOOM of 2022": ("bloom_lm", dict(
+        hidden_size=..., n_embed=BLOOM["hidden_size"], n_head=..., num_attention_heads=BLOOM["n_head"], n_inner=None,
+        masked_softmax_fusion=True, skip_bias_add_qkv=False, offset_alibi=100, seq_length=2048, unk_token_id=0,
+    )),
+    "GPT-NeoX in transformers 5": ("gpt_neox_lm", dict(rotary_pct=..., rotary_emb_base=..., rope_parameters=dict(
+        rope_type="default", rope_theta=NEOX["rotary_emb_base"], partial_rotary_factor=NEOX["rotary_pct"],
+    ))),
+    "SmolLM's Llama": ("llama_lm", dict(is_llama_config=True, rope_interleaved=False, rope_scaling=None)),
+    "Llama 1": ("llama_lm", dict(max_sequence_length=2048, attention_bias=..., mlp_bias=...)),
+    "Gemma 2": ("gemma2_lm", dict(sliding_window_size=5, hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid")),
+    "Gemma": ("gemma_lm", dict(hidden_act="gelu", hidden_activation=None)),
+    "OPT": ("opt_lm", dict(output_projection=True, prefix="</s>", enable_bias=..., layer_norm_elementwise_affine=...)),
+    "Qwen 2 without windows": ("qwen2_lm", dict(use_sliding_window=False, sliding_window=3, max_window_layers=0)),
+    "GPT-J of 2021": ("gptj_lm", dict(rotary=True, scale_attn_weights=True, summary_type="cls_index")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_spelled_otherwise_means_the_same(what):
+    name, changes = SAME[what]
+    if what == "Qwen 2 without windows":
+        assert read(name, **changes, layer_types=...).windows == (0,)
+    else:
+        assert read(name, **changes) == read(name)
+
+
+# What transformers' own classes take for a field that is not there; null is another thing where it turns something off.
+DEFAULTS = [
+    ("llama_lm", "rms_norm_eps", ..., "norm_eps", 1e-6),
+    ("llama_lm", "num_key_value_heads", None, "kv_heads", published("llama_lm")["num_attention_heads"]),
+    ("mistral_lm", "rms_norm_eps", ..., "norm_eps", 1e-6),
+    ("mistral_lm", "sliding_window", ..., "windows", (4096,)),
+    ("mistral_lm", "sliding_window", None, "windows", (0,)),
+    ("gemma2_lm", "attn_logit_softcapping", ..., "attention_softcap", 50.0),
+    ("gemma2_lm", "attn_logit_softcapping", None, "attention_softcap", 0.0),
+    ("gemma2_lm", "final_logit_softcapping", ..., "logit_softcap", 30.0),
+    ("gemma2_lm", "final_logit_softcapping", None, "logit_softcap", 0.0),
+    ("gemma2_lm", "tie_word_embeddings", ..., "tie_embeddings", True),
+    ("gpt_neox_lm", "use_parallel_residual", ..., "wiring", "parallel"),
+    ("gpt_neo_lm", "tie_word_embeddings", ..., "tie_embeddings", True),
+    ("gptj_lm", "tie_word_embeddings", ..., "tie_embeddings", False),
+    ("opt_lm", "do_layer_norm_before", ..., "norm_at", ("in", "final")),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value", "ours", "due"), DEFAULTS)
+def test_absent_and_null(name, field, value, ours, due):
+    assert getattr(read(name, **{field: value}), ours) == due
+
+
+REFUSED = [
+    ("llama_lm", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: in this family whole heads turn"),
+    ("llama_lm", {"rope_interleaved": True}, "rope_interleaved=True changes the numbers"),
+    ("llama_lm", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "rope_scaling: factor=0.5: longer length"),
+    ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, "rope_scaling of type"),
+    ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "needs original_max_position_embeddings"),
+    ("bloom_lm", {"n_inner": 5}, "n_inner=5 changes the numbers"),
+    ("bloom_lm", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm=True"),
+    ("gptj_lm", {"rotary_dim": None}, "rotary_dim=None: must be even"),
+    ("gptj_lm", {"rotary_dim": 3}, "rotary_dim=3: must be even"),
+    ("gpt_neo_lm", {"attention_types": [[["global", "sparse"], 1]]}, "attention_types makes"),
+    ("gpt2_lm", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True changes"),
+    ("gemma2_lm", {"layer_types": ["chunked_attention"] * 9}, "layer_types=.* must be"),
+    ("gemma_lm", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True changes"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "told"), REFUSED)
+def test_what_we_would_compute_wrongly_is_refused(name, changes, told):
+    with pytest.raises(ConfigError, match=told):
+        read(name, **changes)
+
+
+@pytest.mark.parametrize(("name", "field", "activation"), [
+    ("gemma_lm", "hidden_act", "silu"),
+    ("gemma_lm", "hidden_act", "gelu_pytorch_tanh"),
+    ("gemma2_lm", "hidden_activation", "gelu"),
+    ("gemma2_lm", "hidden_activation", "gelu_pytorch_tanh"),
+])  # fmt: skip
+def test_activations_of_gemma_go_both_ways(name, field, activation):
+    cfg = read(name, **{field: activation})
+    assert write_config(family_of(published(name), ROOT), cfg)[field] == activation
