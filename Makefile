@@ -19,7 +19,7 @@ demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two
 	@$(BIN)/python train.py --config=configs/demo.py --workdir=runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=2
 
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,7 @@ def test_scan_equals_loop_in_value_and_gradient(family, windows):
     a, grad_a = jax.jit(jax.value_and_grad(lambda p: loss(model, p)))(params)
     b, grad_b = jax.jit(jax.value_and_grad(lambda p: loss(other, p)))(stacked)
     close(a, b)
-    jax.tree.map(lambda x, y: close(x, y, 1e-3), grad_a, unstack_layers(grad_b))
+    chex.assert_trees_all_close(grad_a, unstack_layers(grad_b), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("remat", ["dots", "full"])
@@ -50,7 +51,7 @@ def test_remat_changes_nothing_but_memory(remat):
     other = type(model)(dataclasses.replace(cfg, remat=remat))
     loss = lambda params, model: jnp.sum(logits_of(model, params, input_ids=ids()) ** 2)  # noqa: E731
     grads = [jax.jit(jax.grad(loss), static_argnums=1)(params, m) for m in (model, other)]
-    jax.tree.map(lambda x, y: close(x, y, 1e-4), *grads)
+    chex.assert_trees_all_close(*grads, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("family", "position"), PAIRS)
@@ -73,7 +74,7 @@ def test_packed_documents_never_meet(family, position):
     ((_, a), grad_a), ((_, b), grad_b) = run(params, x), run(params, y)
     np.testing.assert_array_equal(a, b)
     # The token table's rows of B's own tokens get exactly zero either way.
-    jax.tree.map(np.testing.assert_array_equal, grad_a, grad_b)
+    chex.assert_trees_all_equal(grad_a, grad_b)
 
 
 @pytest.mark.parametrize(("family", "position"), PAIRS)
