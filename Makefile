@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test parity lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,13 @@ demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest --numprocesses=2
+
+TORCH ?= python3
+SEED ?= 1
+parity: $(STAMP)  ## compare with torch transformers, both ways, on fresh weights; TORCH=a python that has them, SEED=1
+	$(TORCH) tools/make_fixtures.py --out runs/parity/fixtures --seed $(SEED)
+	$(BIN)/python tools/parity.py ours runs/parity/fixtures runs/parity/exported
+	$(TORCH) tools/parity.py theirs runs/parity/exported
 
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .
