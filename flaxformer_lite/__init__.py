@@ -16,6 +16,7 @@ _HOME = {
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
     "functions.rotary": ("Phase", "rotate"),
     "generation.generate": ("Generation", "generate", "stream"),
+    "generation.score": ("Scores", "score"),
     "models": ("build_model",),
     "modules.attention": ("Attention",),
     "modules.block": ("Block",),

@@ -73,10 +73,9 @@ class Search:
     never: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=("model", "slots", "beams"))
-def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, search: Search, *, slots, beams) -> State:
-    """Reads the prompts and writes the first token of each beam; the arguments are those of `_sample.start`."""
-    logits_BV, cache = _engine.prefill(model, params, tokens_BT, rows, slots, source_BS)
+@functools.partial(jax.jit, static_argnames=("slots", "beams"))
+def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots, beams) -> State:
+    """Writes the first token of each beam, all from the first; the arguments are those of `_sample.start`."""
     B, T = tokens_BT.shape
     tokens_BJS = jnp.repeat(jnp.pad(tokens_BT, ((0, 0), (0, slots - T)))[:, None], beams, axis=1)
     unscored_BJ = jnp.full((B, beams), NEVER, jnp.float32)
@@ -88,10 +87,10 @@ def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, search:
         open_B=jnp.ones(B, bool),
         stuck=jnp.zeros((), bool),
         new=jnp.int32(0),
-        cache=_engine.repeat(model.cfg, cache, beams),
+        cache=None,
     )
-    logits, starts = jnp.repeat(logits_BV, beams, axis=0), jnp.repeat(rows.start_B, beams)
-    return _write(model.cfg, state, logits, starts, T, rules, search)
+    logits, starts = jnp.repeat(logits_BV, beams, axis=0), jnp.repeat(start_B, beams)
+    return _write(state, logits, starts, T, rules, search)[0]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
@@ -107,13 +106,18 @@ def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, sea
         slot = prompt + state.new - 1
         last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
         logits, cache = _engine.advance(model, weights, last_BJ.reshape(B * J), rows, state.cache, slot, S)
-        return _write(model.cfg, state.replace(cache=cache), logits, rows.start_B, prompt, rules, search)
+        state, parents = _write(state, logits, rows.start_B, prompt, rules, search)
+        return state.replace(cache=_engine.reorder(model.cfg, cache, parents))
 
     return jax.lax.while_loop(unfinished, step, state)
 
 
-def _write(cfg, state: State, logits, starts, prompt: int, rules: Rules, search: Search) -> State:
-    """One token more for each beam, of the candidates that all beams of a row propose; `logits` are [B * J, V]."""
+def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Search) -> tuple[State, jax.Array]:
+    """One token more for each beam, of the candidates that all beams of a row propose; `logits` are [B * J, V].
+
+    Returns:
+      The state, and of each beam [B * J] the one that it continues.
+    """
     B, J, S = state.tokens_BJS.shape
     column, V = prompt + state.new, logits.shape[-1]
     logprobs = constrain(
@@ -132,15 +136,16 @@ def _write(cfg, state: State, logits, starts, prompt: int, rules: Rules, search:
     running_BJ, chosen_BJ = jax.lax.top_k(scores + NEVER * ended.astype(jnp.float32), J)
     pool = _collect(state, tokens, scores, ended, new, search)
     parents_BJ = J * jnp.arange(B, dtype=beam.dtype)[:, None] + _pick(beam, chosen_BJ)
-    return State(
+    state = State(
         tokens_BJS=_pick(tokens, chosen_BJ),
         scores_BJ=running_BJ,
         pool=pool,
         open_B=state.open_B & _may_improve(running_BJ, pool, new, rules, search),
         stuck=jnp.all(ended),
         new=new,
-        cache=_engine.reorder(cfg, state.cache, parents_BJ.reshape(B * J)),
+        cache=state.cache,
     )
+    return state, parents_BJ.reshape(B * J)
 
 
 def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:

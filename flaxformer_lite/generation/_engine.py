@@ -61,10 +61,23 @@ def two_sided(cfg: ModelConfig) -> bool:
     return bool(cfg.encoder_layers and cfg.decoder_layers)
 
 
+@functools.partial(jax.jit, static_argnames=("model", "slots"))
 def prefill(
-    model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, slots: int, source_BS: jax.Array | None
+    model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, source_BS: jax.Array | None, *, slots: int
 ) -> tuple[jax.Array, Any]:
-    """Reads the prompts into new caches of `slots` slots: the logits [B, V] of what follows, and the caches."""
+    """Reads the prompts into new caches.
+
+    Args:
+      model: see `generate`.
+      params: its weights.
+      tokens_BT: prompts, padded on the left.
+      rows: of the prompts.
+      source_BS: what the encoder reads, or None.
+      slots: S, of the caches: prompt and continuation.
+
+    Returns:
+      The logits [B, V] of what follows, and the caches.
+    """
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
     encoded_BSD = None
     if source_BS is not None:
@@ -107,9 +120,10 @@ def batch_axis(cfg: ModelConfig) -> int:
     return 1 if cfg.scan and not cfg.share_layers else 0
 
 
+@functools.partial(jax.jit, static_argnames=("cfg", "times"))
 def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
     """Each example's caches `times` in a row."""
-    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=batch_axis(cfg)), cache) if times > 1 else cache
+    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=batch_axis(cfg)), cache)
 
 
 def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:

@@ -37,17 +37,17 @@ def bucket(length: int, least: int = 16) -> int:
     return max(least, 1 << (length - 1).bit_length())
 
 
-def read_ids(vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids"):
-    """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of lists of any lengths.
+def read_ids(vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True):
+    """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of lists of any lengths,
+    which are padded on the left or the right.
 
     Raises:
       ValueError: not integers, not two axes, an id outside the vocabulary, a mask of another shape, an empty row.
     """
     lists = isinstance(input_ids, list) and all(isinstance(row, list) for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
-        width = max(len(row) for row in input_ids)
-        attention_mask = [[0] * (width - len(row)) + [1] * len(row) for row in input_ids]
-        input_ids = [[pad] * (width - len(row)) + list(row) for row in input_ids]
+        attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
+        input_ids = _rectangle(input_ids, pad, left)
     ids_BT = np.asarray(input_ids)
     if ids_BT.ndim != 2 or not ids_BT.size or ids_BT.dtype.kind not in "iu":
         raise ValueError(f"{name}: integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}.")
@@ -63,6 +63,12 @@ def read_ids(vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, nam
         raise ValueError(f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
                          f" is it this model's tokenizer?")
     return ids_BT.astype(np.int32), mask_BT
+
+
+def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
+    width = max(map(len, rows))
+    fills = [[fill] * (width - len(row)) for row in rows]
+    return [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, fills, strict=True)]
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:

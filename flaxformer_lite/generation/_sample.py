@@ -34,23 +34,20 @@ class State:
     cache: Any
 
 
-@functools.partial(jax.jit, static_argnames=("model", "slots", "samples", "scores"))
-def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, seed, *, slots, samples, scores) -> State:
-    """Reads the prompts and writes the first token of each row.
+@functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))
+def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, scores) -> State:
+    """Writes the first token of each row; the caches are the caller's to add.
 
     Args:
-      model: see `generate`.
-      params: see `generate`.
+      logits_BV: of the prompts.
       tokens_BT: prompts, padded on the left.
-      rows: of the prompts.
-      source_BS: what the encoder reads, or None.
+      start_B: first column of each that holds a token.
       rules: what may be written.
-      seed: int32.
-      slots: S, of the caches: prompt and continuation.
+      seed: uint32.
+      slots: S, columns of prompt and continuation.
       samples: rows made of each prompt.
       scores: whether to keep log-probabilities.
     """
-    logits_BV, cache = _engine.prefill(model, params, tokens_BT, rows, slots, source_BS)
     tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
     logits_BV, tokens_BS = (jnp.repeat(x, samples, axis=0) for x in (logits_BV, tokens_BS))
     state = State(
@@ -59,9 +56,9 @@ def start(model, params, tokens_BT, rows: Rows, source_BS, rules: Rules, seed, *
         done_B=jnp.zeros(len(tokens_BS), bool),
         lengths_B=jnp.zeros(len(tokens_BS), jnp.int32),
         new=jnp.int32(0),
-        cache=_engine.repeat(model.cfg, cache, samples),
+        cache=None,
     )
-    return _write(state, logits_BV, jnp.repeat(rows.start_B, samples), tokens_BT.shape[1], rules, seed)
+    return _write(state, logits_BV, jnp.repeat(start_B, samples), tokens_BT.shape[1], rules, seed)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))

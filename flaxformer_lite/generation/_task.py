@@ -60,22 +60,34 @@ class Task(NamedTuple):
         return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
 
 
+def check_writes(cfg: ModelConfig) -> None:
+    """Refuses a model without a language-model head."""
+    if not cfg.decoder_layers or cfg.head != "lm":
+        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+
+
+def longest(cfg: ModelConfig) -> int:
+    """Tokens that the model has positions for: max_length where it has a table of them, else no bound."""
+    return cfg.max_length if cfg.has_position_table else NO_BOUND
+
+
 def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings) -> Task:
     """Checks everything that can be checked before the device is asked.
 
     Raises:
       ValueError: see `generate`.
     """
-    if not cfg.decoder_layers or cfg.head != "lm":
-        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+    check_writes(cfg)
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
     vocab = cfg.of_decoder.vocab_size
     for name, tokens in (("eos_token_id", s.eos), ("pad_token_id", (s.pad_token_id,))):
         if not all(0 <= token < vocab for token in tokens):
             raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary.")
-    limit = cfg.max_length if cfg.has_position_table else NO_BOUND
-    ids_BT, mask_BT = read_ids(cfg.vocab_size, input_ids, attention_mask, s.pad_token_id)
+    limit = longest(cfg)
+    ids_BT, mask_BT = read_ids(
+        cfg.vocab_size, input_ids, attention_mask, s.pad_token_id, left=not two_sided(cfg)
+    )
     source = None
     if two_sided(cfg):
         check_length(limit, "input_ids", ids_BT.shape[1])

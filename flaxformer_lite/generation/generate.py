@@ -5,11 +5,12 @@ from typing import Any
 
 import flax
 import flax.linen as nn
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation import _beam, _sample, _stop_strings
-from flaxformer_lite.generation._engine import lay_out
+from flaxformer_lite.generation._engine import lay_out, prefill, repeat
 from flaxformer_lite.generation._task import Task, prepare
 from flaxformer_lite.generation.settings import settings
 
@@ -112,15 +113,21 @@ def _new_columns(model, params, task: Task, every: int) -> Iterator[np.ndarray]:
         seen = stop
 
 
+def _read(model, params, task: Task, copies: int) -> tuple[jax.Array, Any]:
+    """The logits of what follows each prompt, and the caches, `copies` of each prompt's in turn."""
+    logits_BV, cache = prefill(model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, slots=task.slots)
+    return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
+
+
 def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[_sample.State]:
     """The rows after each `every` new tokens; a state's arrays are gone once the next is asked for."""
     s, seed = task.settings, np.uint32(task.settings.seed % 2**32)
+    logits_BV, cache = _read(model, params, task, s.num_return_sequences)
     state = _sample.start(
-        model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, task.rules, seed,
+        logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, seed,
         slots=task.slots, samples=s.num_return_sequences, scores=scores,
-    )  # fmt: skip
-    weights = lay_out(model, params, task.products)
-    rows, new = task.rows(s.num_return_sequences), 0
+    ).replace(cache=cache)  # fmt: skip
+    rows, weights, new = task.rows(s.num_return_sequences), lay_out(model, params, task.products), 0
     every = min(every, _stop_strings.EVERY) if s.stop_strings else every
     while True:
         until = min(new + every, task.max_new)
@@ -144,10 +151,10 @@ def _search(model, params, task: Task) -> Generation:
     s = task.settings
     until_full, never = np.bool_(s.early_stopping is True), np.bool_(s.early_stopping == "never")
     search = _beam.Search(np.float32(s.length_penalty), until_full, never)
+    logits_BV, cache = _read(model, params, task, s.num_beams)
     state = _beam.start(
-        model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, task.rules, search,
-        slots=task.slots, beams=s.num_beams,
-    )  # fmt: skip
+        logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search, slots=task.slots, beams=s.num_beams
+    ).replace(cache=cache)
     rows, weights = task.rows(s.num_beams), lay_out(model, params, task.products)
     pool = _beam.proceed(model, weights, state, rows, task.rules, search, prompt=task.columns).pool
     best = [np.asarray(x)[:, : s.num_return_sequences] for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)]

@@ -1,0 +1,97 @@
+"""A model as EleutherAI's lm-evaluation-harness asks for it. The harness is no dependency: it demands a subclass of its
+own base class, which the caller makes of the two.
+
+    import lm_eval
+    from lm_eval.api.model import LM
+    from flaxformer_lite.generation.harness import HarnessModel
+
+    class Ours(HarnessModel, LM):
+        pass
+
+    lm_eval.simple_evaluate(Ours(model, params, tokenizer), tasks=["lambada_openai"])
+"""
+
+from typing import Any
+
+import flax.linen as nn
+
+from flaxformer_lite.generation._task import longest
+from flaxformer_lite.generation.generate import generate
+from flaxformer_lite.generation.score import score
+
+NEW_TOKENS = 256  # of generate_until, where a task names none
+IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
+
+
+class HarnessModel:
+    """loglikelihood, loglikelihood_rolling and generate_until, on requests whose `args` the harness defines.
+
+    Attributes:
+      model: a decoder.
+      params: its weights.
+      tokenizer: encode(text) -> ids, decode(ids) -> text, bos_id (or None), eos_id, pad_id.
+      batch_size: rows scored together.
+      max_length: tokens that the model sees at once; longer contexts lose their beginning.
+    """
+
+    def __init__(self, model: nn.Module, params: Any, tokenizer: Any, *, batch_size: int = 8, max_length: int = 0):
+        super().__init__()
+        self.model, self.params, self.tokenizer, self.batch_size = model, params, tokenizer, batch_size
+        self.max_length = max_length or min(longest(model.cfg), model.cfg.max_length)
+        self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        """(log-likelihood, whether greedy) of each (context, continuation)."""
+        return self._score([self._split(*request.args) for request in requests])
+
+    def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        """Log-likelihood of each whole text; one longer than max_length is read in pieces, each token scored once and
+        with the longest context that fits."""
+        totals = []
+        for request in requests:
+            ids, pairs = [self.prefix, *self.tokenizer.encode(request.args[0])], []
+            for start in range(1, len(ids), self.max_length):
+                stop = min(start + self.max_length, len(ids))
+                pairs.append((ids[max(0, stop - 1 - self.max_length) : start], ids[start:stop]))
+            totals.append(sum(total for total, _ in self._score(pairs)))
+        return totals
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        """The continuation of each (context, settings), cut before the first of its `until` strings."""
+        texts = []
+        for context, asked in (request.args for request in requests):
+            until = [asked["until"]] if isinstance(asked.get("until"), str) else list(asked.get("until", ()))
+            new = min(asked.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
+            ids = (self.tokenizer.encode(context) or [self.prefix])[new - self.max_length :]
+            draws = {key: value for key, value in asked.items() if key not in IGNORED}
+            temperature = (asked.get("temperature") or 1.0) if asked.get("do_sample") else 0.0
+            written = generate(
+                self.model, self.params, [ids], max_new_tokens=new, temperature=temperature, tokenizer=self.tokenizer,
+                stop_strings=tuple(until), eos_token_id=self.tokenizer.eos_id, pad_token_id=self.tokenizer.pad_id,
+                return_scores=True, **(draws if temperature else {}),
+            )  # fmt: skip
+            ids = written.sequences[0, len(ids) :][: written.lengths[0]].tolist()
+            text = self.tokenizer.decode([token for token in ids if token != self.tokenizer.eos_id])
+            texts.append(text[: min((text.index(stop) for stop in until if stop in text), default=len(text))])
+        return texts
+
+    def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of both, divided where the tokens of the whole text divide them; spaces between belong to the latter."""
+        stripped = context.rstrip()
+        continuation = context[len(stripped) :] + continuation
+        head = self.tokenizer.encode(stripped) if stripped else []
+        tail = self.tokenizer.encode(stripped + continuation)[len(head) :]
+        return head or [self.prefix], tail or self.tokenizer.encode(continuation)
+
+    def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
+        """In batches of like length; the last is filled up with a repetition, so that all have one shape."""
+        found: list[Any] = [None] * len(pairs)
+        order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            rows = [pairs[i] for i in batch] + [pairs[batch[-1]]] * (self.batch_size - len(batch))
+            heads = [head[max(0, len(head) + len(tail) - 1 - self.max_length) :] for head, tail in rows]
+            scores = score(self.model, self.params, heads, [tail for _, tail in rows])
+            for row, i in enumerate(batch):
+                found[i] = float(scores.log_likelihood[row]), bool(scores.greedy[row])
+        return found

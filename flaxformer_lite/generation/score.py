@@ -1,0 +1,108 @@
+"""How likely a model finds given continuations: what choosing between answers, and evaluation harnesses, need."""
+
+import functools
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.functions.losses import gather_positions
+from flaxformer_lite.generation._engine import two_sided
+from flaxformer_lite.generation._prompts import bucket, check_length, pad_source, read_ids
+from flaxformer_lite.generation._task import check_writes, longest
+
+AT_ONCE = 256  # tokens whose logits over the vocabulary are held together
+
+
+@flax.struct.dataclass
+class Scores:
+    """What `score` returns, a row a pair.
+
+    Attributes:
+      log_likelihood: float32 [B], nats: log p(continuation | prompt).
+      logprobs: float32 [B, U], of each token of the continuation; 0 after its end.
+      greedy: bool [B], whether greedy search would write exactly this continuation.
+    """
+
+    log_likelihood: np.ndarray
+    logprobs: np.ndarray
+    greedy: np.ndarray
+
+
+def score(
+    model: nn.Module,
+    params: Any,
+    prompts: list[list[int]],
+    continuations: list[list[int]],
+    *,
+    decoder_start_token_id: int = 0,
+) -> Scores:
+    """Log-likelihood of each continuation after its prompt, `sum_t log p(c_t | prompt, c_<t)`, in one forward pass.
+
+        >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()  # the likelier answer
+
+    Lengths are rounded up to the buckets of `generate`, so that calls of one batch size soon compile nothing.
+
+    Args:
+      model: a decoder or an encoder-decoder with its language-model head.
+      params: its weights.
+      prompts: ids of each prompt, or of what an encoder-decoder reads; at least one each.
+      continuations: ids of each continuation; at least one each.
+      decoder_start_token_id: what an encoder-decoder starts with.
+
+    Raises:
+      ValueError: no or foreign ids, lists of different lengths, a pair longer than the model's table of positions, a
+        model without a language-model head.
+    """
+    cfg = model.cfg
+    check_writes(cfg)
+    if len(prompts) != len(continuations):
+        raise ConfigError(f"{len(prompts)} prompts and {len(continuations)} continuations: one each.")
+    if not all(prompts) or not all(continuations):
+        raise ConfigError("an empty prompt or continuation: each needs at least one token; start texts with bos.")
+    limit, sources = longest(cfg), None
+    if two_sided(cfg):
+        check_length(limit, "a prompt", max(map(len, prompts)))
+        sources = pad_source(*read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False), 0, limit)
+        prompts = [[decoder_start_token_id]] * len(prompts)
+    rows = [[*prompt, *continuation] for prompt, continuation in zip(prompts, continuations, strict=True)]
+    # The last token of a row is scored but never read.
+    width = max(map(len, rows)) - 1
+    check_length(limit, "a prompt and its continuation", width)
+    ids, _ = read_ids(cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False)
+    U = bucket(max(map(len, continuations)))
+    tokens_BT = np.zeros((len(rows), max(min(bucket(width), limit), width)), np.int32)
+    tokens_BT[:, :width] = ids[:, :width]
+    columns_BU, targets_BU = np.zeros((2, len(rows), U), np.int32)
+    for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
+        columns_BU[i, : len(continuation)] = len(prompt) - 1 + np.arange(len(continuation))
+        targets_BU[i, : len(continuation)] = continuation
+    logprobs_BU, best_BU = map(np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU))
+    kept_BU = np.arange(U)[None] < np.asarray([[len(continuation)] for continuation in continuations])
+    logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(map(len, continuations))]
+    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, (best_BU | ~kept_BU).all(axis=1))
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _score(model, params, source, tokens_BT, columns_BU, targets_BU) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of the targets [B, U], and whether each is the likeliest."""
+    variables = {"params": params}
+    if source is None:
+        x_BTD, _ = model.apply(variables, tokens_BT, method="decode")
+    else:
+        encoded_BSD = model.apply(variables, source.tokens_BS, attention_mask=source.mask_BS, method="encode")
+        x_BTD, _ = model.apply(variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode")
+    x_BUD = gather_positions(x_BTD, columns_BU)
+
+    def one(pair):
+        x_D, target = pair
+        logits_V = model.apply(variables, x_D[None, None], method="project").logits()[0, 0]
+        return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target
+
+    flat = x_BUD.reshape(-1, x_BUD.shape[-1]), targets_BU.reshape(-1)
+    logprobs, best = jax.lax.map(one, flat, batch_size=min(AT_ONCE, targets_BU.size))
+    return logprobs.reshape(targets_BU.shape), best.reshape(targets_BU.shape)

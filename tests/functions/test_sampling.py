@@ -1,0 +1,85 @@
+"""Logits processors, beside what torch transformers' make of the same logits, and by hand where those are silent."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.functions import sampling
+
+FILE = np.load(Path(__file__).parents[1] / "fixtures" / "processors.npz")
+LOGITS, IDS = jnp.asarray(FILE["logits"]), jnp.asarray(FILE["input_ids"], jnp.int32)
+START, LENGTH = jnp.zeros(len(IDS), jnp.int32), IDS.shape[1]
+OURS = {
+    "temperature_0.7": lambda x: sampling.temperature(x, 0.7),
+    "top_k_5": lambda x: sampling.top_k(x, 5),
+    "top_p_0.6": lambda x: sampling.top_p(x, 0.6),
+    "min_p_0.2": lambda x: sampling.min_p(x, 0.2),
+    "repetition_penalty_1.7": lambda x: sampling.repetition_penalty(x, IDS, START, LENGTH, 1.7),
+    "no_repeat_ngram_size_2": lambda x: sampling.no_repeat_ngram(x, IDS, START, LENGTH, 2),
+    "no_repeat_ngram_size_1": lambda x: sampling.no_repeat_ngram(x, IDS, START, LENGTH, 1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(FILE) - {"logits", "input_ids"}))
+def test_as_transformers(name):
+    np.testing.assert_allclose(jax.jit(OURS[name])(LOGITS), FILE[name], rtol=1e-6)
+
+
+def test_only_written_columns_of_a_row_count():
+    tokens = jnp.asarray([[1, 1, 2, 3, 2, 0, 0]], jnp.int32)
+    logits = jnp.ones((1, 5))
+
+    @jax.jit
+    def seen(start, length):
+        halved = sampling.repetition_penalty(logits, tokens, start[None], length, 2.0)
+        banned = sampling.no_repeat_ngram(logits, tokens, start[None], length, 2)
+        return jnp.flatnonzero(halved[0] < 1, size=5, fill_value=-1), jnp.flatnonzero(banned[0] < 1, size=5, fill_value=-1)
+
+    def ids(start, length):
+        return [[int(i) for i in found if i >= 0] for found in seen(jnp.int32(start), jnp.int32(length))]
+
+    assert ids(0, 5) == [[1, 2, 3], [3]]
+    assert ids(0, 2) == [[1], [1]]
+    assert ids(1, 2) == [[1], []]  # the first 1 is padding: 1 1 has not been written yet
+    assert ids(3, 5) == [[2, 3], []]
+    assert ids(4, 5) == [[2], []]
+
+
+def test_trigrams():
+    tokens = jnp.asarray([[4, 1, 2, 3, 0, 1, 2], [1, 2, 4, 1, 2, 3, 1]], jnp.int32)
+    banned = sampling.no_repeat_ngram(jnp.zeros((2, 5)), tokens, jnp.zeros(2, jnp.int32), 7, 3)
+    assert [np.flatnonzero(row < 0).tolist() for row in banned] == [[3], []]
+    short = sampling.no_repeat_ngram(jnp.zeros((2, 5)), tokens[:, :2], jnp.zeros(2, jnp.int32), 2, 3)
+    assert not short.any()
+
+
+def test_filters_keep_the_likeliest_and_no_more_than_asked():
+    logits = jnp.log(jnp.asarray([[0.5, 0.25, 0.15, 0.1]]))
+    kept = {
+        "top_k": (sampling.top_k, {1: 1, 3: 3, 9: 4}),
+        "top_p": (sampling.top_p, {0.01: 1, 0.49: 1, 0.51: 2, 0.8: 3, 0.95: 4}),
+        "min_p": (sampling.min_p, {1.0: 1, 0.4: 2, 0.25: 3, 0.1: 4}),
+    }
+    for function, cases in kept.values():
+        for value, count in cases.items():
+            assert np.isfinite(function(logits, value))[0].tolist() == [True] * count + [False] * (4 - count)
+
+
+def test_suppress_and_force():
+    logits = jnp.arange(8.0).reshape(2, 4)
+    out = sampling.suppress(logits, jnp.asarray([1, 3, 99], jnp.int32))
+    assert np.isneginf(out).tolist() == [[False, True, False, True]] * 2
+    np.testing.assert_array_equal(out[:, 0], logits[:, 0])
+    assert sampling.force(logits, 2).tolist() == [[-np.inf, -np.inf, 0.0, -np.inf]] * 2
+
+
+def test_draws_follow_the_distribution_and_a_row_its_own_key():
+    probabilities = np.asarray([0.6, 0.3, 0.1, 0.0])
+    logits = jnp.log(jnp.asarray(probabilities, jnp.float32))[None].repeat(4000, axis=0)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = np.asarray(jax.jit(sampling.draw)(logits, keys))
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, probabilities, atol=0.025)
+    np.testing.assert_array_equal(drawn[7:9], sampling.draw(logits[:2], keys[7:9]))
