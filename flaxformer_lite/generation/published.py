@@ -1,0 +1,50 @@
+"""The settings that published weights bring with them, in generation_config.json or, as older ones do, in config.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+SAME = (
+    "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "min_length",
+    "min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "num_beams", "length_penalty", "early_stopping",
+    "suppress_tokens",
+)  # fmt: skip
+DRAWS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}  # transformers' own, where do_sample is on
+
+
+def published_settings(path: str | Path) -> dict[str, Any]:
+    """Keyword arguments of `generate` as the directory's authors chose them; lengths are left to the caller.
+
+        >>> generate(model, params, prompts, **published_settings(path) | {"max_new_tokens": 64})  # doctest: +SKIP
+
+    Args:
+      path: a directory as transformers' save_pretrained leaves it; with neither file, nothing is set.
+
+    Raises:
+      ValueError: a file that is no JSON.
+    """
+    found: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        file = Path(path).expanduser() / name
+        if not file.exists():
+            continue
+        try:
+            read = json.loads(file.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{file}: not JSON ({error}); fetch it again.") from None
+        found |= {key: value for key, value in read.items() if value is not None}
+    settings = {key: _frozen(found[key]) for key in SAME if key in found}
+    words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1]
+    if words:
+        settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
+    if found.get("do_sample") and settings.get("num_beams", 1) == 1:
+        settings |= {key: found.get(key, default) for key, default in DRAWS.items()}
+    # Without padding of its own a model pads with its first stop token, as transformers does.
+    if "pad_token_id" not in settings and "eos_token_id" in settings:
+        stops = settings["eos_token_id"]
+        settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]
+    return settings
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
