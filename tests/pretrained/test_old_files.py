@@ -8,8 +8,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
-from flaxformer_lite.models import t5
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.models import marian, t5
 from flaxformer_lite.modules.layout import unstack_layers
+from flaxformer_lite.partitioning import build_mesh
 from flaxformer_lite.pretrained import configs
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import MANIFEST, ROOT, loaded
@@ -96,6 +98,20 @@ def test_scanned(name, tmp_path):
     same(unstack_layers(stacked), loaded(name)[1])
     save_pretrained(tmp_path, scanned, stacked)
     same(load_pretrained(tmp_path)[1], loaded(name)[1])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_for_each_side(tied, tmp_path):
+    """Two tables of two sizes, each split over the mesh, and back again."""
+    sizes = {"vocab_size": 64, "decoder_vocab_size": 96, "num_heads": 4, "decoder_num_heads": 2, "decoder_mlp_dim": 40}
+    model = build_model("marian", "tiny", tie_embeddings=tied, **sizes)
+    ids = np.ones((1, 4), np.int32)
+    params = model.init(jax.random.key(0), ids, ids)["params"]
+    save_pretrained(tmp_path, model, params)
+    assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
+    _, split = load_pretrained(tmp_path, mesh=build_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
+    assert not split["decoder_token_embed"]["embedding"].sharding.is_fully_replicated
+    same(split, params)
 
 
 @pytest.mark.parametrize(
