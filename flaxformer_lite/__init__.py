@@ -29,6 +29,7 @@ _HOME = {
     "modules.stack": ("Stack",),
     "pretrained.load": ("load_pretrained",),
     "pretrained.save": ("save_pretrained",),
+    "pretrained.tokenizer": ("load_tokenizer",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)

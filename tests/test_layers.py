@@ -17,8 +17,9 @@ LAYERS = [
     [f"training.{name}" for name in ("metrics", "optimizer", "state", "step", "evaluate", "flops")],
     ["partitioning"],
     ["checkpoint", "pretrained", "generation"],
-    ["cli"],
-    ["training", "plan", "__main__"],
+    ["cli", "workdir"],
+    ["training", "plan", "commands"],
+    ["__main__"],
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 

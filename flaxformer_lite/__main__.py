@@ -1,0 +1,84 @@
+"""Published weights and trained models from the command line: generate, convert, inspect, embed, fill-mask."""
+
+import argparse
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+from flaxformer_lite import cli
+
+COMMANDS = {
+    "generate": "write text with a model",
+    "convert": "write any checkpoint as published weights",
+    "inspect": "say what a directory holds",
+    "embed": "make vectors of sentences and compare them",
+    "fill-mask": "guess the hidden word of a sentence",
+}
+EXAMPLES = """examples:
+  python -m flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
+  python -m flaxformer_lite convert runs/gpt2 published/gpt2
+  python -m flaxformer_lite inspect path/to/bert
+  python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
+  python -m flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
+
+A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.py.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where the help is."""
+
+    def error(self, message: str) -> NoReturn:
+        cli.fail(f"{message}; {self.prog} --help shows examples.", cli.BAD_INPUT)
+
+
+def main(argv: list[str]) -> None:
+    """Runs one command. Exits with 2 on bad input, 1 on a failure; a bug keeps its traceback."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = Parser("python -m flaxformer_lite", description=__doc__, epilog=EXAMPLES, formatter_class=formatter)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, what in COMMANDS.items():
+        add = commands.add_parser(name, help=what, formatter_class=formatter)
+        if name in argv[:1]:
+            command = importlib.import_module(f"flaxformer_lite.commands.{name.replace('-', '_')}")
+            add.description, add.epilog = command.__doc__, command.EXAMPLES
+            command.add_arguments(add)
+    if not argv:
+        parser.print_help()
+        return
+    args = parser.parse_args(argv)
+    _run(command.run, args)
+
+
+def _run(run, args: argparse.Namespace) -> None:
+    try:
+        run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        cli.fail("interrupted.", 130)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        kind = _exit_code(error)
+        if kind is None:
+            raise
+        cli.fail(str(error).splitlines()[0] if kind == cli.FAILED else error, kind)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """2 for what the user can put right, 1 for what failed, None for a bug."""
+    import jax  # after the command has failed, no longer matters how long this takes
+
+    from flaxformer_lite.checkpoint import CheckpointError
+    from flaxformer_lite.config import ConfigError
+    from flaxformer_lite.pretrained.safetensors import WeightsError
+
+    if isinstance(error, (ConfigError, WeightsError)):
+        return cli.BAD_INPUT
+    out_of_memory = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    return cli.FAILED if out_of_memory or isinstance(error, (CheckpointError, OSError)) else None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

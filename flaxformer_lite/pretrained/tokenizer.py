@@ -1,0 +1,222 @@
+"""Tokenizers that lie beside published weights: tokenizer.json or a sentencepiece model, with their special tokens.
+
+The tokenizers of data/tokenizer.py give the ids of a text alone, as training wants them. Those here do what the model was
+published with: add its special tokens, find those that a text spells out, pad on its side, know its chat template.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import tokenizer as plain
+
+ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
+JSON, BYTES = "tokenizer.json", "tokenizer.bytes"
+SENTENCEPIECE = ("spiece.model", "tokenizer.model")
+STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # as their sentencepiece tokenizers do
+ENDS_WITH_EOS = ("t5", "mt5", "umt5")
+# Files of tokenizers that need more than themselves; a tokenizer.json says it all.
+OTHERS = (
+    "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
+    "tokenizer_config.json",
+)  # fmt: skip
+ENDLESS = 1_000_000  # what tokenizer_config.json says where there is no longest text
+
+
+class PublishedTokenizer:
+    """Text to a model's inputs and back.
+
+    Attributes:
+      vocab_size: ids are 0 .. vocab_size - 1.
+      ids: of the special tokens by role (pad, bos, eos, cls, sep, mask, unk), where there are such.
+      padding_side: "right" or "left".
+      max_length: tokens of the longest text that the model was published for; None is any.
+      chat_template: Jinja source, or "".
+    """
+
+    def __init__(self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]):
+        self.padding_side = config.get("padding_side", "right")
+        longest = config.get("model_max_length")
+        self.max_length = int(longest) if longest and longest < ENDLESS else None
+        self.chat_template = chat_template
+        self.tokens, self.ids = {}, {}
+        said = any(f"{role}_token" in config for role in ROLES)
+        for role in ROLES:
+            usual = () if said else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
+            named = _content(config.get(f"{role}_token"))
+            for token in (named,) if named else usual:
+                if token_to_id(token) is not None:
+                    self.tokens[role], self.ids[role] = token, token_to_id(token)
+                    break
+
+    vocab_size: int
+
+    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
+        """Ids of a text, at most max_length of them; the special tokens that frame it are kept."""
+        raise NotImplementedError
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens have none."""
+        raise NotImplementedError
+
+    @property
+    def pad_id(self) -> int:
+        return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
+
+    def __call__(self, texts: str | list[str], *, max_length: int | None = None) -> dict[str, np.ndarray]:
+        """input_ids and attention_mask, int32 [B, T], of texts padded to the longest of them.
+
+        >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
+        """
+        texts = [texts] if isinstance(texts, str) else texts
+        rows = [self.encode(text, max_length=max_length or self.max_length) for text in texts]
+        shape = len(rows), max(1, *map(len, rows))
+        ids_BT, mask_BT = np.full(shape, self.pad_id, np.int32), np.zeros(shape, np.int32)
+        for number, row in enumerate(rows):
+            at = slice(shape[1] - len(row), None) if self.padding_side == "left" else slice(len(row))
+            ids_BT[number, at], mask_BT[number, at] = row, 1
+        return {"input_ids": ids_BT, "attention_mask": mask_BT}
+
+
+class _Json(PublishedTokenizer):
+    def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
+        self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        super().__init__(config, chat_template, self._tokenizer.token_to_id)
+
+    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if not special_tokens:
+            return encoding.ids[:max_length]
+        if max_length is not None:
+            encoding.truncate(max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0))
+        return self._tokenizer.post_process(encoding).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+
+class _Framed(PublishedTokenizer):
+    """A tokenizer of data/tokenizer.py between `before` and `after`; special tokens that a text spells out are found."""
+
+    def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
+        self._inner, self._spelled = inner, spelled
+        self.vocab_size = inner.vocab_size
+        super().__init__(config, chat_template, spelled.get)
+        self.before: list[int] = []
+        self.after: list[int] = []
+
+    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
+        pattern = "|".join(map(re.escape, sorted(self._spelled, key=len, reverse=True)))
+        ids = []
+        for part in re.split(f"({pattern})", text):
+            ids += [self._spelled[part]] if part in self._spelled else self._inner.encode(part) if part else []
+        if not special_tokens:
+            return ids[:max_length]
+        room = None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
+        return [*self.before, *ids[:room], *self.after]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._inner.decode(ids)
+
+
+def load_tokenizer(path: str | Path) -> PublishedTokenizer:
+    """The tokenizer in a directory of published weights.
+
+        >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
+
+    Args:
+      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
+        Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such.
+
+    Raises:
+      ConfigError: no tokenizer that we read, or a damaged one.
+    """
+    folder = Path(path).expanduser()
+    config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")
+    template = _chat_template(folder, config)
+    try:
+        if (folder / JSON).is_file():
+            return _Json(folder / JSON, config, template)
+        if (folder / BYTES).is_file():
+            inner = plain.load(folder / BYTES)
+            return _Framed(inner, config, template, named_specials(inner))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
+    kind = _read(folder / "config.json").get("model_type")
+    for name in SENTENCEPIECE:
+        if (folder / name).is_file() and kind in (*STARTS_WITH_BOS, *ENDS_WITH_EOS):
+            return _sentencepiece(folder / name, config, template, kind)
+    if found := [name for name in OTHERS if (folder / name).is_file()]:
+        raise ConfigError(
+            f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where transformers is"
+            f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
+        )
+    raise ConfigError(
+        f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model beside its weights."
+    )
+
+
+def framed(inner: plain.Tokenizer, before: list[int], after: list[int]) -> PublishedTokenizer:
+    """A tokenizer of our own training runs, which puts ids before and after each text."""
+    made = _Framed(inner, {}, "", named_specials(inner))
+    made.before, made.after = before, after
+    return made
+
+
+def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
+    """Special tokens of a tokenizer trained here, as texts spell them."""
+    names = {name: getattr(inner, f"{name[1:-1].lower()}_id") for name in plain.SPECIALS}
+    names |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
+    return {name: i for name, i in names.items() if i is not None}
+
+
+def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
+    try:
+        inner = plain.SentencePiece(path.read_bytes())
+    except Exception as error:  # sentencepiece raises bare RuntimeError, and more
+        raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
+    roles = {"pad": inner.pad_id, "eos": inner.eos_id, "bos": inner.bos_id}
+    spelled = {plain.KNOWN[role][1]: i for role, i in roles.items() if i is not None}
+    if kind in ENDS_WITH_EOS:
+        spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
+    made = _Framed(inner, config, template, spelled)
+    if kind in ENDS_WITH_EOS:
+        made.after = [inner.eos_id]
+    else:
+        made.before = [inner.bos_id] if config.get("add_bos_token", True) and inner.bos_id is not None else []
+        made.after = [inner.eos_id] if config.get("add_eos_token", False) else []
+    return made
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: no JSON ({error}).") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must be a JSON object.")
+    return values
+
+
+def _chat_template(folder: Path, config: dict[str, Any]) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    template = config.get("chat_template") or ""
+    if isinstance(template, list):  # several by name
+        template = next((entry["template"] for entry in template if entry.get("name") == "default"), "")
+    return template
+
+
+def _content(token: Any) -> str | None:
+    return token.get("content") if isinstance(token, dict) else token
