@@ -40,7 +40,8 @@ def read(fields: Fields) -> dict[str, Any]:
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
-    return bart.write(cfg) | {"share_encoder_decoder_embeddings": not own} | own
+    start = {"decoder_start_token_id": cfg.pad_token_id}  # transformers' default is beyond most vocabularies
+    return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
 
 
 PUBLISHED = dataclasses.replace(

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.models import marian, t5
+from flaxformer_lite.models import t5
 from flaxformer_lite.modules.layout import unstack_layers
 from flaxformer_lite.partitioning import build_mesh
 from flaxformer_lite.pretrained import configs
@@ -103,11 +103,12 @@ def test_scanned(name, tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_vocabulary_for_each_side(tied, tmp_path):
     """Two tables of two sizes, each split over the mesh, and back again."""
-    sizes = {"vocab_size": 64, "decoder_vocab_size": 96, "num_heads": 4, "decoder_num_heads": 2, "decoder_mlp_dim": 40}
-    model = build_model("marian", "tiny", tie_embeddings=tied, **sizes)
+    sizes = {"vocab_size": 64, "decoder_vocab_size": 96, "decoder_num_heads": 2, "decoder_mlp_dim": 40}
+    model = build_model("marian", "tiny", tie_embeddings=tied, pad_token_id=63, **sizes)
     ids = np.ones((1, 4), np.int32)
     params = model.init(jax.random.key(0), ids, ids)["params"]
     save_pretrained(tmp_path, model, params)
+    assert json.loads((tmp_path / "config.json").read_text())["decoder_start_token_id"] == 63
     assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
     _, split = load_pretrained(tmp_path, mesh=build_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
     assert not split["decoder_token_embed"]["embedding"].sharding.is_fully_replicated
