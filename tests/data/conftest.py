@@ -8,6 +8,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, TokenizerConfig
 
+FAMILIES = {"decoder": "gpt2", "encoder": "bert", "encoder_decoder": "t5"}
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards boil their potions, quietly; 3.14 isn't pi"
 
 
@@ -32,11 +33,12 @@ def experiment(tmp_path, jsonl):
     def make(objective="causal_lm", *, vocab_size=0, tokenizer="bytes", tokenizer_path="", tokens=400, **data):
         options = data.pop("options", {})
         data = {"path": str(jsonl), "length": 32, "eval_fraction": 0.1, "cache": str(tmp_path / "cache"), **data}
+        chosen = registry.resolve_class("objectives", objective)(**options)
+        layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in chosen.skeleton}
+        sizes = {"vocab_size": vocab_size, "d_model": 8, "num_heads": 2, "mlp_dim": 16, **layers}
         return ExperimentConfig(
-            model=ModelConfig(
-                family="gpt2", vocab_size=vocab_size, d_model=8, num_heads=2, mlp_dim=16, decoder_layers=1
-            ),
-            objective=registry.resolve_class("objectives", objective)(**options),
+            model=ModelConfig(family=FAMILIES[chosen.skeleton], head=chosen.head, **sizes),
+            objective=chosen,
             data=DataConfig(tokenizer=TokenizerConfig(name=tokenizer, path=tokenizer_path, vocab_size=tokens), **data),
         )
 
