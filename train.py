@@ -16,7 +16,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics 
 
 
 def main(_) -> None:
-    logging.set_verbosity(logging.ERROR)  # matplotlib and orbax narrate what they do
+    logging.set_verbosity(logging.FATAL)  # orbax narrates what it does, and what fails; the run says it in one line
     from flaxformer_lite.training import launch  # after the flags: --help does not wait for jax
 
     launch.main(CONFIG.value, WORKDIR.value)

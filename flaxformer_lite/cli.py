@@ -1,6 +1,7 @@
 """Command lines that end in one sentence: flags are read here, and errors become a line on stderr and an exit code."""
 
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ def parser(*required: tuple[flags.FlagHolder, str]) -> Callable[[list[str]], lis
     """
 
     def parse(argv: list[str]) -> list[str]:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # in an import, KeyboardInterrupt ends in its traceback or is lost
         try:
             rest = flags.FLAGS(argv)
         except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
@@ -53,7 +55,8 @@ def explain(error: Exception, argv: list[str]) -> str:
     if isinstance(error, flags.UnrecognizedFlagError) and overrides and not given(argv, "config"):
         return "--config is missing; for example --config=configs/demo.py"
     if isinstance(error, flags.Error):
-        lines = [line for line in str(error).splitlines() if line.strip()]
+        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # a bool's parser raises two arguments
+        lines = [line for line in said.splitlines() if line.strip()]
         return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
     config = next((arg for arg in argv if arg.startswith("--config=")), "the command line")
     return f"{config}: {type(error).__name__}: {error}"

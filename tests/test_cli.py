@@ -1,6 +1,7 @@
 """Bad command lines, each in its own process: one line on stderr, exit code 2, no traceback."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -43,6 +44,10 @@ def test_help_is_quick_and_needs_no_jax():
             "--config.train.stepz: no such field; did you mean --config.train.steps?",
         ),
         ((CONFIG, "--workdir=x", "--config.train.steps=many"), "flag --config.train.steps=many: invalid literal"),
+        (
+            (CONFIG, "--workdir=x", "--config.model.scan=maybe"),
+            "flag --config.model.scan=maybe: Non-boolean argument to boolean flag maybe",
+        ),
         ((CONFIG, "--workdir=x", "--config.optimizer.name=adm"), "name='adm': no 'adm'; did you mean 'adamw'?"),
         (
             (CONFIG, "--workdir=x", "--config.model.num_heads=3"),
@@ -73,3 +78,16 @@ def test_a_config_file_that_fails_is_named(source, message, tmp_path):
     assert done.returncode == cli.BAD_INPUT
     assert re.search(message, done.stderr) and str(path) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_in_the_middle_of_an_import_ends_without_a_traceback(tmp_path):
+    path, begun = tmp_path / "slow.py", tmp_path / "begun"
+    path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(60)\n")
+    args = [sys.executable, str(ROOT / "train.py"), f"--config={path}", "--workdir=x"]
+    process = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGINT

@@ -1,5 +1,8 @@
 """From flags to a run; what goes wrong ends in one line and an exit code."""
 
+import signal
+import sys
+
 import jax
 from ml_collections import ConfigDict
 
@@ -10,13 +13,19 @@ from flaxformer_lite.training import loop
 
 
 def main(config: ConfigDict, workdir: str) -> None:
-    """Checks the config and runs it. Exits with 2 on bad input, 1 on a failed run; a bug keeps its traceback."""
+    """Checks the config and runs it.
+
+    Exits with 2 on bad input, 1 on a failed run, 128 + its number on a signal; a bug keeps its traceback.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        loop.run(from_config_dict(ExperimentConfig, config), workdir)
+        caught = loop.run(from_config_dict(ExperimentConfig, config), workdir)
     except ConfigError as error:
         cli.fail(error, cli.BAD_INPUT)
-    except (CheckpointError, loop.RunError, OSError) as error:
+    except (CheckpointError, loop.RunError) as error:
         cli.fail(error, cli.FAILED)
+    except OSError as error:
+        cli.fail(f"{error.filename or workdir}: {error.strerror or error}; the same command continues.", cli.FAILED)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -26,4 +35,6 @@ def main(config: ConfigDict, workdir: str) -> None:
             cli.FAILED,
         )
     except KeyboardInterrupt:
-        cli.fail("interrupted before the first step; nothing was saved.", 130)
+        cli.fail("interrupted; the same command continues from the last checkpoint, if there is one.", 128 + signal.SIGINT)
+    if caught:
+        sys.exit(128 + signal.Signals[caught])

@@ -29,12 +29,15 @@ class RunError(RuntimeError):
     """A run that cannot go on; the message is all a user needs."""
 
 
-def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
+def run(cfg: ExperimentConfig, workdir: str | Path) -> str:
     """Trains, from the newest checkpoint in `workdir` where there is one.
 
     Args:
       cfg: the experiment.
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
+
+    Returns:
+      The signal that ended it early, "SIGINT" or "SIGTERM"; "" where it came to its end.
 
     Raises:
       ConfigError: config, data and checkpoints do not fit together.
@@ -44,9 +47,9 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_claim(workdir))
+        experiment = prepare(cfg)
         checkpoints = Checkpoints(workdir / "checkpoints", keep=cfg.train.keep)
         stack.callback(checkpoints.close)
-        experiment = prepare(cfg)
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1)
         stack.callback(recorder.close)
@@ -56,9 +59,10 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> None:
             terminal.note(f"notice: {notice}")
         _keep_inputs(experiment, workdir)
         trainer = Trainer(experiment, checkpoints, recorder, terminal)
-        state = trainer.train(state, start)
-        if state is not None:
+        state, caught = trainer.train(state, start)
+        if not caught:
             trainer.close(state, workdir)
+        return caught
 
 
 class Trainer:
@@ -72,8 +76,8 @@ class Trainer:
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
-    def train(self, state: TrainState, start: int) -> TrainState | None:
-        """Runs the steps start + 1 .. train.steps; None where a signal ended them early."""
+    def train(self, state: TrainState, start: int) -> tuple[TrainState, str]:
+        """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         if start == 0 or not self._recorder.of("eval"):
             self._evaluate(state, start)
@@ -93,8 +97,8 @@ class Trainer:
                     self._terminal.note(
                         f"{interrupt.caught}: stopped after step {step} and saved; the same command continues."
                     )
-                    return None
-        return state
+                    break
+        return state, interrupt.caught
 
     def close(self, state: TrainState, workdir: Path) -> None:
         """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
@@ -106,7 +110,7 @@ class Trainer:
         if cfg.train.sample_tokens and writes(model):
             tokens, module = cfg.train.sample_tokens, self._experiment.model
             self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
-        self._terminal.rows("next", report.next_commands(workdir))
+        self._terminal.rows("next", report.next_commands(cfg, workdir))
 
     def _settle(self, ahead: int) -> None:
         """Takes in the results of finished steps until at most `ahead` are on their way."""
@@ -156,7 +160,10 @@ def _begin(experiment: Experiment, checkpoints: Checkpoints) -> tuple[TrainState
     restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
     if restored is None:
         return experiment.fresh_state(), 0, []
-    return restored.state, restored.step, [*restored.notices, *resume.notices(restored.meta, cfg)]
+    notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
+    if restored.step >= cfg.train.steps:
+        notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
+    return restored.state, restored.step, notices
 
 
 @contextlib.contextmanager

@@ -125,10 +125,21 @@ def test_sigterm_finishes_the_step_and_saves(folder, tmp_path, monkeypatch, caps
         real(self, ahead)
 
     monkeypatch.setattr(loop.Trainer, "_settle", settle)
-    loop.run(cfg, tmp_path)
+    assert loop.run(cfg, tmp_path) == "SIGTERM"
     assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
     assert leaves_of(tmp_path, 5)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_warning(folder, tmp_path, capsys):
+    cfg = tiny_runs.config(folder)
+    loop.run(tiny_runs.steps(cfg, 4), tmp_path)
+    loop.run(tiny_runs.steps(cfg, 5), tmp_path)
+    assert "WARNING" not in capsys.readouterr().out
+    before = leaves_of(tmp_path, 5)
+    loop.run(tiny_runs.steps(cfg, 3), tmp_path)
+    assert "notice: step 5 is done and train.steps=3: nothing is left to train." in capsys.readouterr().out
+    assert leaves_of(tmp_path, 5) == before
 
 
 def test_a_config_that_matters_is_refused_with_then_and_now(folder, tmp_path):
