@@ -13,7 +13,8 @@ class Watch:
     """Counts the compilations from `start()` on, less those of work that is done for the first time."""
 
     def __init__(self):
-        self._begin, self._excused, self._seen = total(), 0, set()
+        self._begin: int | None = None
+        self._excused, self._seen = 0, set()
 
     def start(self) -> None:
         self._begin, self._excused = total(), 0
@@ -29,7 +30,7 @@ class Watch:
 
     @property
     def late(self) -> int:
-        return total() - self._begin - self._excused
+        return 0 if self._begin is None else total() - self._begin - self._excused
 
 
 def total() -> int:

@@ -1,11 +1,13 @@
 """The words before and after a run: what is about to be trained, and what came of it."""
 
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 
-from flaxformer_lite.config import fingerprint, plugin_name
+from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
 from flaxformer_lite.training.metrics import Recorder, text_loss
 from flaxformer_lite.training.setup import Experiment
 from flaxformer_lite.training.state import param_count
@@ -21,7 +23,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     device = mesh.devices.flat[0]
     source = cfg.data.path or f"{cfg.data.corpus} (built in)"
     data = f"{experiment.train_data.num_examples:,} examples, {experiment.eval_data.num_examples:,} held out"
-    step = f"{experiment.tokens_per_step:,} tokens, {experiment.flops_per_step / 1e9:,.1f} GFLOP"
+    step = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
     rows = [
         ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
         ("parameters", f"{param_count(experiment.target.params):,}"),
@@ -44,6 +46,11 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
 def millions(experiment: Experiment) -> str:
     """Parameters as `1.6M`."""
     return f"{param_count(experiment.target.params) / 1e6:.3g}M"
+
+
+def _giga(number: int) -> str:
+    """1234567890 as `1.2 G`, and never `0.0 G`."""
+    return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
 
 
 def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) -> Rows:
@@ -75,11 +82,29 @@ def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) ->
     ]
 
 
-def next_commands(workdir: Path) -> Rows:
+def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     """What to try now."""
-    command = f"python train.py {' '.join(arg for arg in sys.argv[1:] if not arg.startswith('--workdir'))}".strip()
-    return [
-        ("watch", f"tensorboard --logdir {workdir.parent}"),
-        ("your text", f"{command} --config.data.path=FILE_OR_FOLDER --workdir={workdir}_own"),
-        ("wider", f"{command} --config.model.d_model=256 --config.model.mlp_dim=1024 --workdir={workdir}_wide"),
-    ]
+    twice = {f"model.{name}": 2 * getattr(cfg.model, name) for name in ("d_model", "mlp_dim")}
+    rows = [("wider", _command(f"{workdir}_wide", twice))]
+    if not cfg.data.path:
+        rows.insert(0, ("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(workdir.parent))}")]
+
+
+def _command(workdir: str, changes: dict[str, Any]) -> str:
+    """This run's command line with other values and another workdir."""
+    new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
+    kept, args = [], iter(sys.argv[1:])
+    for arg in args:
+        name, joined, _ = arg.partition("=")
+        if name not in new:
+            kept.append(arg)
+        elif not joined:
+            next(args, None)  # its value stands apart
+    return f"{_python()} train.py {shlex.join([*kept, *(f'{name}={value}' for name, value in new.items())])}"
+
+
+def _python() -> str:
+    """The interpreter as a user types it: `.venv/bin/python` where the environment lies in the current folder."""
+    path, here = Path(sys.executable), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else "python"

@@ -14,3 +14,20 @@ def test_counts_each_new_shape_once():
     assert compiles.total() == before + 1
     double(large)
     assert compiles.total() == before + 2
+
+
+def test_the_watch_counts_from_its_start_and_excuses_first_times():
+    triple = jax.jit(lambda x: x * 3)
+    arrays = [jnp.ones(n) for n in range(5, 10)]
+    watch = compiles.Watch()
+    triple(arrays[0])
+    assert watch.late == 0, "a run that ends before its second step has no late compilations"
+    watch.start()
+    triple(arrays[1])
+    assert watch.late == 1
+    with watch.first("evaluation"):
+        triple(arrays[2])
+    assert watch.late == 1
+    with watch.first("evaluation"):
+        triple(arrays[3])
+    assert watch.late == 2

@@ -1,5 +1,8 @@
+import dataclasses
 from pathlib import Path
 
+from configs import demo
+from flaxformer_lite import config
 from flaxformer_lite.training import report
 
 
@@ -33,9 +36,31 @@ def test_late_compilations_are_a_warning():
     assert "WARNING" in result(4.0, compiles=3)["compilations"]
 
 
-def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["train.py", "--config=configs/demo.py", "--workdir=runs/demo"])
-    rows = dict(report.next_commands(Path("runs/demo")))
-    assert rows["your text"] == (
-        "python train.py --config=configs/demo.py --config.data.path=FILE_OR_FOLDER --workdir=runs/demo_own"
-    )
+def commands(monkeypatch, cfg, *args):
+    monkeypatch.setattr("sys.argv", ["train.py", *args])
+    return dict(report.next_commands(cfg, Path("runs/demo")))
+
+
+def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    rows = commands(monkeypatch, cfg, "--config=configs/demo.py", "--workdir", "runs/demo", "--config.data.cache=a b")
+    same = "python train.py --config=configs/demo.py '--config.data.cache=a b'"
+    assert rows["your text"] == f"{same} --config.data.path=FILE_OR_FOLDER --workdir=runs/demo_own"
+    wider = "--config.model.d_model=256 --config.model.mlp_dim=1024 --workdir=runs/demo_wide"
+    assert rows["wider"] == f"{same} {wider}"
+    own = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="mine.txt"))
+    assert "your text" not in commands(monkeypatch, own, "--config=configs/demo.py")
+
+
+def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.chdir(tmp_path)
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    rows = commands(monkeypatch, cfg, "--config=c.py", "--config.model.d_model=128", "--workdir=runs/demo")
+    assert rows["wider"].startswith(".venv/bin/python train.py --config=c.py --config.model.d_model=256 ")
+    assert rows["wider"].count("d_model") == 1
+
+
+def test_small_steps_are_not_shown_as_nothing():
+    assert [report._giga(n) for n in (2_500_000, 1_234_567_890_123)] == ["2.5 M", "1,234.6 G"]
