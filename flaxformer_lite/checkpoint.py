@@ -68,7 +68,7 @@ class Checkpoints:
         need, free = 1.1 * byte_count(state), shutil.disk_usage(self.folder).free
         if free < need:
             raise CheckpointError(
-                f"checkpoint of step {step}: needs {need / 1e6:.0f} MB, {self.folder} has {free / 1e6:.0f} MB"
+                f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB"
                 f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
             )
         record = {**meta, "leaves": describe(state)}
@@ -222,5 +222,5 @@ def _hush_other_reads() -> None:
 def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:  # orbax wraps what tensorstore says, which names the leaf and the file
         error = error.__cause__
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause stands at the end

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite import partitioning
-from flaxformer_lite.checkpoint import CheckpointError, Checkpoints, describe, digest
+from flaxformer_lite.checkpoint import CheckpointError, Checkpoints, _first_line, describe, digest
 from flaxformer_lite.config import MeshConfig
 
 
@@ -156,7 +156,7 @@ def test_folder_that_cannot_be_written(tmp_path):
 def test_full_disk_is_told_with_the_last_good_step(folder, monkeypatch):
     checkpoints = Checkpoints(folder, keep=3)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(CheckpointError, match=r"step 4: needs 0 MB, .* has 0 MB free.*last good checkpoint is step 3"):
+    with pytest.raises(CheckpointError, match=r"step 4: needs 0.1 MB, .* has 0.0 MB free.*last good checkpoint is step 3"):
         checkpoints.save(4, tree(4), {})
     checkpoints.close()
 
@@ -187,3 +187,12 @@ def test_saving_then_overwriting_the_buffers_does_not_change_the_checkpoint(tmp_
     jax.block_until_ready(state)
     checkpoints.close()
     assert describe(restore(tmp_path).state) == expected
+
+
+def test_a_long_reason_keeps_its_end_where_the_cause_stands():
+    path = "/folder" * 60
+    try:
+        raise OSError("wrapped") from ValueError(f'Error writing "{path}": No space left on device [28]\nmore')
+    except OSError as error:
+        line = _first_line(error)
+    assert len(line) < 250 and line.startswith("Error writing") and line.endswith("No space left on device [28]")

@@ -17,6 +17,7 @@ FREE = (
     "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
     "train.sample_tokens", "train.loss_chunks", "mesh.data", "mesh.fsdp", "mesh.tensor", "data.cache", "data.path",
 )  # fmt: skip
+SHOWN = 6  # differences that an error lists
 
 
 def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
@@ -66,8 +67,9 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     if not changed and stored["data_fingerprint"] != data_fingerprint:
         lines = [f"text or tokenizer: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
+        more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         raise ConfigError(
-            f"this run was started with another config, and is at step {step}: {'; '.join(lines)}."
+            f"this run was started with another config, and is at step {step}: {'; '.join(lines[:SHOWN])}{more}."
             f" Go back to the old value, or choose another --workdir."
         )
 

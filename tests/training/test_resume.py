@@ -69,3 +69,9 @@ def test_changes_that_end_bit_equality_are_noticed(cfg):
     old["versions"]["jax"] = "0.0.1"
     notice = resume.notices(old, dataclasses.replace(cfg, mesh=MeshConfig(data=4)))
     assert notice == ["changed since the run began: mesh.data, jax; equal to rounding from here on."]
+
+
+def test_a_long_list_of_differences_is_cut(cfg):
+    fields = {"learning_rate": 1.0, "name": "lion", "b1": 0.5, "b2": 0.5, "eps": 1.0, "weight_decay": 0.0, "clip_norm": 0.0}
+    with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion and 1 more\. Go back"):
+        resume.check(stored(cfg), with_optimizer(cfg, **fields), "abc")
