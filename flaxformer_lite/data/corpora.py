@@ -15,6 +15,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from flaxformer_lite.config import ConfigError
+
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax")  # scipy and numpy come with jax
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
 SHORTEST_DOCSTRING = 80  # characters
@@ -64,7 +66,7 @@ def write(name: str, path: Path) -> None:
                 seen.add(line)
                 file.write(line + "\n")
     if not seen:
-        raise ValueError(f"data.corpus={name!r}: no sources are installed here; name your own text with data.path.")
+        raise ConfigError(f"data.corpus={name!r}: no sources are installed here; name your own text with data.path.")
 
 
 def version(name: str) -> str:

@@ -182,7 +182,7 @@ def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) 
                 open_length = 0
                 for (name, _, last), ids in zip(pieces, encoded, strict=True):
                     ids = [*ids, chosen.eos_id] if last else ids
-                    np.asarray(ids, _dtype(chosen)).tofile(files[name])
+                    files[name].write(np.asarray(ids, _dtype(chosen)).tobytes())
                     open_length += len(ids)
                     if last:
                         lengths[name].append(open_length)
