@@ -30,9 +30,9 @@ task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_cl
 torchscript transformers.js_config transformers_version typical_p unsloth_version use_bfloat16 use_cache
 """
 HARMLESS = frozenset(_HARMLESS.split())
-# What says how a model is trained or run, not what it computes; such fields have no published name.
+# What says how a model is trained or run, not what it computes. A family that binds max_length has a field for it.
 OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
-             "attention", "num_labels")  # fmt: skip
+             "attention", "num_labels", "max_length")  # fmt: skip
 
 # Of fields that can say the same in two ways, what they say.
 MEANING = {

@@ -133,17 +133,21 @@ def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
             shards, room = [*shards, []], shard_bytes
         shards[-1].append(name)
         room -= size
-    for old in (*path.glob("model*.safetensors"), *path.glob("model.safetensors.index.json")):
-        old.unlink()
     files = ["model.safetensors"]
     if len(shards) > 1:
         files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    for file, inside in zip(files, shards, strict=True):
+        entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
+        save_file(path / f"{file}.part", entries, _arrays(tensors, inside))
+    # Old weights go only when the new ones are whole, which may have been read from them.
+    for old in (*path.glob("model*.safetensors"), path / "model.safetensors.index.json"):
+        old.unlink(missing_ok=True)
+    for file in files:
+        (path / f"{file}.part").rename(path / file)
+    if len(files) > 1:
         weight_map = {name: file for file, inside in zip(files, shards, strict=True) for name in inside}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-    for file, inside in zip(files, shards, strict=True):
-        entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
-        save_file(path / file, entries, _arrays(tensors, inside))
 
 
 def _arrays(tensors: dict[str, Any], inside: list[str]) -> Iterator[np.ndarray]:

@@ -11,8 +11,10 @@ from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.modules.layout import unstack_layers
 from flaxformer_lite.partitioning import build_mesh
+from flaxformer_lite.positions.rope import Rope
 from flaxformer_lite.positions.shaw import Shaw
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.models.tiny import built, small
 from tests.pretrained.fixtures import MANIFEST, NAMES, ROOT, loaded
 
 SCANNED = [n for n in NAMES if (n.endswith("_lm") and "albert" not in n) or n.startswith("t5_cond")]
@@ -55,17 +57,26 @@ def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
 
 
 @pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("name", ["gpt2_lm", "t5_conditional_generation"])
-def test_onto_a_mesh(name, scan):
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "t5"])
+def test_onto_a_mesh_a_part_at_a_time(family, scan, tmp_path):
+    """Fused by thirds, fused by heads, and not fused: what each device reads is its part of the whole."""
+    turning = {"position": Rope(fraction=0.5), "head_dim": 4} if family == "gpt_neox" else {}
+    model, params = built(small(family, vocab_size=64, **turning))
+    save_pretrained(tmp_path, model, params)
+    whole = load_pretrained(tmp_path, scan=scan)[1]
     mesh = build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    _, whole = load_pretrained(ROOT / name, scan=scan)
-    if whole["token_embed"]["embedding"].shape[0] % 4:
-        with pytest.raises(ConfigError, match="token_embed/embedding"):
-            load_pretrained(ROOT / name, scan=scan, mesh=mesh)
-        mesh = build_mesh(MeshConfig(data=4, fsdp=1, tensor=1), jax.devices()[:4])
-    _, params = load_pretrained(ROOT / name, scan=scan, mesh=mesh)
-    assert all(leaf.sharding.mesh == mesh for leaf in jax.tree.leaves(params))
-    jax.tree.map(np.testing.assert_array_equal, params, whole)
+    placed = load_pretrained(tmp_path, scan=scan, mesh=mesh)[1]
+    query = placed["decoder"]["layers" if scan else "layer_0"]
+    query = (query["block_0"] if scan else query)["attention"]["query"]["kernel"]
+    assert query.sharding.shard_shape(query.shape)[-3:] == (8, 2, query.shape[-1])
+    jax.tree.map(np.testing.assert_array_equal, placed, whole)
+    if not scan:
+        jax.tree.map(np.testing.assert_array_equal, whole, params)
+
+
+def test_a_vocabulary_that_a_mesh_does_not_divide_is_refused():
+    with pytest.raises(ConfigError, match="token_embed/embedding"):
+        load_pretrained(ROOT / "gpt2_lm", mesh=build_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
 
 
 def test_shards_with_an_index(tmp_path):
