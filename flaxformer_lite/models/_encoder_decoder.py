@@ -119,7 +119,9 @@ class EncoderDecoderModel(nn.Module):
         if self.cfg.head == "encoder":
             return Output(last_hidden_state=self.encode(input_ids, **inputs))
         if decoder_input_ids is None:
-            raise ValueError("decoder_input_ids is missing: pass the target behind its start token, without its last token.")
+            raise ValueError(
+                "decoder_input_ids is missing: pass the target behind its start token, without its last token."
+            )
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
         logits = self.project(x_BTD).logits()
         return Output(last_hidden_state=x_BTD, logits=logits, encoder_last_hidden_state=encoded_BSD, cache=cache)
