@@ -65,6 +65,11 @@ class PublishedTokenizer:
         """The text of ids; special tokens have none."""
         raise NotImplementedError
 
+    def token(self, index: int) -> str:
+        """How the vocabulary writes an id, special or not."""
+        named = {i: self.tokens[role] for role, i in self.ids.items()}
+        return named.get(int(index)) or self.decode([index]) or f"<{index}>"
+
     @property
     def pad_id(self) -> int:
         return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
