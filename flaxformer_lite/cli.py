@@ -1,5 +1,6 @@
 """Command lines that end in one sentence: flags are read here, and errors become a line on stderr and an exit code."""
 
+import os
 import re
 import signal
 import sys
@@ -76,7 +77,10 @@ def missing_file(argv: list[str]) -> str:
     return ""
 
 
-def fail(message: Any, code: int) -> NoReturn:
-    """Ends the program with one line on stderr."""
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr)
+def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
+    """Ends the program with one line on stderr; `at_once` runs no exit handlers, which might fail for the same reason."""
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    if at_once:
+        sys.stdout.flush()
+        os._exit(code)
     sys.exit(code)

@@ -25,7 +25,8 @@ def main(config: ConfigDict, workdir: str) -> None:
     except (CheckpointError, loop.RunError) as error:
         cli.fail(error, cli.FAILED)
     except OSError as error:
-        cli.fail(f"{error.filename or workdir}: {error.strerror or error}; the same command continues.", cli.FAILED)
+        where = error.filename or workdir
+        cli.fail(f"{where}: {error.strerror or error}; the same command continues.", cli.FAILED, at_once=True)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -1,6 +1,8 @@
 """How a run ends: one line on stderr and an exit code."""
 
+import os
 import signal
+import sys
 
 import jax
 import pytest
@@ -22,6 +24,7 @@ def end(monkeypatch, tmp_path, capsys):
             return outcome
 
         monkeypatch.setattr(loop, "run", run)
+        monkeypatch.setattr(os, "_exit", sys.exit)
         code = 0
         try:
             launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
