@@ -107,7 +107,7 @@ def test_argument_chooses_the_encoding():
     [
         ("model.d_model", 130, r"d_model=130, num_heads=4: .* try d_model=128"),
         ("model.num_kv_heads", 3, "num_heads=4, num_kv_heads=3: .* try num_kv_heads=2"),
-        ("model.family", "gpt3", "no 'gpt3'; did you mean 'gpt2'"),
+        ("model.family", "gpt-2", "no 'gpt-2'; did you mean 'gpt2'"),
         ("model.attention", "flash", "attentions: no 'flash'"),
         ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
         ("model.norm_at", ("before",), "norm_at=.* no 'before'"),
