@@ -1,5 +1,6 @@
 """SIGTERM and ctrl-C end a run after the step at hand instead of in the middle of it."""
 
+import os
 import signal
 
 
@@ -20,6 +21,7 @@ class Interrupt:
 
     def _note(self, number: int, _frame) -> None:
         self.caught = signal.Signals(number).name
+        os.write(2, f"\n{self.caught}: stopping after this step; once more stops at once.\n".encode())
         self._restore()
 
     def _restore(self) -> None:

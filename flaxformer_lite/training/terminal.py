@@ -8,6 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from flaxformer_lite.training.metrics import Record
 
+COMPILING = "compiling"
+
 
 class Terminal:
     """Prints to stdout.
@@ -51,7 +53,7 @@ class Terminal:
             TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
         )  # fmt: skip
         with Progress(*columns, console=self.console) as progress:
-            self._bar = progress, progress.add_task("", total=self._steps, completed=self._start, text="compiling")
+            self._bar = progress, progress.add_task("", total=self._steps, completed=self._start, text=COMPILING)
             yield
             self._bar = None
 
@@ -59,7 +61,8 @@ class Terminal:
         """One step is done."""
         if self._bar:
             progress, task = self._bar
-            progress.update(task, completed=step)
+            waiting = progress.tasks[task].fields["text"] == COMPILING
+            progress.update(task, completed=step, **({"text": ""} if waiting else {}))
 
     def train_record(self, record: Record) -> None:
         """The interval's figures."""

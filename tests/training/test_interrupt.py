@@ -7,13 +7,14 @@ from flaxformer_lite.training.interrupt import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_noted_and_the_handlers_come_back(number):
+def test_the_first_signal_is_noted_and_the_handlers_come_back(number, capfd):
     before = signal.getsignal(number)
     with Interrupt() as interrupt:
         assert not interrupt.caught
         os.kill(os.getpid(), number)
         assert interrupt.caught == signal.Signals(number).name
     assert signal.getsignal(number) == before
+    assert capfd.readouterr().err.strip() == f"{interrupt.caught}: stopping after this step; once more stops at once."
 
 
 def test_the_second_ctrl_c_acts_as_always():

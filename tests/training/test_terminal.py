@@ -43,6 +43,18 @@ def test_a_bar_on_a_terminal():
     assert "gradient" not in out.getvalue()
 
 
+def test_the_bar_says_compiling_until_the_first_step_is_done():
+    live, _ = terminal(True)
+    with live.training():
+        progress, task = live._bar
+        assert progress.tasks[task].fields["text"] == "compiling"
+        live.advance(1)
+        assert progress.tasks[task].fields["text"] == ""
+        live.train_record(RECORD)
+        live.advance(21)
+        assert progress.tasks[task].fields["text"].startswith("loss 3.210")
+
+
 def test_rows_are_aligned_and_brackets_are_text():
     plain, out = terminal(False)
     plain.rows("result", [("loss", "1.0"), ("bits per byte", "[bold]2.0")])
