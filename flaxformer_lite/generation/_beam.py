@@ -11,6 +11,7 @@ import flax
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.functions import sampling
 from flaxformer_lite.generation import _engine
 from flaxformer_lite.generation._engine import Rows, Weights
 from flaxformer_lite.generation._rules import Rules, constrain, ends
@@ -126,7 +127,7 @@ def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Sear
     totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
     # Enough that J of them go on even if every stop token of every beam is among them.
     stops = 0 if rules.eos_E is None else len(rules.eos_E)
-    scores, index = jax.lax.top_k(totals, min(max(2, 1 + stops) * J, J * V))
+    scores, index = sampling.largest(totals, min(max(2, 1 + stops) * J, J * V))
     beam, token = index // V, (index % V).astype(jnp.int32)
     tokens = _pick(state.tokens_BJS, beam)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], column, axis=2)

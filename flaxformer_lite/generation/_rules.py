@@ -25,9 +25,9 @@ class Rules:
     forced_eos: np.ndarray | None
     repetition_penalty: np.ndarray | None
     temperature: np.ndarray | None
+    top_k: np.ndarray | None
     top_p: np.ndarray | None
     min_p: np.ndarray | None
-    top_k: int = field(metadata={"static": True})
     no_repeat_ngram: int = field(metadata={"static": True})
 
 
@@ -48,9 +48,9 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
         forced_eos=token(s.forced_eos_token_id),
         repetition_penalty=number(s.repetition_penalty, 1.0),
         temperature=number(s.temperature, 0.0),
+        top_k=number(s.top_k, 0),
         top_p=number(s.top_p, 1.0),
         min_p=number(s.min_p, 0.0),
-        top_k=s.top_k,
         no_repeat_ngram=s.no_repeat_ngram_size,
     )
 
@@ -86,9 +86,9 @@ def constrain(
 def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     """The next token of each row, int32 [B]: the likeliest, or drawn where there is a temperature."""
     if rules.temperature is None:
-        return jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+        return sampling.likeliest(logits_BV)
     logits_BV = sampling.temperature(logits_BV, rules.temperature)
-    if rules.top_k:
+    if rules.top_k is not None:
         logits_BV = sampling.top_k(logits_BV, rules.top_k)
     if rules.top_p is not None:
         logits_BV = sampling.top_p(logits_BV, rules.top_p)

@@ -68,6 +68,26 @@ def test_filters_keep_the_likeliest_and_no_more_than_asked():
             assert np.isfinite(function(logits, value))[0].tolist() == [True] * count + [False] * (4 - count)
 
 
+def test_thresholds_are_exact():
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal(1000), -1e-3 * rng.random(1000), 40 * rng.standard_normal(1000), np.repeat([1.0, 2.0], 500)]
+    logits = np.stack(rows).astype(np.float32)
+    logits[0, :990] = -np.inf
+    for k in (1, 7, 500, 1000):
+        kth = -np.sort(-logits, axis=-1)[:, k - 1 : k]
+        np.testing.assert_array_equal(jax.jit(sampling.top_k)(logits, k), np.where(logits >= kth, logits, -np.inf))
+
+
+def test_the_largest_of_long_rows():
+    x = np.random.default_rng(1).integers(0, 400, (3, 1500)).astype(np.float32)  # with many ties
+    for n in (1, 6, 9):
+        values, places = jax.jit(sampling.largest, static_argnums=1)(x, n)
+        np.testing.assert_array_equal(values, jax.lax.top_k(x, n)[0])
+        np.testing.assert_array_equal(np.take_along_axis(x, np.asarray(places), axis=1), values)
+        assert all(len(set(row)) == n for row in np.asarray(places).tolist())
+    np.testing.assert_array_equal(sampling.likeliest(jnp.asarray(x)), x.argmax(axis=1))
+
+
 def test_suppress_and_force():
     logits = jnp.arange(8.0).reshape(2, 4)
     out = sampling.suppress(logits, jnp.asarray([1, 3, 99], jnp.int32))
@@ -83,3 +103,13 @@ def test_draws_follow_the_distribution_and_a_row_its_own_key():
     drawn = np.asarray(jax.jit(sampling.draw)(logits, keys))
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, probabilities, atol=0.025)
     np.testing.assert_array_equal(drawn[7:9], sampling.draw(logits[:2], keys[7:9]))
+
+
+def test_draws_from_a_long_row_find_every_block_and_nothing_ruled_out():
+    weights = np.random.default_rng(0).random(1000) * (np.arange(1000) % 5 == 0)
+    weights[700:] = 0
+    logits = jnp.log(jnp.asarray(weights, jnp.float32))[None].repeat(20000, axis=0)
+    drawn = np.bincount(jax.jit(sampling.draw)(logits, jax.random.split(jax.random.key(1), 20000)), minlength=1000)
+    assert not drawn[weights == 0].any()
+    hundreds = drawn.reshape(10, 100).sum(axis=1) / 20000
+    np.testing.assert_allclose(hundreds, weights.reshape(10, 100).sum(axis=1) / weights.sum(), atol=0.015)

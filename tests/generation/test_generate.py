@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import generate, registry, stream
 from flaxformer_lite.training import compiles
@@ -192,3 +193,15 @@ def test_errors_say_the_way_out_before_anything_compiles(case):
     model = registry.resolve("models", family).Model(small(family))
     with pytest.raises(ValueError, match=message):
         generate(model, None, **{"input_ids": [[1, 2, 3, 4, 5]], **options})
+
+
+def test_sharded_weights_write_the_same():
+    _, model, params = model_of("gpt2")
+    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "fsdp"))
+
+    def place(x):
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec("fsdp" if x.shape[0] % 4 == 0 else None)))
+
+    options = {"max_new_tokens": 8, "temperature": 1.0, "num_return_sequences": 2}
+    one, many = (generate(model, p, [[1, 2, 3], [4, 5]], **options) for p in (params, jax.tree.map(place, params)))
+    np.testing.assert_array_equal(one, many)
