@@ -7,6 +7,7 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data.text import open_source
 
 TEXT = ("text",)
+GZIPPED = gzip.compress(b"text", mtime=0)  # the same bytes in every process, which name the test
 PAIR = ("source", "target")
 
 
@@ -24,10 +25,10 @@ def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "index").write_bytes(b"\0")
     (tmp_path / "b.txt").write_text("second")
-    (tmp_path / "a.md.gz").write_bytes(gzip.compress(b"first"))
+    (tmp_path / "a.md.gz").write_bytes(gzip.compress(b"first", mtime=0))
     lines = [{"text": "third"}, {"text": "  "}, {"text": "fourth", "more": 1}]
     (tmp_path / "c.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    (tmp_path / "sub" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fifth\\u2028"}'))
+    (tmp_path / "sub" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fifth\\u2028"}', mtime=0))
     (tmp_path / "sub" / "e.txt").write_text("\n \n")
     assert read(tmp_path) == [("first",), ("second",), ("third",), ("fourth",), ("fifth\u2028",)]
 
@@ -49,8 +50,8 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
     ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
     ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
-    ("short.gz", gzip.compress(b"text" * 99)[:-9], TEXT, r"short\.gz cannot be read"),
-    ("flipped.gz", gzip.compress(b"text")[:12] + b"\xff\xff" + gzip.compress(b"text")[14:], TEXT, r"gz cannot be read"),
+    ("short.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], TEXT, r"short\.gz cannot be read"),
+    ("flipped.gz", GZIPPED[:12] + b"\xff\xff" + GZIPPED[14:], TEXT, r"gz cannot be read"),
     ("bad.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', TEXT, r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column"),
     ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
     ("key.jsonl", b'{"content": "a"}', TEXT, r"key\.jsonl:1: no text under 'text' \(keys: 'content'\)"),
