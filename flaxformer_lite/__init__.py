@@ -14,6 +14,7 @@ _HOME = {
     "functions.kernels": ("kernel_weights", "pool"),
     "functions.losses": ("CrossEntropy", "Projection", "cross_entropy"),
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
+    "functions.pooling": ("mean_pool",),
     "functions.rotary": ("Phase", "rotate"),
     "generation.generate": ("Generation", "generate", "stream"),
     "generation.score": ("Scores", "score"),

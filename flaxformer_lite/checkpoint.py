@@ -140,7 +140,7 @@ class Checkpoints:
         except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
-            _hush_other_reads()
+            hush_other_reads()
             return None, _first_line(error)
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
@@ -206,7 +206,7 @@ def _broken_leaf(stored: Leaves, read: Leaves) -> str:
     )
 
 
-def _hush_other_reads() -> None:
+def hush_other_reads() -> None:
     """Orbax abandons the reads beside one that failed; they complain later, to a closed loop or when collected."""
     warnings.filterwarnings("ignore", "coroutine '_read_.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook

@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
-from flaxformer_lite.checkpoint import CheckpointError, describe
+from flaxformer_lite.checkpoint import CheckpointError, describe, hush_other_reads
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
 from flaxformer_lite.models import build_model
 
@@ -61,6 +61,7 @@ def read_run(folder: Path) -> Run:
         try:
             params = _params(folder / "checkpoints" / str(step))
         except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+            hush_other_reads()
             damaged.append(f"checkpoint of step {step} cannot be read ({str(error).strip().splitlines()[0][:200]})")
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]

@@ -32,7 +32,7 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False)
+        console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         yield lambda count: None
         return
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()

@@ -1,0 +1,121 @@
+"""Tokenizers as they lie beside published weights."""
+
+import json
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.data.tokenizer_training import train
+from flaxformer_lite.pretrained import chat
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A tokenizer.json of single words, which as published pads and cuts to three tokens."""
+    tok = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tok.add_special_tokens(WORDS[:5])
+    tok.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tok.enable_padding(length=3)
+    tok.enable_truncation(3)
+    tok.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    texts = ["one two three four five six seven eight nine ten\n" * 9, "forty two is an answer\n" * 9]
+    return train(TokenizerConfig(name="sentencepiece", vocab_size=600), texts)
+
+
+def test_its_special_tokens_frame_and_are_found(words):
+    tokenizer = load_tokenizer(words)
+    assert tokenizer.encode("a [MASK] b x") == [2, 5, 4, 6, 1, 3]
+    assert tokenizer.encode("a [MASK]", special_tokens=False) == [5, 4]
+    assert tokenizer.encode("a b c d", max_length=4) == [2, 5, 6, 3], "what frames a text is kept"
+    assert tokenizer.decode([2, 5, 6, 3]) == "a b" and tokenizer.token(4) == "[MASK]"
+
+
+@pytest.mark.parametrize(("side", "expected"), [("right", [2, 5, 3, 0, 0]), ("left", [0, 0, 2, 5, 3])])
+def test_padding_is_on_its_side(words, side, expected):
+    (words / "tokenizer_config.json").write_text(json.dumps({"padding_side": side, "pad_token": "[PAD]"}))
+    inputs = load_tokenizer(words)(["a", "b c d"])
+    np.testing.assert_array_equal(inputs["input_ids"][0], expected)
+    np.testing.assert_array_equal(inputs["attention_mask"], inputs["input_ids"] != 0)
+
+
+def test_what_the_config_names_goes_before_what_is_usual(words):
+    assert load_tokenizer(words).ids["bos"] == 2
+    named = {"eos_token": {"content": "d"}, "model_max_length": 4, "mask_token": "[MASK]"}
+    (words / "tokenizer_config.json").write_text(json.dumps(named))
+    tokenizer = load_tokenizer(words)
+    assert tokenizer.ids == {"eos": 8, "mask": 4} and tokenizer.max_length == 4
+    assert tokenizer("a b c d")["input_ids"].tolist() == [[2, 5, 6, 3]]
+    (words / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
+    assert load_tokenizer(words).max_length is None
+
+
+def test_sentencepiece_of_t5_ends_with_eos_and_knows_sentinels(pieces, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(pieces.definition)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("two") == [*pieces.encode("two"), pieces.eos_id]
+    first, second = pieces.sentinel_ids[:2]
+    ids = tokenizer.encode("one <extra_id_0> two<extra_id_1>")
+    assert [i for i in ids if i in (first, second)] == [first, second] and ids[-1] == pieces.eos_id
+    assert tokenizer.decode(tokenizer.encode("one two")) == "one two"
+
+
+@pytest.mark.parametrize(
+    ("config", "bos", "eos"), [({}, 1, 0), ({"add_bos_token": False, "add_eos_token": True}, 0, 1)]
+)
+def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, eos):
+    (tmp_path / "tokenizer.model").write_bytes(pieces.definition)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ids = load_tokenizer(tmp_path).encode("two")
+    assert ids == [pieces.bos_id] * bos + pieces.encode("two") + [pieces.eos_id] * eos
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no tokenizer; put the model's tokenizer.json"),
+        ({"vocab.txt": "a"}, "vocab.txt of a bert is not read without a tokenizer.json. Make one"),
+        ({"spiece.model": "a", "config.json": '{"model_type": "albert"}'}, "spiece.model of a albert is not read"),
+        ({"spiece.model": "a", "config.json": '{"model_type": "t5"}'}, "cannot be read as a sentencepiece model"),
+        ({"tokenizer.json": "{"}, "cannot be read as a tokenizer"),
+        ({"tokenizer.json": "{", "tokenizer_config.json": "["}, "no JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path, files, message):
+    for name, text in {"config.json": '{"model_type": "bert"}', **files}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_tokenizer(tmp_path)
+
+
+def test_a_chat_is_rendered_by_the_template(words):
+    template = (
+        "{%- for m in messages %}\n{% if loop.index > 9 %}{% break %}{% endif %}"
+        "{{ m.role }}: {{ m.content | tojson }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    (words / "chat_template.jinja").write_text(template)
+    turns = [{"role": "user", "content": "é"}]
+    assert chat.render(load_tokenizer(words), turns) == 'user: "é"\nassistant:'
+    (words / "chat_template.jinja").unlink()
+    named = [{"name": "tool", "template": "x"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
+    (words / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert chat.render(load_tokenizer(words), turns) == "é!"
+
+
+@pytest.mark.parametrize("template", ["{{ messages.", "{{ ''.__class__.__mro__ }}", "{{ 1 + '1' }}"])
+def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template):
+    (words / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError, match="chat: the model's template fails"):
+        chat.render(load_tokenizer(words), [])
