@@ -1,6 +1,7 @@
 """Published weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -101,9 +102,14 @@ class Stored:
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and dtypes of a model's parameters by path; nothing is computed."""
-    ids = jax.ShapeDtypeStruct((1, 1, 1) if model.cfg.head == "multiple_choice" else (1, 1), jnp.int32)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.skeleton == "encoder_decoder" else {})
-    return flatten_dict(jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/")
+    return _shapes(type(model), model.cfg)
+
+
+@functools.lru_cache(maxsize=32)
+def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
+    return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
 
 
 def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
