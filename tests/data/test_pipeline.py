@@ -67,6 +67,12 @@ def test_the_seed_decides(numbers):
     assert batches[0] == batches[1] != batches[2]
 
 
+def test_the_seed_decides_the_order_and_the_noise(numbers):
+    first, second = (take(numbers["train"].batches(batch_size=25, seed=seed), 1)[0] for seed in (5, 6))
+    assert first["inputs"]["row"].tolist() != second["inputs"]["row"].tolist()
+    assert (first["targets"]["drawn"] != second["targets"]["drawn"]).all()
+
+
 def test_randomness_differs_between_epochs(numbers):
     (batch,) = take(numbers["train"].batches(batch_size=100), 1)
     assert len(np.unique(batch["targets"]["drawn"])) == 100

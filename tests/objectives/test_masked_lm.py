@@ -7,6 +7,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.losses import Projection
 from flaxformer_lite.models._outputs import Features
+from flaxformer_lite.objectives.masked_lm import _whole_words
 
 
 def restored(example):
@@ -88,6 +89,12 @@ def test_whole_words(create, records_of, generator):
                 assert np.isin(whole, chosen).all()
                 words += len(whole) > 1
     assert words > 50
+
+
+def test_a_word_that_does_not_fit_gives_way_to_shorter_ones(generator):
+    starts = np.asarray([1, 0, 0, 1, 0, 0, 1, 1, 1, 1], bool)  # words of 3, 3, 1, 1, 1, 1 tokens
+    for seed in range(50):
+        assert len(_whole_words(np.arange(10, 20), starts, 4, generator(seed))) == 4
 
 
 def pairs(create, records_of, generator, kind, count):

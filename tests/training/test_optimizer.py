@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import OptimizerConfig
-from flaxformer_lite.training import optimizer
+from flaxformer_lite.models import gpt2
+from flaxformer_lite.training import optimizer, state
 
 STEPS = 100
 
@@ -59,6 +61,16 @@ def test_decay_is_on_weights_and_token_tables_only():
     assert len(decayed) == 4 and all(path.endswith(("['kernel']", "['embedding']")) for path in decayed)
 
 
+@pytest.mark.parametrize("name", registry.available("positions"))
+def test_decay_spares_the_tables_of_every_position_encoding(name):
+    encoding = registry.resolve_class("positions", name)()
+    model = gpt2.Model(gpt2.config("tiny", vocab_size=64, decoder_layers=1, position=encoding))
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"])
+    paths = {state.path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
+    assert paths["token_embed/embedding"] and paths["decoder/layer_0/mlp/up/kernel"]
+    assert not [path for path, on in paths.items() if on and not path.endswith(("/kernel", "token_embed/embedding"))]
+
+
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
 def test_zero_gradient_shrinks_by_rate_times_decay(name):
     cfg = OptimizerConfig(name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2)
@@ -82,6 +94,43 @@ def test_clip_bounds_the_global_norm():
     np.testing.assert_allclose(np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6)
 
 
+def first_updates(name, grads, params=PARAMS, **fields):
+    """Updates of the first step at a rate of one, without decay."""
+    cfg = OptimizerConfig(
+        **{"clip_norm": 0.0, **fields}, name=name, learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0
+    )
+    tx = optimizer.build(cfg, 10)
+    return tx.update(grads, tx.init(params), params)[0]
+
+
+def test_clipping_comes_before_the_direction():
+    """Adam's first update does not depend on the gradient's size; clipped afterwards it would have a norm of 1e-3."""
+    updates = first_updates("adamw", PARAMS, clip_norm=1e-3, eps=1e-12)
+    np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -1.0, rtol=1e-4)
+
+
+def test_eps_reaches_adam():
+    small = jax.tree.map(lambda p: 1e-3 * p, PARAMS)
+    np.testing.assert_allclose(first_updates("adamw", small, eps=1.0)["token_embed"]["embedding"], -1e-3, rtol=2e-3)
+
+
+def test_adafactor_moves_in_proportion_to_the_parameter():
+    ten = jax.tree.map(lambda p: 10.0 * p, PARAMS)
+    one, many = (first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"] for params in (PARAMS, ten))
+    np.testing.assert_allclose(many, 10 * one, rtol=1e-5)
+
+
+def test_lion_by_hand():
+    """Algorithm 2 with b1 = 0.9, b2 = 0.99: m = 0.01 after a gradient of 1, then 0.9 m - 0.1 / 2 is negative."""
+    cfg = OptimizerConfig(
+        name="lion", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0, b1=0.9, b2=0.99
+    )
+    tx, params = optimizer.build(cfg, 10), {"kernel": jnp.ones(())}
+    first, opt_state = tx.update({"kernel": jnp.ones(())}, tx.init(params), params)
+    second, _ = tx.update({"kernel": jnp.full((), -0.5)}, opt_state, params)
+    assert (first["kernel"], second["kernel"]) == (-1, 1)
+
+
 def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
     tx = optimizer.build(
         OptimizerConfig(
@@ -91,7 +140,7 @@ def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
     )
     grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), PARAMS)
     updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
-    attention = updates["layers"]["attention"]
-    for matrix in (*attention["query"]["kernel"].reshape(2, 4, 4), *attention["out"]["kernel"].reshape(2, 4, 4)):
-        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (0.2 * np.sqrt(4))
+    attention, up = updates["layers"]["attention"], updates["layers"]["mlp"]["up"]["kernel"]
+    for matrix in (*attention["query"]["kernel"].reshape(2, 4, 4), *attention["out"]["kernel"].reshape(2, 4, 4), *up):
+        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (0.2 * np.sqrt(max(matrix.shape)))
         assert singular.min() > 0.3 and singular.max() < 1.3, singular  # five Newton-Schulz steps are approximate

@@ -72,6 +72,23 @@ def test_dropout_differs_by_step_and_repeats_by_seed():
     assert once != later
 
 
+def test_dropout_differs_between_microbatches():
+    one = jax.tree.map(lambda x: x[:1], toy.batch(8))
+    one["targets"]["weights"][:] = 1
+    twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), one)
+    (whole, start), (pieces, _) = build(dropout=0.5), build(accumulate=2, dropout=0.5)
+    (still, _), (still_pieces, _) = build(), build(accumulate=2)
+    np.testing.assert_allclose(still_pieces(start, twice)[1]["loss"], still(start, one)[1]["loss"], rtol=1e-6)
+    assert pieces(start, twice)[1]["loss"] != whole(start, one)[1]["loss"], "both microbatches dropped the same"
+
+
+def test_param_norm_is_that_of_the_new_parameters():
+    train, start = build()
+    after, metrics = train(start, toy.batch(8))
+    np.testing.assert_allclose(metrics["param_norm"], optax.tree.norm(after.params), rtol=1e-6)
+    assert metrics["param_norm"] != optax.tree.norm(start.params)
+
+
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
 def test_each_optimizer_lowers_the_loss(name):
     train, current = build(name=name)
