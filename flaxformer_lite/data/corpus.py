@@ -84,14 +84,17 @@ class Records:
         start = int(self.start[number])
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
 
-    def other_piece(self, index: int, rng: np.random.Generator) -> np.ndarray:
-        """A random piece of another document than row `index` begins with; of any, where there is only one."""
+    def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
+        """A random piece of another document than row `index` begins with; of any, where there is only one.
+
+        It has at least `tokens` tokens, unless none of sixteen draws has: then it is their longest.
+        """
         own = int(self.first[index])
-        for _ in range(16):
-            number = int(rng.integers(len(self.start)))
-            if self.document[number] != self.document[own]:
-                return self.piece(number)
-        return self.piece((own + len(self.start) // 2) % len(self.start))
+        drawn = rng.integers(len(self.start), size=16)
+        others = drawn[self.document[drawn] != self.document[own]]
+        if not len(others):
+            return self.piece((own + len(self.start) // 2) % len(self.start))
+        return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...]) -> Corpus:
@@ -176,10 +179,9 @@ def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) 
     with progress.reading("tokenizing", source.size) as advance:
         files = {name: (folder / f"{name}.bin").open("wb") for name in SPLITS}
         try:
-            for batch in _batches(split.deal(source.documents())):
-                pieces = [(name, piece, last) for name, text in batch for piece, last in _marked(_pieces(text))]
+            open_length = 0
+            for pieces in _batches(split.deal(source.documents())):
                 encoded = chosen.encode_batch([piece for _, piece, _ in pieces])
-                open_length = 0
                 for (name, _, last), ids in zip(pieces, encoded, strict=True):
                     ids = [*ids, chosen.eos_id] if last else ids
                     files[name].write(np.asarray(ids, _dtype(chosen)).tobytes())
@@ -197,33 +199,32 @@ def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) 
         np.save(folder / f"{name}.npy", np.concatenate([[0], np.cumsum(lengths[name], dtype=np.int64)]))
 
 
-def _batches(dealt) -> Iterator[list[tuple[str, str]]]:
+def _batches(dealt) -> Iterator[list[tuple[str, str, bool]]]:
+    """Pieces of about BATCH characters together: split, piece, and whether it ends its text."""
     batch, size = [], 0
     for name, document in dealt:
         for text in document:
-            batch.append((name, text))
-            size += len(text)
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
+            left = len(text)
+            for piece in _pieces(text):
+                left -= len(piece)
+                batch.append((name, piece, not left))
+                size += len(piece)
+                if size >= BATCH:
+                    yield batch
+                    batch, size = [], 0
     if batch:
         yield batch
 
 
-def _pieces(text: str) -> list[str]:
+def _pieces(text: str) -> Iterator[str]:
     """A text in parts of at most PIECE characters, cut after a line where there is one."""
-    parts, at = [], 0
+    at = 0
     while at < len(text):
         end = at + PIECE
         if end < len(text):
             end = text.rfind("\n", at, end) + 1 or end
-        parts.append(text[at:end])
+        yield text[at:end]
         at = end
-    return parts
-
-
-def _marked(pieces: list[str]) -> Iterator[tuple[str, bool]]:
-    return ((piece, number == len(pieces)) for number, piece in enumerate(pieces, start=1))
 
 
 def _dtype(chosen: Tokenizer) -> type:

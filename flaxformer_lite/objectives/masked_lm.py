@@ -25,8 +25,9 @@ class MaskedLm:
     """maximize sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is seen.
 
     Without pairs a row is [CLS] piece [SEP], several where pieces are short, none seeing another. With pairs it is
-    [CLS] A [SEP] B [SEP]: a piece of a document cut in two at random. `next_sentence`: in half of the rows B is from
-    another document (label 1). `sentence_order`: in half of the rows A and B change places (label 1).
+    [CLS] A [SEP] B [SEP]: a piece of a document cut in two at random. `next_sentence`: in half of the rows B is cut out
+    of another document (label 1), as long as the B it replaces, so that no length gives it away. `sentence_order`: in
+    half of the rows A and B change places (label 1).
 
     Of the chosen tokens `mask_share` become [MASK], `random_share` a random token, the others stay. Only the chosen
     positions reach the head, a fixed number of them; those left over point at 0 and have weight 0.
@@ -115,7 +116,9 @@ class MaskedLm:
         if label and self.pairs == "sentence_order":
             return second, first, label
         if label:
-            second = records.other_piece(index, rng)[: records.length - 3 - at]
+            other = records.other_piece(index, rng, len(second) + 1)
+            start = int(rng.integers(1, max(len(other) - len(second), 1) + 1))
+            second = other[start : start + len(second)]
         return first, second, label
 
     def _mask(self, ids: np.ndarray, real: np.ndarray, tokenizer: Any, rng: np.random.Generator) -> tuple:

@@ -6,6 +6,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import corpus
 from flaxformer_lite.data.corpus import open_corpus, open_records
+from flaxformer_lite.data.tokenizer import HuggingFace
 
 TEXT = ("text",)
 
@@ -33,7 +34,11 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     monkeypatch.setattr(corpus, "PIECE", 100)
     monkeypatch.setattr(corpus, "BATCH", 1000)
     elsewhere = experiment(path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
+    held, encode = [], HuggingFace.encode_batch
+    spy = lambda self, texts: held.append(sum(map(len, texts))) or encode(self, texts)  # noqa: E731
+    monkeypatch.setattr(HuggingFace, "encode_batch", spy)
     cut = open_corpus(elsewhere.data, TEXT)
+    assert len(held) > 5 and max(held) < 1100, "a large document is not encoded at once"
     assert cut.fingerprint == whole.fingerprint
     for split in ("train", "eval"):
         np.testing.assert_array_equal(cut.tokens[split].ids, whole.tokens[split].ids)
@@ -96,6 +101,14 @@ def test_other_piece_is_of_another_document(experiment):
     starts = {records.piece(p).tobytes(): records.document[p] for p in range(len(records.start))}
     others = [starts[records.other_piece(5, rng).tobytes()] for _ in range(100)]
     assert own not in others and len(set(others)) > 20
+
+
+def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
+    cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
+    records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
+    wanted = int(np.median(records.length_of))
+    assert min(len(records.other_piece(5, np.random.default_rng(n), wanted)) for n in range(100)) >= wanted
+    assert len(records.other_piece(5, np.random.default_rng(0), 10_000)) < 10_000
 
 
 def test_too_little_text(experiment, tmp_path):

@@ -115,12 +115,15 @@ def pairs(create, records_of, generator, kind, count):
 
 
 def test_next_sentence(create, records_of, generator):
-    labels = []
+    labels, as_long = [], []
     for piece, a, b, label in pairs(create, records_of, generator, "next_sentence", 600):
         assert piece[: len(a)] == a
         assert (a + b == piece) == (label == 0) or len(b) < 3
+        assert len(a + b) <= len(piece)
         labels.append(label)
+        as_long.append(len(a + b) == len(piece))
     assert 0.43 < np.mean(labels) < 0.57
+    assert np.mean(as_long) > 0.97, "the length of a row tells its label"
 
 
 def test_sentence_order(create, records_of, generator):
