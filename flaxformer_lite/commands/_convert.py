@@ -15,13 +15,14 @@ import tokenizers
 from tokenizers import processors
 
 from flaxformer_lite import workdir
-from flaxformer_lite.commands._open import folder_of, frame, notice
+from flaxformer_lite.commands._open import folder_of, notice, read_json
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.data.progress import reading
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.save import save_pretrained
+from flaxformer_lite.pretrained.tokenizer import frame
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
@@ -46,6 +47,8 @@ def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_si
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             save_pretrained(made, model, watched, shard_bytes=shard_bytes)
+        if workdir.is_workdir(source):
+            _name_tokens(made)
     cfg = model.cfg
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
@@ -98,11 +101,23 @@ def _publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> None:
         known.post_processor = processors.TemplateProcessing(
             single=single, pair=pair, special_tokens=list({*before, *after})
         )
-        (made / inner.file).write_text(known.to_str(), encoding="utf-8")
+        read = json.loads(known.to_str())
+        for token in read["added_tokens"]:
+            token["lstrip"] |= token["content"] == "[MASK]"  # a hidden word takes its space along, as RoBERTa's <mask>
+        _write_json(made / inner.file, read)
     config = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
     _write_json(made / "tokenizer_config.json", config)
+
+
+def _name_tokens(made: Path) -> None:
+    """Into config.json too the ids that texts begin and end with: without them transformers assumes the family's usual."""
+    ids = read_json(made / "generation_config.json")
+    ids = {
+        name: i for name, i in ids.items() if name != "pad_token_id"
+    }  # a pad id there would change a model's numbers
+    _write_json(made / "config.json", read_json(made / "config.json") | ids)
 
 
 def _stored_dtype(source: Path) -> str:

@@ -38,7 +38,7 @@ def open_model(path: str, *, head: str | None = None, dtype: str = "float32") ->
     run = workdir.read_run(folder)
     for what in run.notices:
         notice(what)
-    tokenizer = run_tokenizer(folder, run.model.skeleton)
+    tokenizer = framed(plain.load(workdir.tokenizer_folder(folder)), run.model.skeleton)
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), run.params)
     return Opened(
         run.model.clone(cfg=dataclasses.replace(run.model.cfg, dtype=dtype, param_dtype=dtype)), params, tokenizer
@@ -55,19 +55,6 @@ def folder_of(path: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{path}: no such directory; models are read from disk, none are fetched.")
     return folder
-
-
-def run_tokenizer(folder: Path, skeleton: str) -> PublishedTokenizer:
-    """A run's tokenizer with the special tokens that its texts have in training."""
-    inner = plain.load(workdir.tokenizer_folder(folder))
-    return framed(inner, *frame(inner, skeleton))
-
-
-def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
-    """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
-    if skeleton == "encoder":
-        return [inner.cls_id], [inner.sep_id]
-    return [], [inner.eos_id] if skeleton == "encoder_decoder" else []
 
 
 def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:

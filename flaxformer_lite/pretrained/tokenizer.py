@@ -15,6 +15,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.pretrained import configs
 
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
 JSON, BYTES = "tokenizer.json", "tokenizer.bytes"
@@ -120,9 +121,13 @@ class _Framed(PublishedTokenizer):
         self.after: list[int] = []
 
     def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        pattern = "|".join(map(re.escape, sorted(self._spelled, key=len, reverse=True)))
+        names = map(re.escape, sorted(self._spelled, key=len, reverse=True))
+        # In a byte-level vocabulary a word's token begins with its space, so a hidden word takes the space along.
+        space = (
+            f" (?={re.escape(self.tokens['mask'])})" if self._inner.file == JSON and "mask" in self.tokens else "(?!)"
+        )
         ids = []
-        for part in re.split(f"({pattern})", text):
+        for part in re.split(f"({'|'.join(names)})", re.sub(space, "", text)):
             ids += [self._spelled[part]] if part in self._spelled else self._inner.encode(part) if part else []
         if not special_tokens:
             return ids[:max_length]
@@ -152,8 +157,10 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
         if (folder / JSON).is_file():
             return _Json(folder / JSON, config, template)
         if (folder / BYTES).is_file():
-            inner = plain.load(folder / BYTES)
-            return _Framed(inner, config, template, named_specials(inner))
+            family = configs.family_of(_read(folder / "config.json"), folder)
+            return framed(plain.load(folder / BYTES), family.Model.skeleton)
+    except ConfigError:
+        raise
     except Exception as error:  # tokenizers raises bare Exception
         raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
     kind = _read(folder / "config.json").get("model_type")
@@ -170,11 +177,18 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
     )
 
 
-def framed(inner: plain.Tokenizer, before: list[int], after: list[int]) -> PublishedTokenizer:
-    """A tokenizer of our own training runs, which puts ids before and after each text."""
+def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
+    """A tokenizer of our own training runs, with what stands around a text in training."""
     made = _Framed(inner, {}, "", named_specials(inner))
-    made.before, made.after = before, after
+    made.before, made.after = frame(inner, skeleton)
     return made
+
+
+def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
+    """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
+    if skeleton == "encoder":
+        return [inner.cls_id], [inner.sep_id]
+    return [], [inner.eos_id] if skeleton == "encoder_decoder" else []
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:

@@ -68,17 +68,23 @@ def test_a_runs_tokenizer_frames_texts_as_training_did(run, tmp_path, capsys):
     if "t5" in str(run):
         said = json.loads((tmp_path / "out/generation_config.json").read_text())
         assert said == {"bos_token_id": 2, "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-        assert (tmp_path / "out/tokenizer.bytes").exists()
+        assert json.loads((tmp_path / "out/config.json").read_text())["decoder_start_token_id"] == 0
+        assert load_tokenizer(tmp_path / "out").encode("a")[-1] == 1
         return
     tokenizer = load_tokenizer(tmp_path / "out")
     ids = tokenizer.encode("three [MASK]")
     assert ids[0] == tokenizer.ids["cls"] and ids[-1] == tokenizer.ids["sep"] and ids[-2] == tokenizer.ids["mask"]
     assert tokenizer.max_length == 32 and tokenizer.tokens["pad"] == "[PAD]"
+    assert ids[1:-2] == tokenizer.encode("three", special_tokens=False), "a hidden word takes its space along"
     pair = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("one", "two")
     assert pair.type_ids[-1] == 1 and pair.tokens.count("[SEP]") == 2 and pair.tokens.count("[CLS]") == 1
     assert load_pretrained(tmp_path / "out", dtype="bfloat16")[0].cfg.head == "pretraining"
     main(["fill-mask", "--model", str(run), "three [MASK] five", "--top_k", "2"])
-    assert len(capsys.readouterr().out.splitlines()) == 3, "one line of convert's, and two guesses"
+    guesses = capsys.readouterr().out.splitlines()[1:]
+    assert len(guesses) == 2
+    main(["convert", str(run), str(tmp_path / "exact")])
+    main(["fill-mask", "--model", str(tmp_path / "exact"), "three [MASK] five", "--top_k", "2"])
+    assert capsys.readouterr().out.splitlines()[1:] == guesses
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(run, tmp_path, capsys):
