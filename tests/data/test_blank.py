@@ -1,0 +1,34 @@
+"""Blank text has the shapes of real text, for every objective."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.data import blank
+from flaxformer_lite.data.pipeline import open_dataset
+from tests.training import tiny_runs
+
+
+@pytest.mark.parametrize("family", sorted(tiny_runs.FAMILIES))
+def test_blank_example_has_the_shapes_of_a_real_one(tmp_path, family):
+    cfg = tiny_runs.config(tmp_path, family)
+    data = open_dataset(cfg)
+
+    def shapes(example):
+        return jax.tree.map(lambda x: (x.shape, x.dtype), example)
+
+    assert shapes(blank.example(cfg)) == shapes(data.example(0, 0, 0))
+    assert blank.vocab_size(cfg) >= data.vocab_size
+
+
+def test_every_objective_takes_blank_text(tmp_path):
+    for name in registry.available("objectives"):
+        objective = registry.resolve_class("objectives", name)()
+        family = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5"}[objective.skeleton]
+        cfg = tiny_runs.config(tmp_path, family)
+        cfg = dataclasses.replace(
+            cfg, objective=objective, model=dataclasses.replace(cfg.model, head=objective.head)
+        )
+        assert blank.example(cfg)["targets"]["labels"].ndim == 1, name
