@@ -94,14 +94,26 @@ class TrainConfig:
 class MeshConfig:
     """Devices along each axis; -1 is "the rest" and may stand once."""
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
+    data: int = -1  # copies of the weights, over all slices
+    fsdp: int = 1  # splits batch and weights
+    context: int = 1  # splits the sequence
+    tensor: int = 1  # splits heads, feed-forward width and vocabulary
+    slices: int = 1  # parts of `data` that a data-centre network joins, as TPU slices
+    mode: str = "jit"  # or shard_map, pmap: data parallelism written out by hand; the same numbers
 
     def __post_init__(self):
-        sizes = dataclasses.astuple(self)
-        if any(n == 0 or n < -1 for n in sizes) or sizes.count(-1) > 1:
-            raise ConfigError(f"mesh={dataclasses.asdict(self)}: sizes are positive, and -1 may stand once.")
+        sizes = {axis: getattr(self, axis) for axis in ("data", "fsdp", "context", "tensor")}
+        if any(n == 0 or n < -1 for n in sizes.values()) or list(sizes.values()).count(-1) > 1:
+            raise ConfigError(f"mesh={sizes}: sizes are positive, and -1 may stand once.")
+        positive(self, "slices")
+        if self.data > 0 and self.data % self.slices:
+            raise ConfigError(f"mesh.data={self.data}, mesh.slices={self.slices}: data is a multiple of the slices; try"
+                              f" mesh.data={-(-self.data // self.slices) * self.slices}.")
+        among(self, "mode", ("jit", "shard_map", "pmap"))
+        if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
+            raise ConfigError(f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"
+                              f" mesh.tensor={self.tensor}: this mode splits the batch only; set the three to 1, or"
+                              f" mesh.mode=jit.")
 
 
 @dataclass(frozen=True, kw_only=True)

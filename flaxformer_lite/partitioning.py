@@ -10,31 +10,36 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.functions.sharding import Names, Pieces, bind
 from flaxformer_lite.training.state import path_of
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "context", "tensor")
 BATCH = P(("data", "fsdp"))
 # Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
-ACTIVATIONS = {"batch": ("data", "fsdp"), "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor"}
+ACTIVATIONS = {
+    "batch": ("data", "fsdp"), "length": "context", "source": "context", "heads": "tensor", "kv_heads": "tensor",
+    "mlp": "tensor", "vocab": "tensor",
+}  # fmt: skip
 
 Rules = Sequence[tuple[str, tuple]]
 
 
 def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh that the config asks for, with axes `data`, `fsdp` and `tensor`, all in Auto mode.
+    """The mesh that the config asks for, with the axes of MESH_AXES, all in Auto mode.
 
     Args:
       cfg: sizes; -1 takes what the others leave.
-      devices: all of them by default. Sizes that need fewer use the first ones, on a single process.
+      devices: all of them by default; a TPU topology's descriptions do as well. Sizes that need fewer use the first
+        ones, on a single process.
 
     Raises:
-      ConfigError: the sizes do not divide, or exceed, the devices.
+      ConfigError: the sizes do not divide, or exceed, the devices, or the slices are not those of the devices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
@@ -42,7 +47,7 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
     shown = ", ".join(f"mesh.{axis}={n}" for axis, n in sizes.items())
     if fixed > len(devices):
         raise ConfigError(
-            f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1, mesh.fsdp=1, mesh.tensor=1."
+            f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1 and 1 for the others."
         )
     if -1 in sizes.values():
         if len(devices) % fixed:
@@ -51,11 +56,26 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
             )
         sizes = {axis: n if n > 0 else len(devices) // fixed for axis, n in sizes.items()}
     count = math.prod(sizes.values())
-    if count < len(devices) and jax.process_count() > 1:
+    if count < len(devices) and len({device.process_index for device in devices}) > 1:
         raise ConfigError(f"{shown}: {count} of {len(devices)} devices, but several processes must use all; try -1.")
-    shape = tuple(sizes.values())
-    grid = mesh_utils.create_device_mesh(shape, devices[:count], allow_split_physical_axes=True)
-    return Mesh(grid, MESH_AXES)
+    if sizes["data"] % cfg.slices:
+        raise ConfigError(f"{shown}: mesh.data comes to {sizes['data']}, no multiple of mesh.slices={cfg.slices}.")
+    return Mesh(_grid(tuple(sizes.values()), cfg.slices, devices[:count]), MESH_AXES)
+
+
+def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:
+    """The devices as an array: neighbours along the last axes are near each other, slices are parts of the first axis."""
+    present = {getattr(device, "slice_index", 0) for device in devices}
+    if devices[0].platform == "tpu" and len(present) != slices:
+        raise ConfigError(f"mesh.slices={slices}: the devices are of {len(present)}; set mesh.slices={len(present)}.")
+    shape = (shape[0] // slices, *shape[1:])
+    if slices > 1 and len(present) == slices:
+        between = (slices, *(1 for _ in shape[1:]))
+        return mesh_utils.create_hybrid_device_mesh(shape, between, devices, allow_split_physical_axes=True)
+    parts = np.split(np.array(devices), slices)
+    return np.concatenate(
+        [mesh_utils.create_device_mesh(shape, list(part), allow_split_physical_axes=True) for part in parts]
+    )
 
 
 def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
@@ -164,17 +184,53 @@ def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
 def _anchored(step: Callable, mesh: Mesh) -> Callable:
     """The step with its anchors bound; a new function for each mesh, because jit's cache does not know contexts."""
 
-    def constrain(x, names):
-        axes = (ACTIVATIONS.get(name) for name in names)
-        # One head cannot be split: a size that does not divide stays whole.
-        axes = [a if size % _ways(a, mesh) == 0 else None for size, a in zip(x.shape, axes, strict=True)]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
-
     def anchored(state, batch):
-        with bind(constrain):
+        with bind(Placement(mesh)):
             return step(state, batch)
 
     return anchored
+
+
+class Placement:
+    """The meaning of functions/sharding.py's anchors on one mesh."""
+
+    def __init__(self, mesh: Mesh):
+        self._mesh = mesh
+        self.platform = mesh.devices.flat[0].platform
+
+    def constrain(self, x: jax.Array, names: Names) -> jax.Array:
+        # One head cannot be split: a size that does not divide stays whole.
+        entries = [ACTIVATIONS.get(name) for name in names]
+        fitting = [e if size % _ways(e, self._mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self._mesh, _once(fitting)))
+
+    def pieces(self, name: str) -> Pieces:
+        entry = ACTIVATIONS.get(name, ())
+        return Pieces(_ways(entry, self._mesh), entry)
+
+    def per_shard(self, function: Callable, arrays: list, names: list[Names], output: Any, over: Names | None) -> Any:
+        by_hand = self._mesh.axis_names if over is None else [a for name in over for a in _names(ACTIVATIONS[name])]
+        sized = [
+            [(ACTIVATIONS.get(name), size) for name, size in zip(own, x.shape, strict=False)]
+            for x, own in zip(arrays, names, strict=True)
+        ]
+        flat = [(entry, size) for one in sized for entry, size in one if entry and size > 1]
+        split = {entry for entry, _ in flat if set(_names(entry)) <= set(by_hand)}
+        split -= {entry for entry, size in flat if size % _ways(entry, self._mesh)}
+        in_specs = tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized)
+        out_specs = jax.tree.map(
+            lambda own: _once([e if (e := ACTIVATIONS.get(name)) in split else None for name in own]),
+            output,
+            is_leaf=lambda node: isinstance(node, tuple) and all(isinstance(name, str) for name in node),
+        )
+        return jax.shard_map(
+            function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(by_hand), check_vma=False
+        )(*arrays)
+
+
+def _once(entries: Sequence[Any]) -> P:
+    """A mesh axis splits one axis of an array: the rows of T x S logits, not their columns as well."""
+    return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
 
 
 def _names(entry: Any) -> tuple[str, ...]:

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -8,12 +9,13 @@ from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite import partitioning
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
+from flaxformer_lite.functions.sharding import bind, per_shard
 from flaxformer_lite.training import optimizer, state, step
 from tests.training import toy
 
 
-def mesh_of(data, fsdp, tensor):
-    return partitioning.build_mesh(MeshConfig(data=data, fsdp=fsdp, tensor=tensor))
+def mesh_of(data, fsdp, tensor, context=1):
+    return partitioning.build_mesh(MeshConfig(data=data, fsdp=fsdp, context=context, tensor=tensor))
 
 
 def spec(**shapes):
@@ -21,8 +23,9 @@ def spec(**shapes):
 
 
 def test_rest_of_the_devices_goes_to_minus_one():
-    assert dict(mesh_of(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert dict(mesh_of(2, 1, 2).shape) == {"data": 2, "fsdp": 1, "tensor": 2}  # the first four of eight
+    assert dict(mesh_of(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2}
+    assert dict(mesh_of(2, -1, 1, context=2).shape) == {"data": 2, "fsdp": 2, "context": 2, "tensor": 1}
+    assert dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4  # the first four of eight
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,58 @@ def test_rest_of_the_devices_goes_to_minus_one():
 def test_impossible_mesh(sizes, message):
     with pytest.raises(ConfigError, match=message):
         mesh_of(*sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a device, or the description of one, says of itself."""
+
+    id: int
+    slice_index: int
+    process_index: int
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    device_kind: str = "fake"
+
+
+CHIPS = [Chip(id, slice_index=id % 2, process_index=id // 4, coords=(id // 2, 0, 0)) for id in range(8)]
+
+
+def test_slices_are_the_outer_part_of_data():
+    mesh = partitioning.build_mesh(MeshConfig(slices=2, fsdp=2), CHIPS)
+    assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "context": 1, "tensor": 1}
+    assert [{chip.slice_index for chip in row.flat} for row in mesh.devices] == [{0}, {0}, {1}, {1}]
+    groups = partitioning.build_mesh(MeshConfig(slices=2, fsdp=2)).devices  # devices that know of no slices
+    assert [[device.id for device in row.flat] for row in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"slices": 1}, "the devices are of 2; set mesh.slices=2"),
+        ({"slices": 4}, "the devices are of 2; set mesh.slices=2"),
+        ({"slices": 2, "fsdp": 8}, "mesh.data comes to 1, no multiple of mesh.slices=2"),
+        ({"data": 4}, "4 of 8 devices, but several processes must use all"),
+    ],
+)
+def test_impossible_slices(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        partitioning.build_mesh(MeshConfig(**sizes), CHIPS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": 3, "slices": 2}, "data is a multiple of the slices; try mesh.data=4"),
+        ({"mode": "pmap", "tensor": 2}, "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only"),
+        ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
+        ({"slices": 0}, "slices=0: must be positive"),
+    ],
+)
+def test_mesh_fields_are_checked_at_the_door(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        MeshConfig(**fields)
 
 
 def test_first_rule_wins_and_a_leading_scan_axis_stays_whole():
@@ -121,6 +176,44 @@ def test_anchors_bind_inside_the_step_and_batches_are_split():
 
 
 def test_an_indivisible_activation_stays_whole():
-    mesh = mesh_of(2, 2, 2)
-    odd = partitioning._anchored(lambda _, x: toy.shard_act(x, "BTKH"), mesh)
-    assert jax.jit(odd)(0, jnp.ones((4, 2, 1, 2))).sharding.spec == P(("data", "fsdp"))
+    placement = partitioning.Placement(mesh_of(2, 2, 2))
+    constrain = functools.partial(placement.constrain, names=("batch", "source", "kv_heads", "head_dim"))
+    assert jax.jit(constrain)(jnp.ones((4, 2, 1, 2))).sharding.spec == P(("data", "fsdp"))
+
+
+def shapes_seen(mesh, inputs, output, *arrays, over=None):
+    """Shapes of the parts that a function gets, and of what it gives."""
+    seen = []
+
+    def first(*parts):
+        seen.extend(part.shape for part in parts)
+        return parts[0]
+
+    def run():
+        with bind(partitioning.Placement(mesh)):
+            return per_shard(first, inputs, output, over=over)(*arrays)
+
+    return seen, jax.jit(run)()
+
+
+def test_parts_are_those_of_the_anchors():
+    q, mask, seen = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2), jnp.ones((1, 6), bool), jnp.ones((4, 6, 2, 2))
+    shapes, out = shapes_seen(mesh_of(2, 1, 2, context=2), ("BTNH", "B", "BSKH", ""), "BTNH", q, mask, seen, q)
+    assert shapes == [(2, 3, 2, 2), (1, 6), (2, 3, 1, 2), (4, 6, 4, 2)]
+    np.testing.assert_array_equal(out, q)
+
+
+def test_heads_that_cannot_all_be_divided_are_not():
+    q, k = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2), jnp.ones((4, 6, 3, 2))
+    shapes, out = shapes_seen(mesh_of(2, 1, 2), ("BTNH", "BSKH"), "BTNH", q, k)
+    assert shapes == [(2, 6, 4, 2), (2, 6, 3, 2)]
+    np.testing.assert_array_equal(out, q)
+    shapes, _ = shapes_seen(mesh_of(2, 1, 2), ("BTNH", "BSKH"), "BTNH", q, k[:, :, :1])
+    assert shapes == [(2, 6, 2, 2), (2, 6, 1, 2)]  # one key head serves the query heads of every device
+
+
+def test_axes_that_are_not_split_by_hand_are_seen_whole():
+    q = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2)
+    shapes, out = shapes_seen(mesh_of(2, 1, 2, context=2), ("BTNH",), "BTNH", q, over="T")
+    assert shapes == [(4, 3, 4, 2)]
+    np.testing.assert_array_equal(out, q)
