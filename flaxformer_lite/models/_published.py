@@ -10,6 +10,7 @@ A row pairs a published name with ours. Names are of modules, whose `weight` and
     1O     a vector with a leading axis of one
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,25 +47,61 @@ class Head(NamedTuple):
     rows: tuple[Row, ...] = ()
 
 
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "an object", list: "a list"}
+LARGEST, DEEPEST = 2**31 - 1, 10_000  # what no size and no number of layers exceeds
+
+
 class Fields:
     """A published config that knows which of its fields were read; null counts as absent."""
 
-    def __init__(self, values: Mapping[str, Any]):
-        self.values, self.read = dict(values), set()
+    def __init__(self, values: Mapping[str, Any], where: str = ""):
+        self.values, self.where, self.read = dict(values), f"config.json: {where}", set()
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
+        """A field's value, or the default.
+
+        Args:
+          name: of the field.
+          default: where it is absent.
+          kind: what the value must be; None is what the default is.
+
+        Raises:
+          ConfigError: it is something else, or a number that no model has.
+        """
         self.read.add(name)
         value = self.values.get(name)
-        return default if value is None else value
+        if value is None:
+            return default
+        kind = kind or type(default)
+        if kind in KINDS and not _is(value, kind):
+            raise ConfigError(f"{self.where}{name}={value!r}: must be {KINDS[kind]}.")
+        if kind is int and abs(value) > (DEEPEST if "layer" in name else LARGEST):
+            raise ConfigError(f"{self.where}{name}={value!r}: no model is so large; is it damaged?")
+        return float(value) if kind is float else value
+
+    def size(self, name: str, default: Any) -> Any:
+        """A field that must be at least one."""
+        if (value := self.get(name, default)) < 1:
+            raise ConfigError(f"config.json: {name}={value!r}: at least 1.")
+        return value
 
     def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
         """Of a field that null turns off and whose absence is the family's default."""
-        return self.get(name, null if name in self.values else absent)
+        value = self.get(name, null if name in self.values else absent, type(absent))
+        if self.values.get(name) is not None and value <= 0:
+            raise ConfigError(f"config.json: {name}={value!r}: must be positive; null turns it off.")
+        return value
 
     def require(self, name: str, allowed: Any) -> None:
         """Refuses a field whose other values we would compute wrongly."""
         if (value := self.get(name, allowed)) != allowed:
             raise ConfigError(f"config.json: {name}={value!r} changes the numbers, and only {allowed!r} is known here.")
+
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def activation_of(field: str, value: str) -> str:
@@ -90,12 +127,14 @@ def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], wi
       sliding: whether a layer slides where `layer_types` is absent.
       window: of layers that do; 0 is none.
     """
-    types = fields.get("layer_types")
+    types = fields.get("layer_types", kind=list)
     kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
-    if set(kinds) - {"sliding_attention", "full_attention"} or len(kinds) != layers:
+    if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
         raise ConfigError(
             f"config.json: layer_types={kinds}: must be {layers} of sliding_attention and full_attention."
         )
+    if "sliding_attention" in kinds and window < 1:
+        raise ConfigError(f"config.json: a layer slides over a window of {window}: at least 1.")
     pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     period = next(n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
     return pattern[:period]

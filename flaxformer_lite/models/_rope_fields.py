@@ -14,7 +14,7 @@ SCALINGS = {
     "yarn": ("yarn", ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate",
                       "attention_factor", "mscale", "mscale_all_dim")),
 }  # fmt: skip
-INTEGERS = ("original_max_position_embeddings",)
+KINDS_OF = {"original_max_position_embeddings": int, "truncate": bool}
 
 
 def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0) -> Rope:
@@ -29,29 +29,29 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
     Raises:
       ConfigError: a scaling that we lack, a parameter of one that we do not know, or a value that cannot be.
     """
-    spelled = dict(fields.get("rope_parameters") or fields.get("rope_scaling", {}))
-    where = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
+    where = "rope_parameters" if fields.get("rope_parameters", {}) else "rope_scaling"
+    inner = Fields(fields.get(where, {}), f"{where}.")
     fields.read |= {"rope_parameters", "rope_scaling"}
-    part = fields.get(fraction or "partial_rotary_factor", default_fraction)
     options = {
-        "base": float(spelled.pop("rope_theta", fields.get(base, 10000.0))),
-        "fraction": float(spelled.pop("partial_rotary_factor", part)),
+        "base": inner.get("rope_theta", fields.get(base, 10000.0)),
+        "fraction": inner.get("partial_rotary_factor", fields.get(fraction or "partial_rotary_factor", default_fraction)),
     }
+    if options["base"] <= 0:
+        raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
     if not fraction and options["fraction"] != 1:
         raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: in this family whole heads turn.")
-    kinds = {spelled.pop(name) for name in ("rope_type", "type") if name in spelled} or {"default"}
-    kind = kinds.pop()
-    if kinds or kind not in SCALINGS:
+    kind = inner.get("rope_type", inner.get("type", "default"))
+    if kind not in SCALINGS or inner.get("type", kind) != kind:
         raise ConfigError(f"config.json: {where} of type {kind!r} is not known here; there are {', '.join(SCALINGS)}.")
     scaling, known = SCALINGS[kind]
-    if unknown := sorted(set(spelled) - set(known)):
-        raise ConfigError(f"config.json: {where}.{unknown[0]}={spelled[unknown[0]]!r} is not known for type {kind!r} and"
+    for name in known:
+        if (value := inner.get(name, kind=KINDS_OF.get(name, float))) is not None:
+            options[name] = value
+    if unknown := sorted(set(inner.values) - inner.read):
+        raise ConfigError(f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r} and"
                           f" might change the numbers.")  # fmt: skip
     if kind == "yarn":
-        spelled.setdefault("original_max_position_embeddings", fields.get("max_position_embeddings", 0))
-    for name, value in spelled.items():
-        if value is not None:
-            options[name] = value if isinstance(value, bool) else int(value) if name in INTEGERS else float(value)
+        options.setdefault("original_max_position_embeddings", fields.get("max_position_embeddings", 0))
     try:
         return Rope(scaling=scaling, **options)
     except ValueError as error:

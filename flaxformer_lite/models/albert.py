@@ -41,9 +41,8 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
 
 def read(fields: Fields) -> dict[str, Any]:
     """Depths are dealt out to groups; each step runs all layers of its group in turn."""
-    depth, groups, inner = (
-        fields.get(name, 1) for name in ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
-    )
+    depth = fields.size("num_hidden_layers", 12)
+    groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
         raise ConfigError(
             "config.json: embedding_size equals hidden_size, and ALBERT's square projection is not known here."

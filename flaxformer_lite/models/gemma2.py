@@ -46,13 +46,13 @@ def config(preset: str = "9b", **overrides) -> ModelConfig:
 def read(fields: Fields) -> dict[str, Any]:
     """Every other layer slides, the first one too; a null cap is none, an absent one the default preset's."""
     layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
-    caps = {ours: float(fields.nullable(name, BASE[ours])) for name, ours in CAPS.items()}
+    caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}
     return (
         llama.read_heads(fields, kv_heads=4, head_dim=256)
         | caps
         | {
             "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
-            "attention_scale": fields.get("query_pre_attn_scalar", 256) ** -0.5,
+            "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
         }
     )
 

@@ -42,10 +42,13 @@ def config(preset: str = "1.3b", **overrides) -> ModelConfig:
 
 def read(fields: Fields) -> dict[str, Any]:
     """`attention_types` is [[pattern, times] ...]; `attention_layers` only spells it out."""
-    layers, pattern = fields.get("num_layers", 24), []
-    for kinds, times in fields.get("attention_types", [[["global", "local"], layers // 2]]):
-        pattern += kinds * times
-    if set(pattern) - {"global", "local"} or len(pattern) != layers:
+    layers = fields.get("num_layers", 24)
+    types = fields.get("attention_types", [[["global", "local"], layers // 2]])
+    try:
+        pattern = [kind for kinds, times in types for kind in kinds * min(times, layers + 1)]
+    except (TypeError, ValueError):
+        pattern = types
+    if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
         raise ConfigError(f"config.json: attention_types makes {pattern}, not {layers} of global and local.")
     windows = read_windows(fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256))
     return {"windows": windows, "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048))}

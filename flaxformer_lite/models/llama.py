@@ -90,8 +90,8 @@ def write_heads(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    attention = ("query", "key", "value", "out") if fields.get("attention_bias") else ()
-    return read_heads(fields) | {"bias_at": attention + (("mlp",) if fields.get("mlp_bias") else ())}
+    attention = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
+    return read_heads(fields) | {"bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ())}
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:

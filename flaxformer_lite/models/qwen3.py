@@ -29,7 +29,7 @@ def config(preset: str = "8b", **overrides) -> ModelConfig:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    biased = ("query", "key", "value", "out") if fields.get("attention_bias") else ()
+    biased = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
     return qwen2.read_attention(fields, kv_heads=32, head_dim=128) | {"bias_at": biased}
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+import typing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ HARMLESS = frozenset(_HARMLESS.split())
 OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
              "attention", "num_labels", "max_length")  # fmt: skip
 
+KINDS = typing.get_type_hints(ModelConfig) | {"eos_token_id": int, "decoder_start_token_id": int}
 # Of fields that can say the same in two ways, what they say.
 MEANING = {
     "embed_dim": lambda cfg: cfg.embed_width,
@@ -67,7 +69,8 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
             near = registry.nearest(head, list(heads))
             raise ConfigError(f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}.")
         return head
-    architecture = (published.get("architectures") or [None])[0]
+    named = published.get("architectures") or [None]
+    architecture = named[0] if isinstance(named, list) else named
     for name, spelled in heads.items():
         if spelled.architecture == architecture:
             return name
@@ -83,16 +86,21 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, **over
       ConfigError: a field that we do not know, a value that we cannot compute with, or sizes that do not fit.
     """
     spelled, fields = family.PUBLISHED, Fields(published)
-    ours = {}
-    for name, field in spelled.fields.items():
-        if (value := fields.get(name)) is not None:
-            ours[field] = activation_of(name, value) if field == "activation" else value
+    if "quantization_config" in published:
+        raise ConfigError("config.json: quantization_config: quantised weights are not read; fetch the model in float32,"
+                          " float16 or bfloat16.")  # fmt: skip
+    ours = {ours: value for name, ours in spelled.fields.items() if (value := _same(fields, name, ours)) is not None}
     for name, allowed in spelled.fixed.items():
         fields.require(name, allowed)
-    ours |= spelled.read(fields)
-    if fields.get("pad_token_id") is not None:
-        ours["pad_token_id"] = fields.get("pad_token_id")
-    ours["num_labels"] = len(fields.get("id2label", ())) or fields.get("num_labels", 2)
+    try:
+        ours |= spelled.read(fields)
+    except ConfigError:
+        raise
+    except ValueError as error:  # of a position encoding
+        raise ConfigError(f"config.json: {error}") from None
+    if (pad := fields.get("pad_token_id", kind=int)) is not None:
+        ours["pad_token_id"] = pad
+    ours["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", ours.get("num_labels", 2))
     if unknown := sorted(set(published) - fields.read - HARMLESS - set(spelled.harmless)):
         raise ConfigError(f"config.json: {unknown[0]}={published[unknown[0]]!r} is not known for {_name(family)} and"
                           f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
@@ -128,6 +136,17 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
             raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
                               f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip
     return published
+
+
+def _same(fields: Fields, name: str, ours: str) -> Any:
+    """A published field that is one of ModelConfig's under another name; None where it is absent."""
+    kind = KINDS[ours]
+    if (value := fields.get(name, kind=kind)) is None:
+        return None
+    least = int(kind is int and ours != "type_vocab_size")
+    if kind in (int, float) and value < least:
+        raise ConfigError(f"config.json: {name}={value!r}: at least {least}.")
+    return activation_of(name, value) if ours == "activation" else value
 
 
 def _name(family: ModuleType) -> str:

@@ -1,6 +1,7 @@
 """The weights in a published directory: one safetensors file, several with an index, or old Flax msgpack."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -22,10 +23,13 @@ def read_config(folder: Path) -> dict:
     """config.json, as it stands."""
     path = folder / "config.json"
     if not path.is_file():
+        _follow(path)
+        if (folder / "adapter_config.json").is_file():
+            raise WeightsError(f"{folder}: an adapter without its model; merge the two where peft is installed.")
         raise WeightsError(f"{folder}: no config.json; give the directory that save_pretrained wrote.")
     try:
-        config = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: no JSON ({error}).") from None
     if not isinstance(config, dict):
         raise WeightsError(f"{path}: must be a JSON object.")
@@ -46,6 +50,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
         return _named_as_torch(_msgpack(folder / "flax_model.msgpack"))
     if (folder / "flax_model.msgpack.index.json").is_file():
         return _named_as_torch(_open_shards(folder, "flax_model.msgpack.index.json", _msgpack))
+    for name in ("model.safetensors", "model.safetensors.index.json", "flax_model.msgpack"):
+        _follow(folder / name)
     for name, what in OTHERS.items():
         if (folder / name).is_file():
             raise WeightsError(
@@ -55,12 +61,18 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     raise WeightsError(f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack.")
 
 
+def _follow(path: Path) -> None:
+    """Refuses a link that leads nowhere, as in a cache of which a part was deleted."""
+    if path.is_symlink() and not path.exists():
+        raise WeightsError(f"{path}: a link to {os.readlink(path)}, which is not there; fetch it again.")
+
+
 def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     path = folder / index_name
     try:
-        weight_map = json.loads(path.read_text())["weight_map"]
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(weight_map.values()))
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise WeightsError(f"{path}: must be a JSON object whose weight_map gives each tensor's file.") from None
     found = {}
     for file in files:
@@ -69,6 +81,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
                 f"{path}: names the file {file!r}, which is outside its folder; only plain names are read."
             )
         if not (folder / file).is_file():
+            _follow(folder / file)
             raise WeightsError(f"{path}: names {file}, which is not there; fetch the missing part.")
         found[file] = open_one(folder / file)
     tensors = {}
@@ -87,9 +100,10 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
         tree = serialization.msgpack_restore(path.read_bytes())
     except Exception as error:  # msgpack raises many kinds
         raise WeightsError(f"{path}: no Flax msgpack file, or truncated ({type(error).__name__}: {error}).") from None
+    tree = tree.get("params", tree) if isinstance(tree, dict) else tree
     if not isinstance(tree, dict):
         raise WeightsError(f"{path}: holds no tree of parameters.")
-    flat = flatten_dict(tree.get("params", tree), sep="/")
+    flat = {"/".join(map(str, key)): leaf for key, leaf in flatten_dict(tree).items()}
     for name, leaf in flat.items():
         if not isinstance(leaf, np.ndarray):
             raise WeightsError(f"{path}: {name} is no array.")

@@ -71,6 +71,9 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
     family = configs.family_of(published, path)
     cfg = configs.read_config(family, published, configs.head_of(family, published, head), **overrides)
     tensors = names.without_prefix(family.PUBLISHED, folder.open_weights(path))
+    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
+        raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
+                           f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
     cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
     model = family.Model(cfg, source=str(path))
     shapes = parameter_shapes(model)
@@ -182,7 +185,9 @@ def _check(
 
 def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
     """Of the tensors left over, those that follow from others or from the config, as they must."""
-    derived, known = spelled.derived(cfg), set()
+    # A table of positions is made only where one is stored: config.json alone might ask for one of any size.
+    tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
+    derived, known = spelled.derived(cfg) if tables else {}, set()
     originals = dict(spelled.duplicates)
     if cfg.tie_embeddings and (out := names.vocab_kernel(spelled, cfg)):
         known.add(out)  # compared already

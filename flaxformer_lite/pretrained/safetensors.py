@@ -106,12 +106,16 @@ def save_file(
 def _header(path: Path) -> tuple[dict, int]:
     with path.open("rb") as file:
         head = file.read(8)
+        if head == b"version ":
+            raise WeightsError(f"{path}: only a Git LFS pointer to the weights; run git lfs pull in its directory.")
         length = int.from_bytes(head, "little")
         if len(head) < 8 or length > min(HEADER_LIMIT, path.stat().st_size - 8):
             raise WeightsError(f"{path}: not a whole safetensors file ({path.stat().st_size} bytes); fetch it again.")
         try:
             header = json.loads(file.read(length), object_pairs_hook=lambda pairs: dict(_unique(path, pairs)))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except WeightsError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise WeightsError(f"{path}: the header is no JSON ({error}); fetch it again.") from None
     if not isinstance(header, dict):
         raise WeightsError(f"{path}: the header is no table of tensors; fetch it again.")
@@ -133,7 +137,7 @@ def _entry(path: Path, name: str, entry: object) -> tuple[np.dtype, tuple[int, .
         kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise WeightsError(f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets.") from None
-    if kind not in DTYPES:
+    if not isinstance(kind, str) or kind not in DTYPES:
         raise WeightsError(f"{path}: tensor {name} has dtype {kind}; there are {', '.join(DTYPES)}.")
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)):
         raise WeightsError(f"{path}: the header's entry for {name} has sizes that are no natural numbers.")
