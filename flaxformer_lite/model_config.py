@@ -39,6 +39,8 @@ class ModelConfig:
     decoder_vocab_size: int = 0  # V of the decoder where it has a table of its own; 0: one table serves both
     num_labels: int = 2  # C, of classification heads
     pad_token_id: int | None = None  # a decoder's classification head reads the last other token; RoBERTa counts the others
+    eos_token_id: int | None = None  # BART's classification head reads the last one of the input
+    decoder_start_token_id: int | None = None  # before the decoder's first token, where the caller names none
 
     norm: str = "layer"
     norm_eps: float = 1e-6

@@ -38,6 +38,7 @@ OTHER_HEADS = {
     "conditional_generation": "AutoModelForSeq2SeqLM",
     "encoder": "AutoModelForTextEncoding",
 }
+TWO_SIDED = ("t5", "bart", "mbart")  # families whose bare model has a decoder
 AUTO_CLASSES = ENCODER_HEADS | OTHER_HEADS
 
 
@@ -70,8 +71,8 @@ class Spec:
 
     @property
     def kind(self) -> str:
-        """encoder, decoder or seq2seq."""
-        if self.head == "conditional_generation":
+        """encoder, decoder or seq2seq (what is called with decoder_input_ids)."""
+        if self.head == "conditional_generation" or (self.head == "base" and self.model_type in TWO_SIDED):
             return "seq2seq"
         return "decoder" if self.model_type in DECODERS else "encoder"
 
@@ -152,7 +153,7 @@ def _decoders() -> list[Spec]:
     llama3 = {"model_type": "llama", "config": LLAMA3, "published": LLAMA3_ROPE, "file_dtype": "bfloat16"}
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
     rows += [
-        Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, **HALF),
+        Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF),
         Spec(name="gpt_neox_sequential_lm", model_type="gpt_neox", head="lm", config=sequential, file_dtype="float16"),
         Spec(name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"),
         Spec(name="llama3_lm", head="lm", grads=True, **llama3),
@@ -182,7 +183,7 @@ def _seq2seq() -> list[Spec]:
             {"untied": ("lm_head.weight",), "published": {"tie_word_embeddings": False}, **HALF},
         ),
         ("byt5", "t5", GATED | {"num_layers": 3, "num_decoder_layers": 1}, untied | HALF),
-        ("umt5", "umt5", GATED, {"untied": ("lm_head.weight",), "published": {"tie_word_embeddings": False}, **HALF}),
+        ("umt5", "umt5", GATED, {"untied": ("lm_head.weight",), **HALF}),
         ("bart", "bart", BART, {"penalties": True, **HALF}),
         (
             "mbart",
@@ -204,6 +205,12 @@ def _seq2seq() -> list[Spec]:
         )
         for name, model_type, config, extra in rows
     ]
+    short = {"encoder_layers": 1, "decoder_layers": 1}
+    for family, config in (("bart", BART | short), ("mbart", BART | short | {"scale_embedding": True})):
+        for head in ("base", "sequence_classification", "question_answering"):
+            cases = ("plain",) if head == "base" else ()
+            found.append(Spec(name=f"{family}_{head}", model_type=family, head=head, config=config, cases=cases, **HALF))
+    found.append(Spec(name="t5_base", model_type="t5", head="base", config=T5 | {"num_layers": 1}, **HALF))
     found.append(Spec(name="t5_encoder", model_type="t5", head="encoder", config=T5, cases=("plain",)))
     found.append(Spec(name="umt5_encoder", model_type="umt5", head="encoder", config=GATED, cases=("plain",)))
     return found

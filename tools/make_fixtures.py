@@ -32,7 +32,7 @@ import torch
 import transformers
 from fixture_generation import Dull, generation, processors
 from fixture_inputs import Arrays, text
-from fixture_specs import AUTO_CLASSES, Spec, specs
+from fixture_specs import AUTO_CLASSES, TWO_SIDED, Spec, specs
 from safetensors import safe_open
 from transformers import AutoConfig, PreTrainedModel
 
@@ -176,6 +176,9 @@ def case_inputs(spec: Spec, model: PreTrainedModel, case: str, rng: np.random.Ge
     """Keyword arguments of one forward pass, as numpy arrays."""
     lengths = LENGTHS[:1] if case == "plain" else LENGTHS
     inputs = text(model, lengths, rng, choices=3 if spec.head == "multiple_choice" else 0)
+    if spec.model_type in TWO_SIDED and spec.head == "sequence_classification":
+        for row, length in zip(inputs["input_ids"], lengths, strict=True):
+            row[length - 1] = model.config.eos_token_id  # which the head reads
     if spec.kind == "seq2seq":
         target = text(model, TARGET_LENGTHS[: len(lengths)], rng)
         inputs |= {f"decoder_{key}": value for key, value in target.items()}
@@ -186,7 +189,7 @@ def case_inputs(spec: Spec, model: PreTrainedModel, case: str, rng: np.random.Ge
         drawn = [np.sort(rng.choice(np.arange(2, 14), max(LENGTHS), replace=False)) for _ in LENGTHS]
         inputs["position_ids"] = np.stack(drawn)
     if case == "plain":
-        inputs = {key: value for key, value in inputs.items() if key.endswith("input_ids")}
+        inputs = {key: value for key, value in inputs.items() if key == "input_ids"}
     return inputs
 
 

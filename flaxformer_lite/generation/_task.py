@@ -93,7 +93,8 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
         check_length(limit, "input_ids", ids_BT.shape[1])
         source = pad_source(ids_BT, mask_BT, s.pad_token_id, limit)
         if decoder_input_ids is None:
-            start = s.pad_token_id if s.decoder_start_token_id is None else s.decoder_start_token_id
+            starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, s.pad_token_id)
+            start = next(token for token in starts if token is not None)
             decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
         ids_BT, mask_BT = read_ids(vocab, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
         if len(ids_BT) != len(source.mask_BS):

@@ -39,7 +39,7 @@ def score(
     prompts: list[list[int]],
     continuations: list[list[int]],
     *,
-    decoder_start_token_id: int = 0,
+    decoder_start_token_id: int | None = None,
 ) -> Scores:
     """Log-likelihood of each continuation after its prompt, `sum_t log p(c_t | prompt, c_<t)`, in one forward pass.
 
@@ -52,7 +52,7 @@ def score(
       params: its weights.
       prompts: ids of each prompt, or of what an encoder-decoder reads; at least one each.
       continuations: ids of each continuation; at least one each.
-      decoder_start_token_id: what an encoder-decoder starts with.
+      decoder_start_token_id: what an encoder-decoder starts with; None is the model's, or 0, as in T5.
 
     Raises:
       ValueError: no or foreign ids, lists of different lengths, a pair longer than the model's table of positions, a
@@ -68,7 +68,8 @@ def score(
     if two_sided(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
         sources = pad_source(*read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False), 0, limit)
-        prompts = [[decoder_start_token_id]] * len(prompts)
+        start = cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
+        prompts = [[start or 0]] * len(prompts)
     rows = [[*prompt, *continuation] for prompt, continuation in zip(prompts, continuations, strict=True)]
     # The last token of a row is scored but never read.
     width = max(map(len, rows)) - 1

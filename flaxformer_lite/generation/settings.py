@@ -40,7 +40,7 @@ class Settings:
       pad_token_id: what finished rows are filled with.
 
     Encoder-decoders
-      decoder_start_token_id: what the decoder starts with; None is pad_token_id, as in T5.
+      decoder_start_token_id: what the decoder starts with; None is the model's, or pad_token_id, as in T5.
 
     Raises:
       ConfigError: a value out of its range, or two that exclude each other.

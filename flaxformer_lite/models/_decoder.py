@@ -21,8 +21,9 @@ class DecoderModel(nn.Module):
     """A causal language model.
 
     Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (with a cache: [B, S], over its slots),
-    position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding), prefix_mask [B, T] (nonzero: seen by all, the
-    prefix of a prefix-LM), cache (modules/cache.py `init_cache`) and cache_index (the slot of the first token, int32).
+    position_ids [B, T] (else counted where the mask keeps), token_type_ids [B, T] (of GPT-2, GPT-Neo and GPT-J: tokens,
+    whose vectors are added), segment_ids [B, T] (packed documents, 0 is padding), prefix_mask [B, T] (nonzero: seen by
+    all, the prefix of a prefix-LM), cache (modules/cache.py `init_cache`) and cache_index (the slot of the first token).
     """
 
     cfg: ModelConfig
@@ -32,6 +33,7 @@ class DecoderModel(nn.Module):
     heads: ClassVar[tuple[str, ...]] = ("lm", "sequence_classification", "none")
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
 
     def setup(self):
         self.token_embed = TokenEmbed(self.cfg)
@@ -61,6 +63,7 @@ class DecoderModel(nn.Module):
         *,
         attention_mask=None,
         position_ids=None,
+        token_type_ids=None,
         segment_ids=None,
         prefix_mask=None,
         cache=None,
@@ -74,7 +77,12 @@ class DecoderModel(nn.Module):
         context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure))
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
-        x_BTD = self.embed(self.tokens(input_ids), positions_BT, None)
+        x_BTD = self.tokens(input_ids)
+        if token_type_ids is not None:
+            if not self.types_are_tokens:
+                raise ValueError(f"token_type_ids: a {self.cfg.family} does not tell types of tokens apart; leave it out.")
+            x_BTD += self.tokens(token_type_ids)
+        x_BTD = self.embed(x_BTD, positions_BT, None)
         return self.decoder(x_BTD, positions_BT, context, cache)
 
     def project(self, x_BTD: jax.Array) -> Projection:

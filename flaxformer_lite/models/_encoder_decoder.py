@@ -18,18 +18,19 @@ from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderDecoderModel(nn.Module):
-    """Conditional generation (`head='lm'`), or the encoder alone (`head='encoder'`).
+    """Conditional generation (`head='lm'`), both stacks without a head (`none`), or the encoder alone (`encoder`).
 
     Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
-    decoder_position_ids [B, T], and for generation encoder_output [B, S, D], cache and cache_index.
+    decoder_position_ids [B, T] (else columns are counted, padding too), and for generation encoder_output [B, S, D],
+    cache and cache_index.
     """
 
     cfg: ModelConfig
     source: str = ""  # the directory of published weights that it was loaded from
 
     skeleton: ClassVar[str] = "encoder_decoder"
-    heads: ClassVar[tuple[str, ...]] = ("lm", "encoder")
+    heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
 
@@ -38,11 +39,13 @@ class EncoderDecoderModel(nn.Module):
         self.token_embed = TokenEmbed(cfg)
         self.encoder_embed = EmbedInputs(cfg)
         self.encoder = Stack(cfg, cfg.encoder_layers)
-        if cfg.head == "lm":
-            if cfg.decoder_vocab_size:
-                self.decoder_token_embed = TokenEmbed(cfg.of_decoder)
-            self.decoder_embed = EmbedInputs(cfg.of_decoder)
-            self.decoder = Stack(cfg.of_decoder, cfg.decoder_layers, causal=True, cross=True)
+        if cfg.head == "encoder":
+            return
+        if cfg.decoder_vocab_size:
+            self.decoder_token_embed = TokenEmbed(cfg.of_decoder)
+        self.decoder_embed = EmbedInputs(cfg.of_decoder)
+        self.decoder = Stack(cfg.of_decoder, cfg.decoder_layers, causal=True, cross=True)
+        if cfg.head in self.vocab_heads:
             self.lm_head = VocabHead(cfg.of_decoder)
 
     @property
@@ -74,7 +77,7 @@ class EncoderDecoderModel(nn.Module):
         encoder_output may be None when the caches already hold the encoder's keys and values.
         """
         positions_BT = position_ids_of(
-            decoder_input_ids, decoder_position_ids, decoder_attention_mask, decoder_segment_ids, skip_padding=True
+            decoder_input_ids, decoder_position_ids, decoder_attention_mask, decoder_segment_ids
         )
         context = Context(
             mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
@@ -119,9 +122,15 @@ class EncoderDecoderModel(nn.Module):
         if self.cfg.head == "encoder":
             return Output(last_hidden_state=self.encode(input_ids, **inputs))
         if decoder_input_ids is None:
-            raise ValueError(
-                "decoder_input_ids is missing: pass the target behind its start token, without its last token."
-            )
+            decoder_input_ids = self.shift_right(input_ids)
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
-        logits = self.project(x_BTD).logits()
-        return Output(last_hidden_state=x_BTD, logits=logits, encoder_last_hidden_state=encoded_BSD, cache=cache)
+        output = Output(last_hidden_state=x_BTD, encoder_last_hidden_state=encoded_BSD, cache=cache)
+        return output.replace(**self.on_top(x_BTD, input_ids))
+
+    def shift_right(self, input_ids) -> jax.Array:
+        """What the decoder reads where the caller does not say: nothing, save in BART and mBART."""
+        raise ValueError("decoder_input_ids is missing: pass the target behind its start token, without its last token.")
+
+    def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
+        """The fields that the head adds to the output."""
+        return {"logits": self.project(x_BTD).logits()} if self.cfg.head in self.vocab_heads else {}

@@ -5,10 +5,14 @@ Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (20
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models._presets import build
 from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.modules.heads import Classifier, Pooler
 from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -16,12 +20,46 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 BASE = dict(
     vocab_size=50265, max_length=1024, position=Learned(offset=2), norm_eps=1e-5, norm_at=("embed", "out"),
     bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, pad_token_id=1,
+    eos_token_id=2, decoder_start_token_id=2,
 )  # fmt: skip
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, encoder_layers=2, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6, decoder_layers=6),
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12),
 }
+
+
+class Model(EncoderDecoderModel):
+    """Without decoder_input_ids the decoder reads what the encoder does, shifted right, as classification wants it.
+
+    Sequence classification reads the decoder at the input's last end token, which each row must have: without it a row's
+    logits are NaN.
+    """
+
+    heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
+
+    def setup(self):
+        super().setup()
+        if self.cfg.head == "sequence_classification":
+            self.pooler = Pooler(self.cfg)
+            self.classifier = Classifier(self.cfg)
+        elif self.cfg.head == "question_answering":
+            self.classifier = Classifier(self.cfg, 2)
+
+    def shift_right(self, input_ids) -> jax.Array:
+        start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
+        return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
+
+    def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
+        if self.cfg.head == "question_answering":
+            spans_BTC = self.classifier(x_BTD)
+            return {"start_logits": spans_BTC[..., 0], "end_logits": spans_BTC[..., 1]}
+        if self.cfg.head != "sequence_classification":
+            return super().on_top(x_BTD, input_ids)
+        columns_1T = jnp.arange(input_ids.shape[1], dtype=jnp.int32)[None]
+        end_B1 = jnp.max(jnp.where(input_ids == self.cfg.eos_token_id, columns_1T, -1), axis=1, keepdims=True)
+        end_B1D = jnp.take_along_axis(x_BTD, end_B1[..., None], axis=1)
+        return {"logits": jnp.where(end_B1 < 0, jnp.nan, self.classifier(self.pooler(end_B1D)))}
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:
@@ -56,6 +94,8 @@ def names(cfg: ModelConfig) -> tuple:
 
 
 LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
+CLASSIFIER = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
+SPANS = rows(("qa_outputs", "classifier/dense"))
 FIELDS = {
     "vocab_size": "vocab_size",
     "d_model": "d_model",
@@ -67,6 +107,8 @@ FIELDS = {
     "activation_function": "activation",
     "dropout": "dropout",
     "tie_word_embeddings": "tie_embeddings",
+    "eos_token_id": "eos_token_id",
+    "decoder_start_token_id": "decoder_start_token_id",
 }
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 # Relics of the first releases, which no version of transformers reads any more.
@@ -84,6 +126,7 @@ def read(fields: Fields) -> dict[str, Any]:
         "decoder_num_heads": own_heads if own_heads != heads else 0,
         "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,
         "embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0,
+        "num_labels": 3,  # where the config names none
     }
 
 
@@ -100,7 +143,12 @@ PUBLISHED = Published(
     model_type="bart",
     prefix="model.",
     names=names,
-    heads={"lm": Head("BartForConditionalGeneration", LM_HEAD)},
+    heads={
+        "lm": Head("BartForConditionalGeneration", LM_HEAD),
+        "none": Head("BartModel"),
+        "sequence_classification": Head("BartForSequenceClassification", CLASSIFIER),
+        "question_answering": Head("BartForQuestionAnswering", SPANS),
+    },
     fields=FIELDS,
     harmless=HARMLESS,
     fixed={"is_decoder": False},

@@ -10,7 +10,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.models import bert
 from flaxformer_lite.models._encoder import EncoderModel
-from flaxformer_lite.models._outputs import Output
+from flaxformer_lite.models._outputs import Features, Output
 from flaxformer_lite.models._presets import build
 from flaxformer_lite.models._published import Head, Published, rows
 from flaxformer_lite.modules.einsum import Einsum
@@ -53,6 +53,12 @@ class Model(EncoderModel):
     def setup(self):
         super().setup()
         self.discriminator = Discriminator(self.cfg)
+
+    def features(self, input_ids, **inputs) -> Features:
+        if self.cfg.head == "pretraining":
+            raise ValueError("electra's head='pretraining' judges tokens and predicts none: call the model, whose logits are"
+                             " [B, T]; or train a generator, head='masked_lm'.")  # fmt: skip
+        return super().features(input_ids, **inputs)
 
     def __call__(self, input_ids, **inputs) -> Output:
         if self.cfg.head != "pretraining":

@@ -4,7 +4,7 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 """
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._decoder import DecoderModel as Model
+from flaxformer_lite.models._decoder import DecoderModel
 from flaxformer_lite.models._presets import build
 from flaxformer_lite.models._published import Head, Published, rows, within
 from flaxformer_lite.positions.learned import Learned
@@ -22,6 +22,12 @@ PRESETS = {
     "large": dict(d_model=1280, num_heads=20, mlp_dim=5120, decoder_layers=36),
     "xl": dict(d_model=1600, num_heads=25, mlp_dim=6400, decoder_layers=48),
 }
+
+
+class Model(DecoderModel):
+    """GPT-2 looks token types up in its table of tokens."""
+
+    types_are_tokens = True
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:

@@ -5,16 +5,29 @@ Reference: Liu et al., "Multilingual Denoising Pre-training for Neural Machine T
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models._inputs import last_token
 from flaxformer_lite.models._presets import build
 from flaxformer_lite.models._published import Head
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
-BASE = bart.BASE | dict(vocab_size=250027, norm_at=("embed", "in", "final"), activation="relu", embed_power=0.5)
+BASE = bart.BASE | dict(
+    vocab_size=250027, norm_at=("embed", "in", "final"), activation="relu", embed_power=0.5, decoder_start_token_id=None
+)  # fmt: skip
 PRESETS = {"tiny": bart.PRESETS["tiny"], "large": bart.PRESETS["large"]}
+
+
+class Model(bart.Model):
+    """Shifting right brings the last token of the text, its language, to the front."""
+
+    def shift_right(self, input_ids) -> jax.Array:
+        last_B1 = last_token(input_ids, self.cfg.pad_token_id)[:, None]
+        return jnp.concatenate([jnp.take_along_axis(input_ids, last_B1, axis=1), input_ids[:, :-1]], axis=1)
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:
@@ -23,5 +36,13 @@ def config(preset: str = "large", **overrides) -> ModelConfig:
 
 
 PUBLISHED = dataclasses.replace(
-    bart.PUBLISHED, model_type="mbart", heads={"lm": Head("MBartForConditionalGeneration", bart.LM_HEAD)}
+    bart.PUBLISHED,
+    model_type="mbart",
+    heads={
+        "lm": Head("MBartForConditionalGeneration", bart.LM_HEAD),
+        "none": Head("MBartModel"),
+        "sequence_classification": Head("MBartForSequenceClassification", bart.CLASSIFIER),
+        "question_answering": Head("MBartForQuestionAnswering", bart.SPANS),
+    },
+    read=lambda fields: bart.read(fields) | {"num_labels": 2},
 )

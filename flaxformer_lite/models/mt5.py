@@ -26,7 +26,11 @@ def config(preset: str = "small", **overrides) -> ModelConfig:
 PUBLISHED = dataclasses.replace(
     t5.PUBLISHED,
     model_type="mt5",
-    heads={"lm": Head("MT5ForConditionalGeneration"), "encoder": Head("MT5EncoderModel")},
+    heads={
+        "lm": Head("MT5ForConditionalGeneration"),
+        "none": Head("MT5Model"),
+        "encoder": Head("MT5EncoderModel"),
+    },
     read=t5.read_sizes,
     write=t5.write_sizes,
 )

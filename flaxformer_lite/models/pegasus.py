@@ -18,7 +18,7 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bart.BASE | dict(
     vocab_size=96103, position=Sinusoidal(layout="halves"), norm_at=("in", "final"), activation="relu", embed_power=0.5,
-    pad_token_id=0,
+    pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
 )  # fmt: skip
 PRESETS = {
     "tiny": bart.PRESETS["tiny"],
@@ -41,6 +41,6 @@ def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
-    heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD)},
+    heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD), "none": Head("PegasusModel")},
     derived=sinusoids,
 )

@@ -141,7 +141,7 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
         "feed_forward_proj": name,
         "relative_attention_num_buckets": cfg.position.num_buckets,
         "relative_attention_max_distance": cfg.position.max_distance,
-        "is_encoder_decoder": cfg.head == "lm",
+        "is_encoder_decoder": cfg.head != "encoder",
         "decoder_start_token_id": 0,
         "eos_token_id": 1,
     }
@@ -161,7 +161,11 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 PUBLISHED = Published(
     model_type="t5",
     names=names,
-    heads={"lm": Head("T5ForConditionalGeneration"), "encoder": Head("T5EncoderModel")},
+    heads={
+        "lm": Head("T5ForConditionalGeneration"),
+        "none": Head("T5Model"),
+        "encoder": Head("T5EncoderModel"),
+    },
     fields=FIELDS,
     read=read,
     write=write,

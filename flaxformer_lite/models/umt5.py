@@ -17,8 +17,7 @@ from flaxformer_lite.positions.t5_buckets import T5Buckets
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
-# The output has a table of its own and is shrunk all the same: what transformers 5 computes (4 did not).
-PRESETS = {name: dict(sizes, logit_power=-0.5) for name, sizes in mt5.PRESETS.items()}
+PRESETS = mt5.PRESETS
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
@@ -27,13 +26,24 @@ def config(preset: str = "small", **overrides) -> ModelConfig:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    sizes = t5.read_sizes(fields)
+    """As T5's, with a table in each layer.
+
+    Published models say tie_word_embeddings=false: their logits were trained without a scale, and transformers 4 has none.
+    Transformers 5 takes the field for true whatever it says, scales, and writes true: a file that it saved is scaled here
+    too. Greedy search writes the same either way; probabilities differ.
+    """
+    sizes = t5.read(fields)
     return sizes | {"position": dataclasses.replace(sizes["position"], per_layer=True)}
 
 
 PUBLISHED = dataclasses.replace(
     mt5.PUBLISHED,
     model_type="umt5",
-    heads={"lm": Head("UMT5ForConditionalGeneration"), "encoder": Head("UMT5EncoderModel")},
+    heads={
+        "lm": Head("UMT5ForConditionalGeneration"),
+        "none": Head("UMT5Model"),
+        "encoder": Head("UMT5EncoderModel"),
+    },
     read=read,
+    write=t5.write,
 )

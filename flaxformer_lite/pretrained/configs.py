@@ -35,7 +35,8 @@ HARMLESS = frozenset(_HARMLESS.split())
 OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
              "attention", "num_labels", "max_length")  # fmt: skip
 
-KINDS = typing.get_type_hints(ModelConfig) | {"eos_token_id": int, "decoder_start_token_id": int}
+MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
+KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)
 # Of fields that can say the same in two ways, what they say.
 MEANING = {
     "embed_dim": lambda cfg: cfg.embed_width,
@@ -120,7 +121,8 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     published = {"model_type": spelled.model_type, "architectures": [spelled.heads[cfg.head].architecture],
                  "torch_dtype": cfg.param_dtype}  # fmt: skip
     for name, field in spelled.fields.items():
-        value = getattr(cfg, field)
+        if (value := getattr(cfg, field)) is None:
+            continue
         published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
     published |= spelled.write(cfg)
     if cfg.pad_token_id is not None:
@@ -143,7 +145,7 @@ def _same(fields: Fields, name: str, ours: str) -> Any:
     kind = KINDS[ours]
     if (value := fields.get(name, kind=kind)) is None:
         return None
-    least = int(kind is int and ours != "type_vocab_size")
+    least = int(kind is int and ours not in MAY_BE_ZERO)
     if kind in (int, float) and value < least:
         raise ConfigError(f"config.json: {name}={value!r}: at least {least}.")
     return activation_of(name, value) if ours == "activation" else value

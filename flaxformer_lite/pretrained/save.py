@@ -61,7 +61,7 @@ def save_pretrained(
     path.mkdir(parents=True, exist_ok=True)
     like = like or model.source
     if like:
-        config = _travel(Path(like).expanduser(), path, config)
+        config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.fields})
     (path / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
@@ -113,8 +113,8 @@ def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
             raise WeightsError(f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}.")
 
 
-def _travel(like: Path, path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Copies the companions; returns the config with what the old one says beyond numbers."""
+def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> dict[str, Any]:
+    """Copies the companions; returns the config with what the old one says beyond numbers, and beyond `ours`."""
     if like.resolve() != path.resolve():
         for name in COMPANIONS:
             if (like / name).is_file():
@@ -122,7 +122,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any]) -> dict[str, Any]:
     old = read_config(like)
     labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
     kept = (configs.HARMLESS - set(DECIDED_HERE)) - (set() if labels_fit else {"id2label", "label2id"})
-    return config | {key: value for key, value in old.items() if key in kept and key != "pad_token_id"}
+    return config | {key: value for key, value in old.items() if key in kept - ours}
 
 
 def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:

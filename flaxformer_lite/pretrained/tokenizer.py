@@ -36,13 +36,14 @@ class PublishedTokenizer:
     Attributes:
       vocab_size: ids are 0 .. vocab_size - 1.
       ids: of the special tokens by role (pad, bos, eos, cls, sep, mask, unk), where there are such.
-      padding_side: "right" or "left".
+      padding_side, truncation_side: "right" or "left".
       max_length: tokens of the longest text that the model was published for; None is any.
       chat_template: Jinja source, or "".
     """
 
     def __init__(self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]):
         self.padding_side = config.get("padding_side", "right")
+        self.truncation_side = config.get("truncation_side", "right")
         longest = config.get("model_max_length")
         self.max_length = int(longest) if longest and longest < ENDLESS else None
         self.chat_template = chat_template
@@ -62,6 +63,13 @@ class PublishedTokenizer:
         """Ids of a text, at most max_length of them; the special tokens that frame it are kept."""
         raise NotImplementedError
 
+    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
+        """Ids of two texts that the model reads together, and for each id which of them it belongs to, 0 or 1.
+
+        Of texts that are too long for max_length, the longer loses tokens first.
+        """
+        raise ConfigError("pairs of texts: only a tokenizer.json says how a model reads two; this one has none.")
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens have none."""
         raise NotImplementedError
@@ -75,19 +83,37 @@ class PublishedTokenizer:
     def pad_id(self) -> int:
         return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
 
-    def __call__(self, texts: str | list[str], *, max_length: int | None = None) -> dict[str, np.ndarray]:
-        """input_ids and attention_mask, int32 [B, T], of texts padded to the longest of them.
+    def __call__(
+        self, texts: str | list[str], pairs: str | list[str] | None = None, *, max_length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """What a model is called with: int32 [B, T], padded to the longest row.
 
         >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
+
+        Args:
+          texts: one or several.
+          pairs: the second text of each, where the model reads two (a question and its passage).
+          max_length: tokens, special ones included, beyond which a row is cut; None is the model's own.
+
+        Returns:
+          input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
         """
-        texts = [texts] if isinstance(texts, str) else texts
-        rows = [self.encode(text, max_length=max_length or self.max_length) for text in texts]
-        shape = len(rows), max(1, *map(len, rows))
-        ids_BT, mask_BT = np.full(shape, self.pad_id, np.int32), np.zeros(shape, np.int32)
-        for number, row in enumerate(rows):
-            at = slice(shape[1] - len(row), None) if self.padding_side == "left" else slice(len(row))
-            ids_BT[number, at], mask_BT[number, at] = row, 1
-        return {"input_ids": ids_BT, "attention_mask": mask_BT}
+        texts, pairs = ([x] if isinstance(x, str) else x for x in (texts, pairs))
+        limit = max_length or self.max_length
+        if pairs is None:
+            rows = [(self.encode(text, max_length=limit), []) for text in texts]
+        elif len(texts) == len(pairs):
+            rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
+        else:
+            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: give each text its second.")
+        shape = len(rows), max(1, *(len(ids) for ids, _ in rows))
+        ids_BT = np.full(shape, self.pad_id, np.int32)
+        mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        for number, (ids, types) in enumerate(rows):
+            at = slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
+            ids_BT[number, at], mask_BT[number, at], types_BT[number, at] = ids, 1, types or 0
+        told_apart = {"token_type_ids": types_BT} if types_BT.any() else {}
+        return {"input_ids": ids_BT, "attention_mask": mask_BT} | told_apart
 
 
 class _Json(PublishedTokenizer):
@@ -103,8 +129,18 @@ class _Json(PublishedTokenizer):
         if not special_tokens:
             return encoding.ids[:max_length]
         if max_length is not None:
-            encoding.truncate(max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0))
+            room = max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0)
+            encoding.truncate(room, direction=self.truncation_side)
         return self._tokenizer.post_process(encoding).ids
+
+    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
+        sides = [self._tokenizer.encode(part, add_special_tokens=False) for part in (text, second)]
+        if max_length is not None:
+            room = max(max_length, self._tokenizer.num_special_tokens_to_add(True))
+            self._tokenizer.enable_truncation(room, strategy="longest_first", direction=self.truncation_side)
+        both = self._tokenizer.post_process(*sides)
+        self._tokenizer.no_truncation()
+        return both.ids, both.type_ids
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

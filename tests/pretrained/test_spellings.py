@@ -65,6 +65,10 @@ DEFAULTS = [
     ("gpt_neo_lm", "tie_word_embeddings", ..., "tie_embeddings", True),
     ("gptj_lm", "tie_word_embeddings", ..., "tie_embeddings", False),
     ("opt_lm", "do_layer_norm_before", ..., "norm_at", ("in", "final")),
+    ("bart_conditional_generation", "decoder_start_token_id", ..., "decoder_start_token_id", 2),
+    # UMT5 as published and as transformers 5 saves it.
+    ("umt5_conditional_generation", "tie_word_embeddings", False, "logit_scale", 1.0),
+    ("umt5_conditional_generation", "tie_word_embeddings", True, "logit_scale", 16**-0.5),
 ]
 
 

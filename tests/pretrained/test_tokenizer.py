@@ -119,3 +119,46 @@ def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template)
     (words / "chat_template.jinja").write_text(template)
     with pytest.raises(ConfigError, match="chat: the model's template fails"):
         chat.render(load_tokenizer(words), [])
+
+
+@pytest.fixture
+def two(words):
+    """As BERT reads a question and its passage."""
+    tok = Tokenizer.from_file(str(words / "tokenizer.json"))
+    tok.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tok.save(str(words / "tokenizer.json"))
+    return words
+
+
+def test_pairs_are_told_apart(two):
+    inputs = load_tokenizer(two)(["a b", "c"], ["d", "a b c d"])
+    np.testing.assert_array_equal(inputs["input_ids"], [[2, 5, 6, 3, 8, 3, 0, 0], [2, 7, 3, 5, 6, 7, 8, 3]])
+    np.testing.assert_array_equal(inputs["token_type_ids"], [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(inputs["attention_mask"], inputs["input_ids"] != 0)
+    assert "token_type_ids" not in load_tokenizer(two)(["a b"])
+    with pytest.raises(ConfigError, match="2 texts and 1 pairs"):
+        load_tokenizer(two)(["a", "b"], ["c"])
+
+
+@pytest.mark.parametrize("lengths", [(7, 1), (1, 7), (4, 4), (5, 3), (2, 9), (6, 6)])
+@pytest.mark.parametrize("most", [5, 6, 9, 10])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pairs_are_cut_as_the_library_cuts_them(two, lengths, most, side):
+    (two / "tokenizer_config.json").write_text(json.dumps({"truncation_side": side}))
+    texts = [" ".join(("abcd" * 3)[:n]) for n in lengths]
+    library = Tokenizer.from_file(str(two / "tokenizer.json"))
+    library.no_padding()
+    library.enable_truncation(most, strategy="longest_first", direction=side)
+    due = library.encode(*texts)
+    assert load_tokenizer(two).encode_pair(*texts, max_length=most) == (due.ids, due.type_ids)
+    assert load_tokenizer(two).encode(texts[0], max_length=most) == library.encode(texts[0]).ids
+
+
+def test_pairs_without_a_tokenizer_json(tmp_path, pieces):
+    pieces.save(tmp_path)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ConfigError, match=r"only a tokenizer\.json says how a model reads two"):
+        load_tokenizer(tmp_path)(["a"], ["b"])
