@@ -6,11 +6,14 @@ from typing import Any
 
 from flaxformer_lite.commands._open import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.generation._engine import two_sided
+from flaxformer_lite.generation._task import longest
 from flaxformer_lite.generation.generate import generate, stream
 from flaxformer_lite.generation.published import DRAWS, published_settings
 from flaxformer_lite.generation.settings import settings
 from flaxformer_lite.pretrained.chat import render
 
+NEW_TOKENS = 64  # where the user does not say
 SEARCH = ("num_beams", "length_penalty", "early_stopping")
 UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
@@ -21,7 +24,7 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
     Raises:
       ConfigError, WeightsError, CheckpointError: what cannot be read, or settings that exclude each other.
     """
-    settings(**options)  # before a model is read
+    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")
     if args.system is not None and not args.chat:
@@ -32,13 +35,19 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
             "this model has a chat template; --chat asks by it, and without it the prompt is continued as it stands."
         )
     prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]
-    options = with_published(args.model, opened, options)
+    options = with_published(args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options)
     if args.stop:
         options |= {"stop_strings": tuple(args.stop), "tokenizer": opened.tokenizer}
     if args.stream:
         _stream(opened, prompts, options)
     else:
         _whole(opened, prompts, options)
+
+
+def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
+    """Tokens to write where the user does not say: as many as the model's positions leave room for, and not too many."""
+    taken = 1 if two_sided(opened.cfg) else max(map(len, prompts))
+    return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:

@@ -31,7 +31,7 @@ SETTINGS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, help="directory of published weights, or the --workdir of train.py")
     parser.add_argument("--prompt", required=True, action="append", help="may be given several times; - reads stdin")
-    parser.add_argument("--max_new_tokens", type=int, default=64, help="tokens to write at most (default: %(default)s)")
+    parser.add_argument("--max_new_tokens", type=int, metavar="INT", help="tokens to write at most; else 64, or what fits")
     for name, kind, what in SETTINGS:
         parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=what)
     parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
@@ -44,5 +44,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.commands import _generate
 
-    options = {name: value for name, *_ in SETTINGS if (value := getattr(args, name)) is not None}
-    _generate.write(args, options | {"max_new_tokens": args.max_new_tokens})
+    names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
+    _generate.write(args, {name: value for name in names if (value := getattr(args, name)) is not None})

@@ -107,9 +107,8 @@ FIELDS = {
     "activation_function": "activation",
     "dropout": "dropout",
     "tie_word_embeddings": "tie_embeddings",
-    "eos_token_id": "eos_token_id",
-    "decoder_start_token_id": "decoder_start_token_id",
 }
+ENDS = {"eos_token_id": "eos_token_id", "decoder_start_token_id": "decoder_start_token_id"}
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 # Relics of the first releases, which no version of transformers reads any more.
 HARMLESS = (
@@ -149,7 +148,7 @@ PUBLISHED = Published(
         "sequence_classification": Head("BartForSequenceClassification", CLASSIFIER),
         "question_answering": Head("BartForQuestionAnswering", SPANS),
     },
-    fields=FIELDS,
+    fields=FIELDS | ENDS,
     harmless=HARMLESS,
     fixed={"is_decoder": False},
     read=read,

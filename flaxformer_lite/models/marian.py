@@ -18,7 +18,7 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bart.BASE | dict(
     vocab_size=58101, max_length=512, position=Sinusoidal(layout="halves"), norm_at=("out",), activation="silu",
-    embed_power=0.5, pad_token_id=58100, eos_token_id=0, decoder_start_token_id=58100,
+    embed_power=0.5, pad_token_id=58100, eos_token_id=None, decoder_start_token_id=None,
 )  # fmt: skip
 PRESETS = {
     "tiny": bart.PRESETS["tiny"],
@@ -40,13 +40,15 @@ def read(fields: Fields) -> dict[str, Any]:
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
-    return bart.write(cfg) | {"share_encoder_decoder_embeddings": not own} | own
+    start = {"decoder_start_token_id": cfg.pad_token_id}  # transformers' default is beyond most vocabularies
+    return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
 
 
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="marian",
     heads={"lm": Head("MarianMTModel", bart.LM_HEAD), "none": Head("MarianModel")},
+    fields=bart.FIELDS,
     read=read,
     write=write,
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.weight)",),

@@ -18,7 +18,7 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bart.BASE | dict(
     vocab_size=96103, position=Sinusoidal(layout="halves"), norm_at=("in", "final"), activation="relu", embed_power=0.5,
-    pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    pad_token_id=0, eos_token_id=None, decoder_start_token_id=None,
 )  # fmt: skip
 PRESETS = {
     "tiny": bart.PRESETS["tiny"],
@@ -42,5 +42,6 @@ PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
     heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD), "none": Head("PegasusModel")},
+    fields=bart.FIELDS,
     derived=sinusoids,
 )

@@ -40,6 +40,14 @@ def test_the_likeliest_continuation_alone_is_on_stdout(gpt2, capsys):
     assert written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "6") == expected + "\n"
 
 
+def test_without_a_length_it_writes_what_fits(gpt2, capsys):
+    """The model's positions end at 64, its own length where none is asked for."""
+    tokens = 64 - len(load_tokenizer(gpt2).encode("zero one"))
+    assert tokens < 64
+    args = ["--prompt", "zero one"]
+    assert written(capsys, gpt2, *args) == written(capsys, gpt2, *args, "--max_new_tokens", str(tokens))
+
+
 def test_a_stream_is_the_same_text(gpt2, capsys):
     args = ["--prompt", "zero one", "--max_new_tokens", "9", "--temperature", "1", "--seed", "3"]
     assert written(capsys, gpt2, *args, "--stream") == written(capsys, gpt2, *args)
