@@ -17,6 +17,7 @@ AXES = {
     "B": Axis("batch", "examples in a batch"),
     "T": Axis("length", "target positions: the tokens that ask"),
     "S": Axis("source", "source positions: the tokens that answer"),
+    "Q": Axis("part", "parts of a sequence, one a device"),
     "D": Axis("embed", "model width"),
     "N": Axis("heads", "query heads"),
     "K": Axis("kv_heads", "key and value heads; N is a multiple of K"),

@@ -124,7 +124,8 @@ def collectives(module: Module) -> list[Collective]:
         if kind not in KINDS:
             continue
         channel = _CHANNEL.search(visit.op.rest)
-        key = (visit.scope, channel[1] if channel else visit.op.name)
+        # What `jax.shard_map` writes by hand has one channel for all; only the parts of one exchange have one source too.
+        key = (visit.scope, channel[1], visit.op.source) if channel and visit.inside else (visit.scope, visit.op.name)
         if key in seen:
             continue
         seen.add(key)

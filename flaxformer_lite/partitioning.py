@@ -23,8 +23,8 @@ MESH_AXES = ("data", "fsdp", "context", "tensor")
 BATCH = P(("data", "fsdp"))
 # Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
 ACTIVATIONS = {
-    "batch": ("data", "fsdp"), "length": "context", "source": "context", "heads": "tensor", "kv_heads": "tensor",
-    "mlp": "tensor", "vocab": "tensor",
+    "batch": ("data", "fsdp"), "length": "context", "source": "context", "part": "context", "heads": "tensor",
+    "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor",
 }  # fmt: skip
 
 Rules = Sequence[tuple[str, tuple]]

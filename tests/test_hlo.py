@@ -98,6 +98,11 @@ def test_one_channel_in_several_fusions_is_one_exchange_and_a_fused_scatter_is_a
     assert [(c.kind, c.bytes) for c in hlo.collectives(module)] == [("all-gather", 256), ("reduce-scatter", 256)]
 
 
+def test_exchanges_written_by_hand_share_a_channel_and_are_several():
+    permute = "f32[8] collective-permute(%p), channel_id=1, source_target_pairs={{0,1},{1,0}}"
+    assert len(hlo.collectives(program(f"%a = {permute}", f"ROOT %b = {permute}"))) == 2
+
+
 def test_a_loop_without_a_constant_bound_is_marked():
     loop = "%w = (s32[], f32[8]) while(%t), condition=%until, body=%body"
     until = "%until (t: (s32[], f32[8])) -> pred[] {{\n{}  ROOT %lt = pred[] compare(%i, %n), direction=LT\n}}\n"

@@ -16,7 +16,8 @@ class Inputs(NamedTuple):
     q_index_T: jax.Array  # what the mask calls the rows: slots
     k_index_S: jax.Array
     scale: float
-    ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's static reach holds
+    rows_ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's reach
+    columns_ordered: bool  # holds for columns, and is known before the program runs if it does for rows
 
 
 def prepare(
@@ -46,7 +47,7 @@ def prepare(
     for name, index, length in (("q_index", q_index, T), ("k_index", k_index, S)):
         if index is not None and index.shape != (length,):
             raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
-    ordered = q_index is None and k_index is None
+    rows_ordered, columns_ordered = q_index is None, k_index is None
     q_index_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
     k_index_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
     if mask is not None and not isinstance(mask, masks.Mask):
@@ -59,7 +60,8 @@ def prepare(
         mask = masks.full()
     if bias is not None and not callable(bias):
         _check("bias", bias, ((1, B), (1, N), (T,), (S,)))
-    return Inputs(mask, q_index_T, k_index_S, H**-0.5 if scale is None else scale, ordered)
+    return Inputs(mask, q_index_T, k_index_S, H**-0.5 if scale is None else scale, rows_ordered,
+                  columns_ordered)
 
 
 def scores(

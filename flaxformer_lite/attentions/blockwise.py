@@ -60,17 +60,18 @@ def attend(
     q_block, k_block = min(q_block, T), min(k_block, S)
     q_extra, k_extra = -T % q_block, -S % k_block
     drop = dropout_key is not None and dropout_rate > 0
-    plan = _Plan(inputs.scale, softcap, dropout_rate if drop else 0.0, q_block, k_block,
-                 _spans(inputs, T, S, q_block, k_block))
+    plan = _Plan(inputs.scale, softcap, dropout_rate if drop else 0.0, q_block, k_block)
+    q_index_T = jnp.pad(inputs.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
         bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
     given = _Given(
         mask=masks.full() if inputs.mask is None and k_extra else inputs.mask,
-        q_index_T=jnp.pad(inputs.q_index_T, (0, q_extra)),
+        q_index_T=q_index_T,
         k_index_S=jnp.pad(inputs.k_index_S, (0, k_extra), constant_values=-1),
         dropout_key=dropout_key if drop else None,
+        spans=_spans(inputs, q_index_T, T, S, q_block, k_block),
     )
     padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
               for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra))]
@@ -83,7 +84,6 @@ class _Plan(NamedTuple):
     dropout_rate: float
     q_block: int
     k_block: int
-    spans: tuple[tuple[int, int], ...]  # a row block's first and last + 1 block of columns
 
 
 class _Given(NamedTuple):
@@ -91,16 +91,20 @@ class _Given(NamedTuple):
     q_index_T: jax.Array
     k_index_S: jax.Array
     dropout_key: jax.Array | None
+    spans: jax.Array  # int32 [blocks, 2], a row block's first and last + 1 block of columns
 
 
-def _spans(inputs: _inputs.Inputs, T: int, S: int, q_block: int, k_block: int) -> tuple[tuple[int, int], ...]:
-    spans = []
-    for start in range(0, T, q_block):
-        first, last = 0, S
-        if inputs.mask is not None and inputs.ordered:
-            first, last = inputs.mask.reach(start, min(start + q_block, T), S)
-        spans.append((first // k_block, -(-last // k_block)) if first < last else (0, 0))
-    return tuple(spans)
+def _spans(inputs: _inputs.Inputs, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
+    if inputs.mask is None or not inputs.columns_ordered:
+        bounds = [(0, S)] * (q_index_T.size // q_block)
+    elif inputs.rows_ordered:
+        bounds = [inputs.mask.reach(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
+    else:
+        blocks = q_index_T.reshape(-1, q_block)
+        first, last = inputs.mask.reach(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
+        return jnp.stack([jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))], axis=1)
+    spans = [(first // k_block, -(-last // k_block)) if first < last else (0, 0) for first, last in bounds]
+    return jnp.asarray(spans, jnp.int32)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -129,13 +133,13 @@ def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
 
         start = (jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32), jnp.zeros((B, N, t, 1)),
                  jnp.zeros((B, t, N, v_BSKH.shape[-1])))
-        top_BNT1, total_BNT1, out_BTNH = _over_columns(plan, i, columns, start)
+        top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
         seen_BNT1 = total_BNT1 > 0
         total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
         lse_BNT1 = jnp.where(seen_BNT1, top_BNT1 + jnp.log(total_BNT1), 0)
         return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
 
-    _, (out, lse) = lax.scan(rows, None, jnp.arange(len(plan.spans)))
+    _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
     out_BTNH = _joined(out)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
 
@@ -165,19 +169,19 @@ def _attend_backward(plan, saved, d_out_BTNH):
                       for total, part in zip(d_bias, _floats(d_part), strict=True)]
             return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
 
-        d_q_i, *totals = _over_columns(plan, i, columns, (jnp.zeros(q_i.shape), *totals))
+        d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
         return totals, d_q_i.astype(q_i.dtype)
 
     zeros = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
-    (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(plan.spans)))
+    (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     return _joined(d_q), d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _over_columns(plan: _Plan, i: jax.Array, columns: Callable, state: Any) -> Any:
-    first, last = jnp.asarray(plan.spans, jnp.int32)[i]
+def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Any) -> Any:
+    first, last = given.spans[i]
     return lax.fori_loop(first, last, columns, state)
 
 

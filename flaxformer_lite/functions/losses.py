@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.sharding import shard_act
+from flaxformer_lite.functions.sharding import pieces, shard_act
 
 
 @jax.tree_util.register_dataclass
@@ -39,8 +39,8 @@ class Projection:
 
     def finish(self, dots: jax.Array) -> jax.Array:
         """Logits of the bare dot products `x W^T`."""
-        if dots.ndim == 3:
-            dots = shard_act(dots, "BTV")
+        if dots.ndim > 2:
+            dots = shard_act(dots, "BTV" if dots.ndim == 3 else "BQTV")
         logits = dots * self.scale
         if self.bias_V is not None:
             logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
@@ -118,6 +118,7 @@ def cross_entropy(
                          f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     if isinstance(projection, Projection):
+        projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
     else:
         loss_sum, nll_sum, correct_sum = _sums(options, projection.astype(jnp.float32), labels, weights)
@@ -193,6 +194,15 @@ def _fused_backward(options, gradient, cotangents):
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _by_part(projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[Projection, jax.Array, jax.Array]:
+    """[B, T] as [B, Q, T / Q] where a trainer splits sequences in Q: a chunk then has tokens of every device."""
+    parts = pieces("T").count
+    if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
+        return projection, labels, weights
+    cut = [x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (projection.x, labels, weights)]
+    return dataclasses.replace(projection, x=cut[0]), *cut[1:]
 
 
 def _parts(options: _Options, labels: jax.Array) -> list[slice]:

@@ -36,7 +36,10 @@ class Mask:
         raise NotImplementedError
 
     def reach(self, start: int, stop: int, length: int) -> tuple[int, int]:
-        """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1."""
+        """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1.
+
+        start and stop are ints, or int32 arrays that are not known before the program runs; so are the bounds then.
+        """
         return 0, length
 
     def dense(self, T: int, S: int | None = None) -> jax.Array:
@@ -86,9 +89,9 @@ class Window(Mask):
         return seen_1TS
 
     def reach(self, start, stop, length):
-        first = 0 if self.left is None else min(max(start - self.left, 0), length)
-        last = length if self.right is None else min(stop + self.right, length)
-        return first, max(first, last)
+        first = 0 if self.left is None else _least(_most(start - self.left, 0), length)
+        last = length if self.right is None else _least(stop + self.right, length)
+        return first, _most(first, last)
 
 
 @_mask
@@ -132,8 +135,8 @@ class And(Mask):
 
     def reach(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
-        first = max(a_first, b_first)
-        return first, max(first, min(a_last, b_last))
+        first = _most(a_first, b_first)
+        return first, _most(first, _least(a_last, b_last))
 
 
 @_mask
@@ -146,7 +149,7 @@ class Or(Mask):
 
     def reach(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
-        return min(a_first, b_first), max(a_last, b_last)
+        return _least(a_first, b_first), _most(a_last, b_last)
 
 
 @_mask
@@ -221,6 +224,14 @@ def dense(mask_BTS: jax.Array) -> Mask:
 def picture(mask: Mask, T: int, S: int | None = None) -> str:
     """A printable drawing of a mask's first example: a row a query, `#` where it may attend."""
     return mask.picture(T, S)
+
+
+def _least(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.minimum(a, b)
+
+
+def _most(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
 
 
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:

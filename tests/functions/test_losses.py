@@ -1,11 +1,16 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from flaxformer_lite import hlo
+from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions.losses import Projection, cross_entropy, gather_positions
-from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.functions.sharding import Pieces, bind, shard_act
+from flaxformer_lite.partitioning import Placement, build_mesh
 
 B, T, D, V = 3, 7, 8, 13
 
@@ -126,7 +131,10 @@ def test_logits_of_all_tokens_are_never_held_at_once():
 def test_chunks_keep_the_batch_axis_whole(case):
     x, kernel, _, labels, _ = case
     seen = []
-    with bind(lambda x, names: seen.append((names, x.shape)) or x):
+    whole = SimpleNamespace(
+        constrain=lambda x, names: seen.append((names, x.shape)) or x, pieces=lambda name: Pieces(1, ())
+    )
+    with bind(whole):
         cross_entropy(Projection(x, kernel), labels, chunks=3)
     assert seen == [(("batch", "length", "vocab"), (B, t, V)) for t in (2, 2, 3)]
 
@@ -152,3 +160,23 @@ def test_what_is_refused(case, call, message):
     x, kernel, _, labels, weights = case
     with pytest.raises(ValueError, match=message):
         call(Projection(x, kernel), labels, weights)
+
+
+def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_device():
+    mesh = build_mesh(MeshConfig(data=2, context=4))
+    keys = jax.random.split(jax.random.key(0), 2)
+    x, kernel = jax.random.normal(keys[0], (4, 16, 8)), jax.random.normal(keys[1], (12, 8))
+    labels, weights = jnp.arange(64, dtype=jnp.int32).reshape(4, 16) % 12, jnp.ones((4, 16)).at[:, :3].set(0)
+
+    def loss(x, kernel):
+        return cross_entropy(Projection(x, kernel), labels, weights, chunks=2).loss_sum
+
+    def split(x, kernel):
+        with bind(Placement(mesh)):
+            return jax.value_and_grad(loss, argnums=(0, 1))(shard_act(x, "BTD"), kernel)
+
+    compiled = jax.jit(split).lower(x, kernel).compile()
+    wanted = jax.value_and_grad(loss, argnums=(0, 1))(x, kernel)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), compiled(x, kernel), wanted)
+    exchanged = {c.kind for c in hlo.collectives(hlo.parse(compiled.as_text()))}
+    assert exchanged == {"all-reduce"}  # of the loss and of the kernel's gradient; no token leaves its device

@@ -69,12 +69,12 @@ def test_binding_ends_when_its_block_raises():
     assert shard_act(X, "BTD") is X
 
 
-@pytest.mark.parametrize(("letters", "message"), [("BTQ", "no axis 'Q'"), ("BT", "2 letters for an array of shape")])
+@pytest.mark.parametrize(("letters", "message"), [("BTZ", "no axis 'Z'"), ("BT", "2 letters for an array of shape")])
 def test_letters_are_checked_even_unbound(letters, message):
     with pytest.raises(ValueError, match=message):
         shard_act(X, letters)
 
 
 def test_letters_of_parts_are_checked():
-    with bind(Times(2)), pytest.raises(ValueError, match="per_shard letters='BTQ': no axis 'Q'"):
-        per_shard(jnp.sin, ("BTQ",), "BTD")(X)
+    with bind(Times(2)), pytest.raises(ValueError, match="per_shard letters='BTZ': no axis 'Z'"):
+        per_shard(jnp.sin, ("BTZ",), "BTD")(X)
