@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import registry
+from flaxformer_lite.attentions import _choice
 from flaxformer_lite.attentions._context import spread
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
-from flaxformer_lite.functions.sharding import pieces, shard_act
+from flaxformer_lite.functions.sharding import pieces, platform, shard_act
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
@@ -23,10 +24,16 @@ WHOLE = 512 * 1024  # the largest T x S that `auto` holds; twice as fast blockwi
 
 
 def implementation(cfg: ModelConfig, target: int, source: int) -> Callable:
-    """The attend function that `cfg.attention` names; `auto` takes the blockwise one where T x S is large on a device."""
+    """The attend function that `cfg.attention` names.
+
+    `auto` takes the kernel of the devices' platform where it has one that can do the call, else the blockwise form where
+    T x S is large on a device, else the dense one.
+    """
     name, parts = cfg.attention, pieces("T").count
     if name == "auto":
         name = "blockwise" if target // parts * source > WHOLE else "dense"
+        if parts == 1 and target > 1 and platform() in _choice.FUSED:
+            return _choice.attend(platform(), name)
     attend = registry.resolve("attentions", name).attend
     return spread(attend) if parts > 1 else attend
 

@@ -1,0 +1,169 @@
+"""JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask rules out.
+
+It takes structure, not arrays: causal and sliding windows are known before it runs, packed documents and padding are
+numbers beside the tokens. What it cannot take, `refuses` says.
+
+Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import per_shard, pieces, platform
+
+LANES = 128  # of a TPU's vector unit: lengths are padded to a multiple
+BLOCKS = (512, 384, 256, 128)
+
+
+class Structure(NamedTuple):
+    """A mask as kernels take it: `q - left <= k <= q + right` and equal documents and kept columns."""
+
+    left: int | None = None
+    right: int | None = None
+    q_segments_BT: jax.Array | None = None
+    k_segments_BS: jax.Array | None = None
+    keep_BS: jax.Array | None = None
+
+
+def attend(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: _inputs.Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> jax.Array:
+    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+
+    Off TPUs the kernel is interpreted, which is for tests.
+
+    Raises:
+      ConfigError: what `refuses` says.
+      ValueError: shapes that do not fit each other.
+    """
+    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    reason = refuses(q_BTNH, k_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
+                     q_index=q_index, k_index=k_index)  # fmt: skip
+    if reason:
+        raise ConfigError(f"model.attention='splash': {reason}; set model.attention=auto.")
+    structure = structure_of(mask)
+    kernel = functools.partial(_attend, (structure.left, structure.right), softcap, platform() != "tpu")
+    q_BTNH = (q_BTNH * inputs.scale).astype(q_BTNH.dtype)
+    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(q_BTNH, k_BSKH, v_BSKH, *_ids(structure))
+    return out_BTNH if inputs.mask is None else blind_to_zero(out_BTNH, inputs)
+
+
+def refuses(
+    q_BTNH, k_BSKH, *, mask=None, bias=None, dropout_rate=0.0, dropout_key=None, q_index=None, k_index=None
+) -> str:
+    """Why the kernel cannot take this call, or nothing."""
+    if bias is not None:
+        return "the kernel adds no bias"
+    return unfit(mask, dropout_rate, dropout_key, q_index, k_index)
+
+
+def unfit(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
+    """What no kernel here can do, or nothing."""
+    if dropout_key is not None and dropout_rate > 0:
+        return "the kernel drops no weights (attention dropout)"
+    if q_index is not None or k_index is not None:
+        return "rows and columns go by slots of a cache"
+    if pieces("T").count > 1:
+        return "the sequence is split over mesh.context"
+    if mask is not None and structure_of(mask) is None:
+        return "the mask is no intersection of windows, documents and padding"
+    return ""
+
+
+def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
+    """The mask as structure; None where it has none that a kernel takes: unions, negations, arrays."""
+    if mask is None or isinstance(mask, masks.Full):
+        return Structure()
+    if isinstance(mask, masks.Window):
+        return Structure(mask.left, mask.right)
+    if isinstance(mask, masks.Segments):
+        return Structure(q_segments_BT=mask.q_BT, k_segments_BS=mask.k_BS)
+    if isinstance(mask, masks.Columns):
+        return Structure(keep_BS=mask.keep_BS)
+    if isinstance(mask, masks.And):
+        a, b = structure_of(mask.a), structure_of(mask.b)
+        return None if a is None or b is None else _both(a, b)
+    return None
+
+
+def _both(a: Structure, b: Structure) -> Structure | None:
+    if a.q_segments_BT is not None and b.q_segments_BT is not None:
+        return None
+    keep = a.keep_BS if b.keep_BS is None else b.keep_BS if a.keep_BS is None else a.keep_BS & b.keep_BS
+    own = a if a.q_segments_BT is not None else b
+    left, right = (min((n for n in pair if n is not None), default=None) for pair in zip(a[:2], b[:2], strict=True))
+    return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)
+
+
+def _ids(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
+    """A number for each row and column that may meet where they are equal; hidden columns have one of their own."""
+    q_BT, k_BS, keep_BS = structure[2:]
+    if q_BT is None and keep_BS is None:
+        return None, None
+    if q_BT is None:
+        return jnp.ones((len(keep_BS), 1), jnp.int32), keep_BS.astype(jnp.int32)
+    return q_BT.astype(jnp.int32), jnp.where(True if keep_BS is None else keep_BS, k_BS, -1).astype(jnp.int32)
+
+
+def _attend(window, softcap, interpret, q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids) -> jax.Array:
+    """On one device: pads to whole blocks and runs the kernel on each example."""
+    (B, T, N, _), S = q_BTNH.shape, k_BSKH.shape[1]
+    q_extra, k_extra = -T % LANES, -S % LANES
+    if k_extra and k_ids is None:
+        q_ids, k_ids = jnp.ones((B, 1), jnp.int32), jnp.ones((B, S), jnp.int32)
+    q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
+               for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
+    ids = None
+    if k_ids is not None:
+        q_ids = jnp.pad(jnp.broadcast_to(q_ids, (B, T)), ((0, 0), (0, q_extra)))
+        k_ids = jnp.pad(jnp.broadcast_to(k_ids, (B, S)), ((0, 0), (0, k_extra)), constant_values=-1)
+        ids = splash_attention_kernel.SegmentIds(q_ids, k_ids)
+    kernel = _kernel(window, N, T + q_extra, S + k_extra, softcap, interpret)
+    out = jax.vmap(kernel)(q, k, v, ids)
+    return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
+
+
+def _kernel(window, N: int, T: int, S: int, softcap: float, interpret: bool):
+    q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
+    blocks = splash_attention_kernel.BlockSizes(
+        block_q=q_block, block_kv=k_block, block_kv_compute=k_block,
+        block_q_dkv=q_block, block_kv_dkv=k_block, block_kv_dkv_compute=k_block,
+        block_q_dq=q_block, block_kv_dq=k_block,
+    )  # fmt: skip
+    return splash_attention_kernel.make_splash_mha(
+        splash_attention_mask.MultiHeadMask([_mask(window, (T, S))] * N),
+        block_sizes=blocks, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap or None, interpret=interpret,
+    )  # fmt: skip
+
+
+def _mask(window, shape: tuple[int, int]):
+    if window == (None, None):
+        return splash_attention_mask.FullMask(shape)
+    if window == (None, 0):
+        return splash_attention_mask.CausalMask(shape)
+    return splash_attention_mask.LocalMask(shape, window, offset=0)
+
+
+def blind_to_zero(out_BTNH: jax.Array, inputs: _inputs.Inputs) -> jax.Array:
+    """Zero where a row sees nothing: kernels give the mean of what is hidden. No gradient comes back from there."""
+    seen_BT = inputs.mask(inputs.q_index_T, inputs.k_index_S).any(axis=-1)
+    return jnp.where(seen_BT[:, :, None, None], out_BTNH, 0)

@@ -1,0 +1,89 @@
+"""Kernels, interpreted: equal to the dense form in value and gradient where they can do a call, refused where not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.attentions import _choice, dense, splash
+from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.functions import masks
+
+B, T, N, K, H = 2, 200, 4, 2, 64  # T is no multiple of a block
+SEGMENTS = np.sort(np.random.default_rng(0).integers(1, 5, (B, T)), axis=1).astype(np.int32)
+SEGMENTS[0, -20:] = 0
+KEEP = np.ones((B, T), bool)
+KEEP[1, :30] = False
+MASKS = {
+    "none": None,
+    "packed": masks.causal() & masks.segments(SEGMENTS),
+    "padded left": masks.causal() & masks.padding(KEEP),  # the first rows see nothing
+    "window": masks.causal() & masks.window(40) & masks.segments(SEGMENTS),
+    "both ways": masks.window(20, 20) & masks.padding(KEEP) & masks.segments(SEGMENTS),
+}
+
+
+def inputs(length=T, dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(B, T, N, H), (B, length, K, H), (B, length, K, H), (B, T, N, H)]
+    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def compare(attend, q, k, v, direction, tolerance=1e-5, **options):
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(attend, q, k, v):
+        out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, **options), q, k, v)
+        return out, pull(direction)
+
+    def close(a, b):
+        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance)
+
+    jax.tree.map(close, both(attend, q, k, v), both(dense.attend, q, k, v))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_splash_equals_dense_in_value_and_gradient(name):
+    compare(splash.attend, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0)
+
+
+def test_splash_crosses_and_computes_in_bfloat16():
+    q, k, v, direction = inputs(150, jnp.bfloat16)
+    mask = masks.segments(SEGMENTS, SEGMENTS[:, :150])  # documents whose source is not there
+    compare(splash.attend, q, k, v, direction, tolerance=6e-2, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"bias": jnp.zeros((1, N, T, T))}, "adds no bias"),
+        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "drops no weights"),
+        ({"q_index": jnp.arange(T)}, "slots of a cache"),
+        ({"mask": masks.causal() | masks.prefix(KEEP)}, "no intersection"),
+        ({"mask": jnp.ones((1, T, T), bool)}, "no intersection"),
+    ],
+)
+def test_splash_says_what_it_cannot(options, reason):
+    q, k, v, _ = inputs()
+    with pytest.raises(ConfigError, match=rf"model.attention='splash': .*{reason}.*; set model.attention=auto"):
+        splash.attend(q, k, v, **options)
+
+
+def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, caplog):
+    q, k, v, _ = inputs()
+    taken = []
+    for name in ("splash", "dense"):
+        module = registry.resolve("attentions", name)
+        monkeypatch.setattr(module, "attend", lambda q, k, v, name=name, **_: taken.append(name))
+    _choice._say.cache_clear()
+    attend = _choice.attend("tpu", "dense")
+    with caplog.at_level("INFO", "flaxformer_lite"):
+        for mask in (masks.causal(), masks.causal(), ~masks.causal()):
+            attend(q, k, v, mask=mask)
+        attend(q[:, :9], k[:, :9], v[:, :9])
+    assert taken == ["splash", "splash", "dense", "dense"]
+    said = [record.message for record in caplog.records]
+    assert said[:2] == ["attention: splash", "attention: dense (not splash, the mask is no intersection of windows,"
+                        " documents and padding)"] and len(said) == 3  # fmt: skip
