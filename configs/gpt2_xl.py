@@ -1,9 +1,10 @@
-"""GPT-2 xl, 1558M parameters: Radford et al. (2019), table 2.
+"""GPT-2 xl, 1558M parameters: Radford et al. (2019), table 2. The mesh is for v5e:16x16, 256 chips.
 
+    python -m flaxformer_lite plan --config=configs/gpt2_xl.py --topology=v5e:16x16
     python train.py --config=configs/gpt2_xl.py --workdir=runs/gpt2_xl --config.data.path=FOLDER
 
 The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time does not grow with
-depth.
+depth. docs/plans/ says what it needs; on a smaller machine set mesh.fsdp and train.accumulate.
 """
 
 from configs import gpt2_small
@@ -17,4 +18,6 @@ def get_config():
         gpt2.config("xl", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full")
     )
     config.optimizer.learning_rate = 0.0002
+    config.train.update(batch_size=512, accumulate=1)
+    config.mesh.fsdp = 16
     return config

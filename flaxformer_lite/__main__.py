@@ -1,4 +1,4 @@
-"""Published weights and trained models from the command line: generate, convert, inspect, embed, fill-mask."""
+"""Published weights, trained models and plans of runs, from the command line."""
 
 import argparse
 import importlib
@@ -14,6 +14,7 @@ COMMANDS = {
     "inspect": "say what a directory holds",
     "embed": "make vectors of sentences and compare them",
     "fill-mask": "guess the hidden word of a sentence",
+    "plan": "say what a training run needs of machines that are not there",
 }
 EXAMPLES = """examples:
   python -m flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
@@ -21,6 +22,7 @@ EXAMPLES = """examples:
   python -m flaxformer_lite inspect path/to/bert
   python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
   python -m flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
+  python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16
 
 A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.py.
 """
@@ -47,7 +49,10 @@ def main(argv: list[str]) -> None:
     if not argv:
         parser.print_help()
         return
-    args = parser.parse_args(argv)
+    args, overrides = parser.parse_known_args(argv)
+    if overrides and not getattr(command, "TAKES_CONFIG", False):
+        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    args.overrides = overrides  # --config=FILE and --config.FIELD=VALUE, which absl reads
     _run(command.run, args)
 
 

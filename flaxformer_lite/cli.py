@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from absl import flags
+from ml_collections import config_flags
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 UNKNOWN = re.compile(r"""'(?P<wrong>\w+)'\n?(Did you mean "(?P<near>\w+)")?""")
@@ -37,6 +38,26 @@ def parser(*required: tuple[flags.FlagHolder, str]) -> Callable[[list[str]], lis
         return rest
 
     return parse
+
+
+def config(argv: list[str]) -> Any:
+    """The ConfigDict of `--config=FILE --config.FIELD=VALUE ...`, for commands that are not absl's.
+
+    Ends the program with one line where it cannot be made.
+    """
+    values = flags.FlagValues()
+    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values)
+    try:
+        rest = values(["", *argv])
+        if len(rest) > 1:
+            fail(f"{rest[1]!r} is not a flag; flags look like --config=configs/demo.py.", BAD_INPUT)
+        if missing := missing_file(argv):
+            fail(f"--config={missing}: no such file.", BAD_INPUT)
+        if not given(["", *argv, ""], "config"):
+            fail("--config is missing; for example --config=configs/demo.py", BAD_INPUT)
+        return holder.value
+    except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
+        fail(explain(error, argv), BAD_INPUT)
 
 
 def explain(error: Exception, argv: list[str]) -> str:

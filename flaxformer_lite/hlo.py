@@ -106,8 +106,12 @@ def parse(text: str) -> Module:
         if head := _COMPUTATION.match(line):
             current = computations.setdefault(head[2], [])
             entry = head[2] if head[1] else entry
+        elif line == "}":
+            current = None
         elif current is not None and (found := _OP.match(line)):
             current.append(_op(found[2], found[3]))
+        elif current:  # attributes of a kernel may hold line ends
+            current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
     return Module(entry, computations)
 
 

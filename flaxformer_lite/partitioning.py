@@ -42,25 +42,42 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
       ConfigError: the sizes do not divide, or exceed, the devices, or the slices are not those of the devices.
     """
     devices = list(jax.devices() if devices is None else devices)
-    sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
-    fixed = math.prod(n for n in sizes.values() if n > 0)
-    shown = ", ".join(f"mesh.{axis}={n}" for axis, n in sizes.items())
-    if fixed > len(devices):
-        raise ConfigError(
-            f"{shown}: needs {fixed} devices, there are {len(devices)}; try mesh.data=-1 and 1 for the others."
-        )
-    if -1 in sizes.values():
-        if len(devices) % fixed:
-            raise ConfigError(
-                f"{shown}: {len(devices)} devices do not divide by {fixed}; try sizes that are powers of two."
-            )
-        sizes = {axis: n if n > 0 else len(devices) // fixed for axis, n in sizes.items()}
+    sizes = mesh_sizes(cfg, len(devices))
     count = math.prod(sizes.values())
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
-        raise ConfigError(f"{shown}: {count} of {len(devices)} devices, but several processes must use all; try -1.")
-    if sizes["data"] % cfg.slices:
-        raise ConfigError(f"{shown}: mesh.data comes to {sizes['data']}, no multiple of mesh.slices={cfg.slices}.")
+        raise ConfigError(
+            f"{_shown(cfg)}: {count} of {len(devices)} devices, but several processes must use all; try -1."
+        )
     return Mesh(_grid(tuple(sizes.values()), cfg.slices, devices[:count]), MESH_AXES)
+
+
+def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
+    """The size of each axis of a mesh over `count` devices, or over the first of them.
+
+    Raises:
+      ConfigError: the sizes do not divide, or exceed, the devices.
+    """
+    sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
+    fixed = math.prod(n for n in sizes.values() if n > 0)
+    if fixed > count:
+        raise ConfigError(
+            f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1 and 1 for the others."
+        )
+    if -1 in sizes.values():
+        if count % fixed:
+            raise ConfigError(
+                f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try sizes that are powers of two."
+            )
+        sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
+    if sizes["data"] % cfg.slices:
+        raise ConfigError(
+            f"{_shown(cfg)}: mesh.data comes to {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
+        )
+    return sizes
+
+
+def _shown(cfg: MeshConfig) -> str:
+    return ", ".join(f"mesh.{axis}={getattr(cfg, axis)}" for axis in MESH_AXES)
 
 
 def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:

@@ -18,7 +18,9 @@ LAYERS = [
     ["partitioning"],
     ["checkpoint", "pretrained", "generation"],
     ["cli", "workdir"],
-    ["training", "plan", "commands"],
+    ["training"],
+    ["plan"],
+    ["commands"],
     ["__main__"],
 ]
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}

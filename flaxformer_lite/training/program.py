@@ -56,8 +56,8 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     Raises:
       ConfigError: model, mesh and rules do not fit; says which field to change.
     """
-    model, train, tx = _model(cfg.model), cfg.train, optimizer.build(cfg.optimizer, cfg.train.steps)
-    init_key, dropout_key = jax.random.split(jax.random.key(cfg.seed))
+    model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
+    init_key, _ = jax.random.split(jax.random.key(cfg.seed))
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
@@ -65,20 +65,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
     shapes = jax.eval_shape(create)
     shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
-    train_step = step.train_step(
-        _features(model),
-        cfg.objective,
-        tx,
-        optimizer.schedule(cfg.optimizer, train.steps),
-        dropout_key=dropout_key if cfg.model.dropout else None,
-        accumulate=train.accumulate,
-        chunks=train.loss_chunks,
-    )
-    eval_step = step.eval_step(_features(model), cfg.objective, chunks=train.loss_chunks)
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((train.batch_size, *x.shape), x.dtype), example)
-    # Counted in the dense form: blocks and kernels hide how often they run. Every implementation then has one count.
-    counted = _features(_model(dataclasses.replace(cfg.model, attention="dense")))
-    forward = step.eval_step(counted, cfg.objective, chunks=train.loss_chunks)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
     return Program(
         cfg=cfg,
         model=model,
@@ -86,11 +73,22 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
         fresh_state=jax.jit(create, out_shardings=shardings),
-        train_step=partitioning.jit_step(train_step, shardings, mesh),
-        eval_step=partitioning.jit_eval(eval_step, shardings, mesh),
+        train_step=partitioning.jit_step(_train_step(cfg, model), shardings, mesh),
+        eval_step=partitioning.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
-        flops_per_step=flops.per_step(forward, shapes.params, batch),
+        flops_per_step=flops.per_step(_eval_step(cfg, _counted(cfg)), shapes.params, batch),
     )
+
+
+def executed_flops(program: Program) -> int:
+    """Multiply-adds that a step runs, times two: with what is computed twice to save memory, and the optimizer."""
+    return flops.count(_train_step(program.cfg, _counted(program.cfg)), program.target, program.batch)
+
+
+def loss(program: Program) -> Callable[[Any, Any], jax.Array]:
+    """(params, batch) -> the scalar that is differentiated, dropout off."""
+    sums = _eval_step(program.cfg, program.model)
+    return lambda params, batch: sums(params, batch).mean()
 
 
 def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
@@ -100,8 +98,30 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
 
 
+def _train_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
+    _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
+    return step.train_step(
+        _features(model),
+        cfg.objective,
+        optimizer.build(cfg.optimizer, cfg.train.steps),
+        optimizer.schedule(cfg.optimizer, cfg.train.steps),
+        dropout_key=dropout_key if cfg.model.dropout else None,
+        accumulate=cfg.train.accumulate,
+        chunks=cfg.train.loss_chunks,
+    )
+
+
+def _eval_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
+    return step.eval_step(_features(model), cfg.objective, chunks=cfg.train.loss_chunks)
+
+
 def _model(cfg: ModelConfig) -> nn.Module:
     return registry.resolve("models", cfg.family).Model(cfg)
+
+
+def _counted(cfg: ExperimentConfig) -> nn.Module:
+    """FLOPs are counted in the dense form: blocks and kernels hide how often they run, and all must have one count."""
+    return _model(dataclasses.replace(cfg.model, attention="dense"))
 
 
 def _features(model: nn.Module) -> step.Features:

@@ -1,0 +1,1 @@
+"""What a training step will need of machines that are not there: memory, traffic, time."""

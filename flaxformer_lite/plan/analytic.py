@@ -1,0 +1,54 @@
+"""A plan without a compiler: sizes are exact, activations and traffic follow from the shapes, time from data sheets."""
+
+import math
+
+import jax
+
+from flaxformer_lite import hlo
+from flaxformer_lite.plan import costs, memory
+from flaxformer_lite.plan.topology import Chip
+from flaxformer_lite.training.program import Program, executed_flops
+
+EFFICIENCY = 0.55  # of the peak, that large models reach in published runs, give or take a third
+
+
+def of(program: Program, chip: Chip) -> costs.Costs:
+    """What a step computes and moves, if the partitioner does what the mesh intends."""
+    compute = executed_flops(program) / program.mesh.size / chip.peak / EFFICIENCY
+    found = [one for one in _collectives(program) if one.bytes * one.times]
+    return costs.Costs(
+        {f"computation at {EFFICIENCY:.0%} of the peak": compute},
+        costs.exchanges(found, chip, program.mesh.shape, program.cfg.mesh.slices),
+        unknown=0,
+    )
+
+
+def _collectives(program: Program) -> list[hlo.Collective]:
+    cfg, mesh = program.cfg, program.mesh.shape
+    model, turns = cfg.model, cfg.train.accumulate
+    itemsize = jax.numpy.dtype(model.dtype).itemsize
+    weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) // mesh["tensor"]
+    layers = model.encoder_layers + model.decoder_layers
+    passes = 3 if model.remat != "none" else 2
+    tokens = memory.rows(program) * sum(
+        math.prod(x.shape[1:]) for name, x in program.batch["inputs"].items() if name.endswith("input_ids")
+    )
+    stream = tokens * model.d_model * itemsize
+    kept = 2 * tokens * model.kv_heads * model.head_width * itemsize
+    return [
+        _one("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
+        _one("reduce-scatter", "fsdp", weights * memory.FLOAT32, turns, program),
+        _one("all-reduce", "data", weights * memory.FLOAT32 // mesh["fsdp"], turns, program),
+        _one("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
+        _one("all-gather", "context", kept, passes * layers * turns, program),
+    ]
+
+
+def _one(kind: str, axis: str, size: int, times: int, program: Program) -> hlo.Collective:
+    """One along an axis of the mesh; nothing where the axis is of one."""
+    mesh = program.mesh.shape
+    ways = mesh.get(axis, 1)
+    names = list(mesh)
+    inner = math.prod(mesh[name] for name in names[names.index(axis) + 1 :]) if axis in names else 1
+    group = tuple(inner * i for i in range(ways))
+    return hlo.Collective(kind, int(size) if ways > 1 else 0, times, (group,), "", ())

@@ -1,0 +1,131 @@
+"""The TPU compiler on a machine that has no TPU: a topology is described, the step is compiled for it, nothing runs."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import topologies
+
+from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.plan.topology import Topology
+from flaxformer_lite.training.program import Program
+
+REMATERIALISED = "Involuntary full rematerialization"
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT])B?\b")
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What came of it.
+
+    Attributes:
+      seconds: of compilation.
+      peak: bytes of a chip at the worst moment; None where the program does not fit.
+      excess: the compiler's own words where it does not, else empty.
+      text: the program, empty where it does not fit.
+      constraints: anchors of activations that the compiler was given.
+      rematerialised: warnings that an array had to be made whole on every chip to change how it is split.
+    """
+
+    seconds: float
+    peak: int | None
+    excess: str
+    text: str
+    constraints: int
+    rematerialised: int
+
+
+def missing() -> str:
+    """Why there is no TPU compiler, or nothing."""
+    if importlib.util.find_spec("libtpu") is None:
+        return "libtpu is not installed: pip install 'flaxformer_lite[tpu-plan]'"
+    wanted = next((r for r in importlib.metadata.requires("jax") or () if r.startswith("libtpu")), "")
+    version = re.search(r"==([\d.]+?)\.?\*", wanted)
+    have = importlib.metadata.version("libtpu")
+    if version and not have.startswith(version[1]):
+        return f"libtpu {have} does not match jax {jax.__version__}: pip install 'libtpu=={version[1]}.*'"
+    return ""
+
+
+def compiler() -> str:
+    """Its name and version."""
+    return f"libtpu {importlib.metadata.version('libtpu')}"
+
+
+def devices(topology: Topology, slices: int) -> list:
+    """Descriptions of a TPU slice's chips, or of several slices'.
+
+    Raises:
+      ConfigError: the compiler knows no such slice.
+    """
+    options = {"num_slices": slices} if slices > 1 else {}
+    if topology.chip.name == "v4":
+        options["chip_config_name"] = "megacore"
+    if topology.count == 1:
+        options["chips_per_host_bounds"] = (1,) * topology.chip.axes
+        if topology.chip.axes == 2:
+            options["chips_per_host_bounds"] = (1, 1, 1)
+    try:
+        with _quiet():
+            return list(topologies.get_topology_desc(topology.name, platform="tpu", **options).devices)
+    except Exception as error:  # the compiler's own kinds
+        raise ConfigError(
+            f"--topology={topology.name}: {compiler()} knows no such slice ({str(error).splitlines()[0][:120]}); try"
+            f" v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
+        ) from None
+
+
+def compile_step(program: Program) -> Compiled:
+    """Compiles the train step, as a run would, for the mesh's chips."""
+    with _quiet() as noise:
+        start = time.perf_counter()
+        traced = program.train_step.trace(program.target, program.batch)
+        constraints = str(traced.jaxpr).count("sharding_constraint")
+        lowered = traced.lower(lowering_platforms=("tpu",))
+        try:
+            done = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return Compiled(time.perf_counter() - start, None, _excess(str(error)), "", constraints, noise())
+        seconds = time.perf_counter() - start
+        peak = int(done.memory_analysis().peak_memory_in_bytes)
+        return Compiled(seconds, peak, "", done.as_text(), constraints, noise())
+
+
+def needed(excess: str) -> int | None:
+    """Bytes that the compiler says it would have needed."""
+    found = re.search(r"Used ([\d.]+[KMGT]) of|\(([\d.]+[KMGT])\) exceeds", excess)
+    size = found and SIZE.match(found[1] or found[2])
+    return int(float(size[1]) * UNITS[size[2]]) if size else None
+
+
+def _excess(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if "hbm" in line.lower() or "exceed" in line.lower()]
+    return " ".join((lines or message.splitlines())[0].split())[:300]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator:
+    """Keeps what the compiler writes to stderr out of the way; counts its warnings of rematerialisation."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+
+        def warnings() -> int:
+            file.seek(0)
+            return file.read().decode(errors="replace").count(REMATERIALISED)
+
+        try:
+            yield warnings
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

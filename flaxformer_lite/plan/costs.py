@@ -1,0 +1,142 @@
+"""What a compiled step costs, by the compiler's own figures: cycles of each fusion, bytes of each exchange.
+
+Cycles are what the TPU compiler writes beside each fusion to schedule it, times the turns of the loops around it. Large
+matrix products come out at 70 to 97 percent of the peak; what is bound by memory comes out up to four times too slow. So
+it is an estimate that compares designs, never a promise.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from flaxformer_lite import hlo
+from flaxformer_lite.plan.topology import Chip
+
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+KERNEL = "tpu_custom_call"
+KERNEL_EFFICIENCY = 0.5  # of the peak: the compiler says nothing of kernels written by hand
+PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3))  # matrix products of a kernel, by its name
+FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
+PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
+PARTS = (
+    (r"attention/(query|key|value|out)\b|attention\._(cross_)?keys", "attention projections"),
+    (r"attention", "attention"),
+    (r"/mlp/", "feed-forward"),
+    (r"norm", "norms"),
+    (r"embed", "embeddings"),
+    (r"Model", "rest of the model"),
+    (r"jvp", "vocabulary and loss"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """All collectives of one kind along the same mesh axes.
+
+    Attributes:
+      kind: as in hlo.KINDS.
+      axes: of the mesh.
+      bytes: of the whole arrays, a step, as one chip sees them.
+      count: a step.
+      seconds: over all axes of the torus at once, and over one.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    count: int
+    seconds: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Attributes:
+    parts: what computes -> seconds a step.
+    exchanges: what travels, the largest first.
+    unknown: loops whose turns the program does not tell; they are counted once.
+    """
+
+    parts: dict[str, float]
+    exchanges: tuple[Exchange, ...]
+    unknown: int
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """A step with all traffic hidden behind the computation, and with none of it hidden."""
+        compute = sum(self.parts.values())
+        fast, slow = (sum(exchange.seconds[i] for exchange in self.exchanges) for i in range(2))
+        return max(compute, fast), compute + slow
+
+    def largest(self, count: int = 3) -> list[tuple[str, float]]:
+        """The largest costs, computation and traffic together, in seconds."""
+        traffic = {f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges}
+        return sorted({**self.parts, **traffic}.items(), key=lambda item: -item[1])[:count]
+
+
+def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, seen: float = 1.0) -> Costs:
+    """Adds up a compiled step; `seen` is the share of all pairs of positions that attention kernels compute."""
+    parts: dict[str, float] = collections.defaultdict(float)
+    unknown = {visit.scope for visit in hlo.visits(module) if not visit.exact}
+    for visit in hlo.visits(module):
+        if visit.inside:
+            continue
+        if cycles := CYCLES.search(visit.op.rest):
+            parts[part(visit.op.source)] += int(cycles[1]) * visit.times / chip.clock
+        elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
+            parts[part(visit.op.source)] += seen * kernel_flops(visit.op) * visit.times / chip.peak / KERNEL_EFFICIENCY
+    return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
+
+
+def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int) -> tuple[Exchange, ...]:
+    """Collectives by kind and axes, the largest first."""
+    total: dict[tuple, list] = {}
+    per_slice = max(1, _size(mesh) // slices)
+    for one in found:
+        axes = hlo.mesh_axes(one.groups, mesh)
+        members = len(one.groups[0]) if one.groups else _size(mesh)
+        between = any(len({member // per_slice for member in group}) > 1 for group in one.groups or ((0, _size(mesh) - 1),))
+        fast, slow = _seconds(one, members, chip, between and slices > 1)
+        row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0])
+        for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow)):
+            row[i] += amount
+    rows = [Exchange(kind, axes, row[0], row[1], (row[2], row[3])) for (kind, axes), row in total.items()]
+    return tuple(sorted(rows, key=lambda e: -e.bytes))
+
+
+def part(source: str) -> str:
+    """`jit(step)/transpose(jvp(Model.features))/.../mlp/up/dot_general` -> `feed-forward, backward`."""
+    phase = next((name for mark, name in PHASES if mark in source), "forward")
+    name = next((name for pattern, name in PARTS if re.search(pattern, source)), "")
+    if name == "vocabulary and loss" or not name:
+        return name or "optimizer and the rest"
+    return f"{name}, {phase}"
+
+
+def kernel_flops(op: hlo.Op) -> float:
+    """Multiply-adds of an attention kernel over all pairs of positions, times two, by its name and the shapes it takes."""
+    products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
+    taken = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
+    shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []
+    whole = [shape for shape in shapes if len(shape) == 4]
+    if not products or len(whole) < 2:
+        return 0.0
+    (B, N, T, H), S = whole[0], whole[1][2]
+    return 2.0 * products * B * N * T * S * H
+
+
+def _seconds(one: hlo.Collective, members: int, chip: Chip, between_slices: bool) -> tuple[float, float]:
+    share = {"all-reduce": 2.0, "collective-permute": 1.0}.get(one.kind, 1.0)
+    if one.kind != "collective-permute":
+        share *= (members - 1) / max(members, 1)
+    wire = one.bytes * one.times * share
+    if between_slices:
+        return wire / chip.network, wire / chip.network
+    return wire / (chip.link * chip.axes), wire / chip.link
+
+
+def _size(mesh: Mapping[str, int]) -> int:
+    total = 1
+    for size in mesh.values():
+        total *= size
+    return total

@@ -1,0 +1,92 @@
+"""A plan in words."""
+
+from flaxformer_lite.plan.making import Plan
+from flaxformer_lite.plan.topology import GIB
+
+Rows = list[tuple[str, str]]
+
+
+def rows(plan: Plan) -> Rows:
+    """Pairs of a name and what is to be said of it; a name may be empty where the one above goes on."""
+    mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
+    batch = f"{plan.batch_size} sequences, {plan.tokens:,} tokens"
+    if plan.accumulate > 1:
+        batch += f", in {plan.accumulate} microbatches"
+    return [
+        ("machine", f"{plan.topology}, {plan.chips} chips: {mesh}"),
+        ("model", f"{plan.family}, {plan.parameters / 1e9:,.3g}B parameters, remat {plan.remat}"),
+        ("batch", batch),
+        ("made", f"{plan.made}, {plan.how}{_compile_time(plan)}"),
+        ("memory a chip", verdict(plan)),
+        *_memory(plan),
+        ("FLOPs a step", _flops(plan)),
+        *_traffic(plan),
+        *_time(plan),
+        *[("warning", text) for text in plan.warnings],
+    ]
+
+
+def verdict(plan: Plan) -> str:
+    """Whether it fits, and by how much."""
+    available = f"{plan.available / GIB:.2f} GiB"
+    if plan.memory is None:
+        return f"DOES NOT FIT in {available}: {plan.excess}"
+    used = plan.memory.total
+    if plan.fits:
+        return f"fits: {used / GIB:.2f} of {available} at the peak, {(plan.available - used) / GIB:.2f} to spare"
+    tail = f" ({plan.excess})" if plan.excess else ""
+    return f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too much{tail}"
+
+
+def _compile_time(plan: Plan) -> str:
+    return "" if plan.compile_seconds is None else f" in {plan.compile_seconds:.0f} s"
+
+
+def _memory(plan: Plan) -> Rows:
+    if plan.memory is None:
+        return []
+    names = ("parameters", "optimizer", "gradients", "activations")
+    sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
+    rest = "the rest of the peak" if plan.compile_seconds is not None else "estimated"
+    return [("", f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries {rest})")]
+
+
+def _flops(plan: Plan) -> str:
+    twice = plan.executed_flops / plan.model_flops
+    return f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed ({twice:.2f}x), by the jaxpr"
+
+
+def _traffic(plan: Plan) -> Rows:
+    lines = [
+        f"{e.kind} over {' x '.join(e.axes) or 'no axis'}: {amount(e.bytes)} in {e.count:,}"
+        for e in plan.exchanges
+        if e.bytes >= 1e5
+    ]
+    return [("" if i else "traffic a chip", line) for i, line in enumerate(lines)]
+
+
+def _time(plan: Plan) -> Rows:
+    if plan.seconds is None:
+        return []
+    low, high = plan.seconds
+    worst, best = plan.utilisation
+    said = "the compiler's estimate" if plan.compile_seconds is not None else "from data sheets"
+    largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
+    found = [
+        ("step time", f"{duration(low)} to {duration(high)} ({said}: traffic hidden, or not at all; not measured)"),
+        ("utilisation", f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
+                        f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"),
+        ("largest costs", largest),
+    ]  # fmt: skip
+    if plan.unknown_loops:
+        found.append(("note", f"{plan.unknown_loops} loops do not say how often they turn, and count once: the time is"
+                              f" too low"))  # fmt: skip
+    return found
+
+
+def amount(size: float) -> str:
+    return f"{size / 1e9:,.2f} GB" if size >= 1e8 else f"{size / 1e6:,.2f} MB"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,116 @@
+"""The machines that a plan can be for, by the names that people use."""
+
+import dataclasses
+import math
+import re
+
+from flaxformer_lite import registry
+from flaxformer_lite.checks import ConfigError
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What one accelerator can do; makers' data sheets, unless a comment says otherwise.
+
+    Attributes:
+      name: as in a topology.
+      maker: "tpu" or "gpu".
+      memory: bytes that a program may use.
+      bandwidth: bytes/s of that memory.
+      peak: dense bfloat16 FLOP/s.
+      link: bytes/s, both directions together, of one axis of a TPU's torus, or of a GPU inside its node.
+      network: bytes/s a chip has to other slices or nodes.
+      axes: of the torus, or 1.
+      clock: Hz of the matrix units: the peak over what they do in a cycle, as makers do not publish it. 0: not known.
+      node: accelerators that `link` joins without the network; 0: all.
+    """
+
+    name: str
+    maker: str
+    memory: float
+    bandwidth: float
+    peak: float
+    link: float
+    network: float
+    axes: int = 1
+    clock: float = 0.0
+    node: int = 0
+
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        # Usable memory is what the TPU compiler says it has; of GPUs, what is left beside the driver.
+        Chip("v4", "tpu", 31.25 * GIB, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
+        Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
+        Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
+        Chip("v6e", "tpu", 31.25 * GIB, 1.64e12, 918e12, 180e9, 12.5e9, 2, 1.75e9),
+        Chip("a100", "gpu", 77 * GIB, 2.04e12, 312e12, 600e9, 25e9, node=8),
+        Chip("h100", "gpu", 77 * GIB, 3.35e12, 989e12, 900e9, 50e9, node=8),
+        Chip("h200", "gpu", 138 * GIB, 4.8e12, 989e12, 900e9, 50e9, node=8),
+    )
+}
+ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v6litepod": "v6e", "v5": "v5p"}
+BY_CORES = ("v4", "v5p")  # names such as v5p-128 count cores, two a chip
+LARGEST = {"v5e": 256, "v6e": 256}
+EXAMPLES = "v5e:16x16, v5e-256, v5p:4x4x4, v5p-128, v6e:8x8, v4-64, h100:8, a100:8, h200:8"
+PATTERN = re.compile(r"(?P<chip>[a-z]+\d*[a-z]*)(?P<mark>[:-])(?P<size>\d+(x\d+)*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """So many chips of a kind: a grid of TPUs, or a number of GPUs."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def name(self) -> str:
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+
+def parse(text: str) -> Topology:
+    """`v5e:16x16` as it stands; `v5e-256`, `v5litepod-256` and `v5p-128` (cores: 64 chips) as the grids they name.
+
+    Raises:
+      ConfigError: no such machine; the message offers names.
+    """
+    found = PATTERN.fullmatch(text.strip().lower().removeprefix("tpu-").replace("_", "-"))
+    name = found and ALIASES.get(found["chip"], found["chip"])
+    if not found or name not in CHIPS:
+        near = registry.nearest(found["chip"], [*CHIPS, *ALIASES]) if found else ""
+        raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
+    chip, sizes = CHIPS[name], tuple(int(n) for n in found["size"].split("x"))
+    if min(sizes) < 1:
+        raise ConfigError(f"--topology={text}: no chips; try {EXAMPLES}.")
+    if chip.maker == "gpu":
+        return Topology(chip, (math.prod(sizes),))
+    if found["mark"] == "-" or len(sizes) == 1:
+        return Topology(chip, _grid(text, chip, sizes, by_cores=found["mark"] == "-" and name in BY_CORES))
+    if len(sizes) != chip.axes:
+        example = "4x4x4" if chip.axes == 3 else "16x16"
+        raise ConfigError(f"--topology={text}: {name} is a grid of {chip.axes} sides; for example {name}:{example}.")
+    return Topology(chip, sizes)
+
+
+def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> tuple[int, ...]:
+    """The grid that the makers' name stands for: sides that are powers of two, as equal as may be, the longest last."""
+    count, unit = math.prod(sizes), "cores" if by_cores else "chips"
+    chips = count // 2 if by_cores else count
+    largest = LARGEST.get(chip.name, 2**13)
+    if len(sizes) > 1 or chips & (chips - 1) or not 0 < chips <= largest or (by_cores and count % 2):
+        examples = [n * (2 if by_cores else 1) for n in (4, 16, 64, 256)]
+        raise ConfigError(f"--topology={text}: no slice of {count} {unit}; try"
+                          f" {', '.join(f'{chip.name}-{n}' for n in examples)}, or a grid such as"
+                          f" {chip.name}:{'4x4x4' if chip.axes == 3 else '4x4'}.")  # fmt: skip
+    power = chips.bit_length() - 1
+    if chip.axes == 3 and chips == 4:
+        return (2, 2, 1)
+    sides = [power // chip.axes + (axis >= chip.axes - power % chip.axes) for axis in range(chip.axes)]
+    return tuple(2**side for side in sides)
