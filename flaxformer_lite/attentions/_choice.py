@@ -10,7 +10,7 @@ import jax
 from flaxformer_lite import registry
 
 LOG = logging.getLogger("flaxformer_lite")
-FUSED = {"tpu": ("splash",)}  # the first that does not refuse is taken
+FUSED = {"tpu": ("splash", "relative")}  # the first that does not refuse is taken
 SMALL = 128  # positions up to which a kernel's padding costs more than it saves
 
 
@@ -26,7 +26,7 @@ def _attend(names: tuple[str, ...], otherwise: str, q_BTNH: jax.Array, k_BSKH: j
     for name in names:
         module = registry.resolve("attentions", name)
         asked = inspect.signature(module.refuses).parameters
-        reason = module.refuses(q_BTNH, k_BSKH, **{key: value for key, value in options.items() if key in asked})
+        reason = module.refuses(q_BTNH, k_BSKH, v_BSKH, **{key: value for key, value in options.items() if key in asked})
         if not reason:
             _say(f"attention: {name}")
             return module.attend(q_BTNH, k_BSKH, v_BSKH, **options)

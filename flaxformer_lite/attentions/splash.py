@@ -19,6 +19,7 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
 LANES = 128  # of a TPU's vector unit: lengths are padded to a multiple
+ROWS = 128  # that are compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
 
 
@@ -56,19 +57,21 @@ def attend(
       ValueError: shapes that do not fit each other.
     """
     inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = refuses(q_BTNH, k_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
+    reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
                      q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
         raise ConfigError(f"model.attention='splash': {reason}; set model.attention=auto.")
     structure = structure_of(mask)
     kernel = functools.partial(_attend, (structure.left, structure.right), softcap, platform() != "tpu")
     q_BTNH = (q_BTNH * inputs.scale).astype(q_BTNH.dtype)
-    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(q_BTNH, k_BSKH, v_BSKH, *_ids(structure))
-    return out_BTNH if inputs.mask is None else blind_to_zero(out_BTNH, inputs)
+    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(q_BTNH, k_BSKH, v_BSKH, *ids_of(structure))
+    sees_BT = _sees(structure, inputs.mask, q_BTNH.shape[1], k_BSKH.shape[1])
+    # Of what is hidden from a row that sees nothing, the kernel gives the mean; no gradient comes back through zero.
+    return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
 def refuses(
-    q_BTNH, k_BSKH, *, mask=None, bias=None, dropout_rate=0.0, dropout_key=None, q_index=None, k_index=None
+    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, dropout_rate=0.0, dropout_key=None, q_index=None, k_index=None
 ) -> str:
     """Why the kernel cannot take this call, or nothing."""
     if bias is not None:
@@ -114,14 +117,16 @@ def _both(a: Structure, b: Structure) -> Structure | None:
     return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)
 
 
-def _ids(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
+def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     """A number for each row and column that may meet where they are equal; hidden columns have one of their own."""
     q_BT, k_BS, keep_BS = structure[2:]
     if q_BT is None and keep_BS is None:
         return None, None
     if q_BT is None:
         return jnp.ones((len(keep_BS), 1), jnp.int32), keep_BS.astype(jnp.int32)
-    return q_BT.astype(jnp.int32), jnp.where(True if keep_BS is None else keep_BS, k_BS, -1).astype(jnp.int32)
+    k_BS = q_BT if k_BS is None else k_BS
+    visible_BS = k_BS != 0 if keep_BS is None else (k_BS != 0) & keep_BS
+    return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
 
 
 def _attend(window, softcap, interpret, q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids) -> jax.Array:
@@ -163,7 +168,11 @@ def _mask(window, shape: tuple[int, int]):
     return splash_attention_mask.LocalMask(shape, window, offset=0)
 
 
-def blind_to_zero(out_BTNH: jax.Array, inputs: _inputs.Inputs) -> jax.Array:
-    """Zero where a row sees nothing: kernels give the mean of what is hidden. No gradient comes back from there."""
-    seen_BT = inputs.mask(inputs.q_index_T, inputs.k_index_S).any(axis=-1)
-    return jnp.where(seen_BT[:, :, None, None], out_BTNH, 0)
+def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
+    """Which rows see anything at all, [B or 1, T]; None: all do. Only some rows at a time are compared with all columns."""
+    if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:  # each row sees itself
+        return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
+    columns_S, extra = jnp.arange(S, dtype=jnp.int32), -T % ROWS
+    blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
+    sees = jax.lax.map(lambda rows_T: mask(rows_T, columns_S).any(axis=-1), blocks)
+    return jnp.moveaxis(sees, 0, 1).reshape(sees.shape[1], -1)[:, :T]

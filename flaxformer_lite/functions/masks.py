@@ -108,11 +108,12 @@ class Columns(Mask):
 @_mask
 class Segments(Mask):
     q_BT: jax.Array
-    k_BS: jax.Array
+    k_BS: jax.Array | None  # None: the rows' own, so that it is known that a row sees itself
 
     def allows(self, q_index_T, k_index_S, /):
+        k_BS = self.q_BT if self.k_BS is None else self.k_BS
         q_BT1 = jnp.take(self.q_BT, q_index_T, axis=1, mode="clip")[:, :, None]
-        k_B1S = jnp.take(self.k_BS, k_index_S, axis=1, mode="clip")[:, None, :]
+        k_B1S = jnp.take(k_BS, k_index_S, axis=1, mode="clip")[:, None, :]
         return (q_BT1 == k_B1S) & (q_BT1 != 0)
 
 
@@ -209,8 +210,7 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
       q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended by nothing.
       k_BS: those of the columns; defaults to `q_BT`. Cross-attention passes the source's.
     """
-    k_BS = q_BT if k_BS is None else k_BS
-    for name, ids in (("q", q_BT), ("k", k_BS)):
+    for name, ids in (("q", q_BT), ("k", q_BT if k_BS is None else k_BS)):
         if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise ValueError(f"segments({name}): integer ids [batch, length], not {ids.dtype} {ids.shape}.")
     return Segments(q_BT, k_BS)

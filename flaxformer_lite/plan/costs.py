@@ -16,7 +16,7 @@ from flaxformer_lite.plan.topology import Chip
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 KERNEL = "tpu_custom_call"
 KERNEL_EFFICIENCY = 0.5  # of the peak: the compiler says nothing of kernels written by hand
-PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3))  # matrix products of a kernel, by its name
+PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3), ("_bwd", 5))  # matrix products of a kernel, by its name
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
 PARTS = (

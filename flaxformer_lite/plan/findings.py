@@ -34,7 +34,8 @@ def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
     whole = [c for c in hlo.collectives(module) if c.kind == "all-reduce" and "fsdp" in hlo.mesh_axes(c.groups, mesh)]
     size = sum(c.bytes * c.times for c in whole if c.bytes > LARGE)
     params = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) * 4 / mesh["tensor"]
-    if size > params / 50:
+    # A table's gradient, added up by token, is always reduced whole: a few percent, which are not worth a warning.
+    if size > program.cfg.train.accumulate * params / 10:
         yield (f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f} GB a step; try"
                f" other mesh.data and mesh.fsdp, both larger than 1.")  # fmt: skip
 
@@ -66,13 +67,15 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
     model, mesh = program.cfg.model.of_decoder, program.mesh.shape
     tokens = rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
     parts = {math.prod(chosen) for chosen in ((mesh["tensor"],), (mesh["tensor"], mesh["fsdp"]), (1,))}
+    lengths = {tokens, *(x.shape[1] for x in jax.tree.leaves(program.batch) if len(x.shape) > 1)}
     sizes = {model.vocab_size // part for part in parts if model.vocab_size % part == 0}
     found = []
     for op in _buffers(module):
         for array in op.arrays:
             split = sizes & set(array.shape)
             others = math.prod(array.shape) // max(split, default=1)
-            if split and others >= tokens and sorted(set(array.shape) - split) not in ([], [model.d_model]):
+            table = model.d_model in array.shape and model.d_model not in lengths
+            if split and others >= tokens and not table:
                 found.append(op)
     if found:
         yield f"logits of all tokens at once, the largest {_shown(found)}: raise train.loss_chunks."

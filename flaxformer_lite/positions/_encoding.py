@@ -29,6 +29,7 @@ class Encoding:
     """No position at all; the base of every encoding."""
 
     per_layer: ClassVar[bool] = False  # every layer owns tables, and so a bias, of its own
+    by_distance: ClassVar[bool] = False  # the bias depends on nothing but how far ahead a key stands
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         """The learned arrays, by name."""
@@ -94,6 +95,17 @@ class Bias:
         q_positions_BT = jnp.take(self.q_positions_BT, rows_T, axis=1, mode="clip")
         k_positions_BS = jnp.take(self.k_positions_BS, columns_S, axis=1, mode="clip")
         return self.encoding.bias(self.tables, q_BTNH, q_positions_BT, k_positions_BS, bidirectional=self.bidirectional)
+
+    @property
+    def by_distance(self) -> bool:
+        return self.encoding.by_distance
+
+    def of_distance(self, q_BTNH: jax.Array, T: int, S: int) -> jax.Array:
+        """Where rows and columns have consecutive positions: [N, T + S], entry T - 1 + column - row; the last is unused."""
+        first = self.k_positions_BS[:1, :1] - self.q_positions_BT[:1, :1]
+        ahead_1L = first + jnp.arange(1 - T, S + 1, dtype=jnp.int32)[None]
+        row = jnp.zeros((1, 1), jnp.int32)
+        return self.encoding.bias(self.tables, q_BTNH[:1, :1], row, ahead_1L, bidirectional=self.bidirectional)[0, :, 0]
 
 
 def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,8 @@ class Alibi(Encoding):
 
     Reference: Press et al. 2022, section 3 (arXiv:2108.12409).
     """
+
+    by_distance: ClassVar[bool] = True
 
     max_bias: float = 8.0
 

@@ -1,6 +1,7 @@
 """T5 buckets: one learned logit for every head and bucket of relative distance, fine near by and coarse far off."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ class T5Buckets(Encoding):
 
     Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683).
     """
+
+    by_distance: ClassVar[bool] = True
 
     num_buckets: int = 32
     max_distance: int = 128  # distances from here on share the last bucket

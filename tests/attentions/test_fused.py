@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.attentions import _choice, dense, splash
+from flaxformer_lite.attentions import _choice, dense, relative, splash
 from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.functions import masks
 
@@ -85,5 +85,50 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
         attend(q[:, :9], k[:, :9], v[:, :9])
     assert taken == ["splash", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
-    assert said[:2] == ["attention: splash", "attention: dense (not splash, the mask is no intersection of windows,"
-                        " documents and padding)"] and len(said) == 3  # fmt: skip
+    assert said[0] == "attention: splash" and len(said) == 3
+    assert said[1].startswith("attention: dense (not splash, the mask is no intersection of windows, documents and padding;")
+
+
+@pytest.mark.parametrize(
+    ("position", "mask", "scale"),
+    [
+        ("t5_buckets", masks.padding(KEEP), 1.0),
+        ("alibi", masks.causal() & masks.window(50) & masks.segments(SEGMENTS), None),
+    ],
+)
+def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, mask, scale):
+    encoding = registry.resolve_class("positions", position)()
+    q, k, v, direction = inputs(T)
+    k, v = (jnp.repeat(x, N // K, axis=2) for x in (k, v))
+    positions = jnp.arange(T, dtype=jnp.int32)[None]
+    tables = {
+        name: jax.random.normal(jax.random.key(7), table.shape)
+        for name, table in encoding.tables(d_model=N * H, num_heads=N, head_dim=H, max_length=T).items()
+    }
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def both(attend, tables, q, k, v):
+        def run(tables, q, k, v):
+            bias = encoding.attention_bias(tables, positions, positions, bidirectional=position == "t5_buckets")
+            return attend(q, k, v, mask=mask, bias=bias, scale=scale)
+
+        out, pull = jax.vjp(run, tables, q, k, v)
+        return out, pull(direction)
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+    jax.tree.map(close, both(relative.attend, tables, q, k, v), both(dense.attend, tables, q, k, v))
+
+
+def test_relative_says_what_it_cannot():
+    q, k, v, _ = inputs()
+    bias = registry.resolve_class("positions", "alibi")().attention_bias({}, jnp.arange(T)[None], jnp.arange(T)[None],
+                                                                         bidirectional=False)  # fmt: skip
+    for options, reason in (
+        ({"bias": jnp.zeros((1, N, T, T))}, "distance alone"),
+        ({"bias": bias}, "no grouped heads"),
+        ({"bias": bias, "softcap": 2.0}, "no soft cap"),
+    ):
+        with pytest.raises(ConfigError, match=rf"model.attention='relative': .*{reason}.*; set model.attention=auto"):
+            relative.attend(q, k, v, **options)
