@@ -4,6 +4,7 @@ One device is a mesh of one; nothing else changes with scale. Weights follow ord
 beside each model family; optimizer state follows its weights; batches are split over `data` and `fsdp`.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from flaxformer_lite.functions.sharding import Names, Pieces, bind
 from flaxformer_lite.training.state import path_of
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
+DATA = MESH_AXES[0]
 BATCH = P(("data", "fsdp"))
 # Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
 ACTIVATIONS = {
@@ -48,6 +50,8 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
         raise ConfigError(
             f"{_shown(cfg)}: {count} of {len(devices)} devices, but several processes must use all; try -1."
         )
+    if cfg.mode == "pmap" and jax.process_count() > 1:
+        raise ConfigError("mesh.mode='pmap': is for one process; try mesh.mode=shard_map, which gives the same numbers.")
     return Mesh(_grid(tuple(sizes.values()), cfg.slices, devices[:count]), MESH_AXES)
 
 
@@ -184,12 +188,36 @@ def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, 
     return jax.jit(init, out_shardings=shardings)(), shardings
 
 
-def jit_step(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
-    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one."""
+def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
+    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one.
+
+    Args:
+      step: sees the whole batch under `jit`; its part, and sums over the axis DATA, in the other modes.
+      shardings: of the state; all replicated in the other modes.
+      mesh: over the devices.
+      mode: of MeshConfig.
+    """
+    if mode == "pmap":
+        return _pmapped(step, mesh)
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
-    return jax.jit(
-        _anchored(step, mesh), in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0
+    if mode == "jit":
+        step = _anchored(step, mesh)
+    else:
+        step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
+    return jax.jit(step, in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0)
+
+
+def _pmapped(step: Callable, mesh: Mesh) -> Callable:
+    """The step by `jax.pmap`, but for states and batches without an axis of devices."""
+    mapped = jax.pmap(
+        step, axis_name=DATA, in_axes=(None, 0), out_axes=None, devices=list(mesh.devices.flat), donate_argnums=0
     )
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P(DATA)))
+    def by_device(batch):
+        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
+
+    return lambda state, batch: mapped(state, by_device(batch))
 
 
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import hlo, partitioning
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
 from flaxformer_lite.functions.sharding import bind, per_shard
 from flaxformer_lite.training import optimizer, state, step
@@ -135,15 +135,15 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
     assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
 
 
-def run(mesh, steps=2, accumulate=1):
+def run(mesh, steps=2, accumulate=1, mode="jit"):
     cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = optimizer.build(cfg, 10)
     current, shardings = partitioning.init_state(lambda: state.create(toy.init, tx), toy.RULES, mesh)
     pure = step.train_step(
-        toy.features(toy.Toy()), toy.NextToken(), tx, optimizer.schedule(cfg, 10),
-        dropout_key=None, accumulate=accumulate, chunks=1,
+        toy.features(toy.Toy()), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
+        accumulate=accumulate, chunks=1, over=None if mode == "jit" else partitioning.DATA,
     )  # fmt: skip
-    train = partitioning.jit_step(pure, shardings, mesh)
+    train = partitioning.jit_step(pure, shardings, mesh, mode)
     for index in range(steps):
         current, metrics = train(current, partitioning.place_batch(toy.batch(16, index), mesh))
     return train, current, metrics
@@ -162,6 +162,40 @@ def test_any_mesh_equals_one_device(sizes, accumulate):
     np.testing.assert_allclose(metrics["loss"], reference_metrics["loss"], rtol=1e-5)
     kernel = spread.params["up"]["kernel"]
     assert kernel.addressable_shards[0].data.size * sizes[1] * sizes[2] == kernel.size
+
+
+def trees_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_modes_written_by_hand_equal_each_other_to_the_bit_and_jit_to_rounding():
+    mesh = mesh_of(4, 1, 1)
+    (_, by_jit, jit_metrics), (_, mapped, metrics), (_, pmapped, pmap_metrics) = (
+        run(mesh, accumulate=2, mode=mode) for mode in ("jit", "shard_map", "pmap")
+    )
+    jax.tree.map(np.testing.assert_array_equal, (mapped, metrics), (pmapped, pmap_metrics))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+    jax.tree.map(close, (by_jit, jit_metrics), (mapped, metrics))
+    assert jax.tree.map(np.shape, pmapped) == jax.tree.map(np.shape, by_jit)
+
+
+def test_pmap_is_for_one_process(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"one process; try mesh.mode=shard_map"):
+        partitioning.build_mesh(MeshConfig(mode="pmap"))
+
+
+def test_accumulated_gradients_lie_where_their_parameters_lie():
+    """The sums of microbatches are carried by a loop: no device holds a whole one."""
+    mesh = mesh_of(1, 4, 2)
+    train, current, _ = run(mesh, steps=1, accumulate=2)
+    batch = partitioning.place_batch(toy.batch(16), mesh)
+    text = train.lower(current, batch).compile().as_text()
+    loops = [visit.op for visit in hlo.visits(hlo.parse(text)) if visit.op.kind == "while"]
+    carried = {array.shape for loop in loops for array in loop.arrays}
+    wide, deep = toy.WIDTH, 4 * toy.WIDTH
+    assert {(wide // 4, deep // 2), (deep // 2, wide // 4)} <= carried
+    assert not {(wide, deep), (deep, wide)} & carried
 
 
 def test_anchors_bind_inside_the_step_and_batches_are_split():

@@ -66,6 +66,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     shapes = jax.eval_shape(create)
     shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
+    over = None if cfg.mesh.mode == "jit" else partitioning.DATA
     return Program(
         cfg=cfg,
         model=model,
@@ -73,7 +74,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
         fresh_state=jax.jit(create, out_shardings=shardings),
-        train_step=partitioning.jit_step(_train_step(cfg, model), shardings, mesh),
+        train_step=partitioning.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
         eval_step=partitioning.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
         flops_per_step=flops.per_step(_eval_step(cfg, _counted(cfg)), shapes.params, batch),
@@ -98,7 +99,7 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
 
 
-def _train_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
+def _train_step(cfg: ExperimentConfig, model: nn.Module, over: str | None = None) -> Callable:
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
         _features(model),
@@ -108,6 +109,7 @@ def _train_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
         dropout_key=dropout_key if cfg.model.dropout else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
+        over=over,
     )
 
 

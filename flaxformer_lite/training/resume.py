@@ -78,7 +78,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
 def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     """What changed without being refused, but ends bit-for-bit equality with the uninterrupted run."""
     then, now = flatten(stored["config"]), flatten(plain(cfg))
-    changed = [f for f in now if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
+    changed = [f for f in sorted(now) if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
     old, new = stored["versions"], versions()
     changed += [name for name in new if old.get(name) != new[name]]
     return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."] if changed else []

@@ -22,6 +22,7 @@ def train_step(
     dropout_key: jax.Array | None,
     accumulate: int,
     chunks: int,
+    over: str | None = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
@@ -33,11 +34,16 @@ def train_step(
       dropout_key: a key for the whole run, folded with the step; None turns dropout off.
       accumulate: microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
       chunks: pieces of a microbatch whose logits exist at once.
+      over: name of a mapped axis (shard_map, pmap) whose members hold parts of the batch and drop at random each for
+        itself; None where the batch is whole, if only in the eyes of jit.
 
     Returns:
       Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures,
       grad_norm (before clipping), param_norm (after the update) and learning_rate.
     """
+
+    def whole(sums):
+        return jax.lax.psum(sums, over) if over else sums
 
     def gradient(params, microbatch, totals, key):
         def loss(params):
@@ -50,8 +56,10 @@ def train_step(
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
-        totals = weight_sums(batch["targets"])
-        grads, sums = _accumulate(gradient, state.params, batch, totals, key, accumulate)
+        if key is not None and over:
+            key = jax.random.fold_in(key, jax.lax.axis_index(over))
+        totals = whole(weight_sums(batch["targets"]))
+        grads, sums = whole(_accumulate(gradient, state.params, batch, totals, key, accumulate))
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {

@@ -72,12 +72,14 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(folder, tmp_
     assert straight == twice
 
 
-def test_another_mesh_resumes_to_rounding_and_says_so(folder, tmp_path, capsys):
+def test_another_mesh_and_mode_resume_to_rounding_and_say_so(folder, tmp_path, capsys):
     cfg = tiny_runs.config(folder)
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dropout=0.0))
     loop.run(cfg, tmp_path / "straight")
-    loop.run(tiny_runs.steps(cfg, 4), tmp_path / "moved")
+    by_hand = MeshConfig(data=2, mode="pmap")
+    loop.run(dataclasses.replace(tiny_runs.steps(cfg, 4), mesh=by_hand), tmp_path / "moved")
     loop.run(dataclasses.replace(cfg, mesh=MeshConfig(data=2, fsdp=2, tensor=2)), tmp_path / "moved")
-    assert "mesh.data, mesh.fsdp, mesh.tensor; equal to rounding" in capsys.readouterr().out
+    assert "mesh.fsdp, mesh.mode, mesh.tensor; equal to rounding" in capsys.readouterr().out
     straight, moved = (metrics.read(tmp_path / name / "metrics.jsonl")[-1] for name in ("straight", "moved"))
     np.testing.assert_allclose(moved["loss"], straight["loss"], rtol=1e-4)
 

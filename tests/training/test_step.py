@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.objectives._sums import LossSums
 from flaxformer_lite.training import optimizer, state, step
 from tests.training import toy
 
@@ -80,6 +81,29 @@ def test_dropout_differs_between_microbatches():
     (still, _), (still_pieces, _) = build(), build(accumulate=2)
     np.testing.assert_allclose(still_pieces(start, twice)[1]["loss"], still(start, one)[1]["loss"], rtol=1e-6)
     assert pieces(start, twice)[1]["loss"] != whole(start, one)[1]["loss"], "both microbatches dropped the same"
+
+
+def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
+    """Each of four devices draws a number; the sums over devices tell whether it was the same."""
+
+    class Draw:
+        def loss(self, draw, targets, *, chunks):
+            weight = targets["weights"].sum()
+            return LossSums({"weights": draw * weight}, {"weights": weight}, {"square": (draw**2 * weight, weight)})
+
+    def draw(params, inputs, key):
+        return jax.random.uniform(key) + 0 * params
+
+    fn = step.train_step(
+        draw, Draw(), optax.sgd(0.1), lambda count: count, dropout_key=jax.random.key(0), accumulate=1, chunks=1, over="d"
+    )
+    start = state.create(lambda: jnp.zeros(()), optax.sgd(0.1))
+    spec = jax.sharding.PartitionSpec
+    over = jax.shard_map(fn, mesh=jax.make_mesh((4,), ("d",)), in_specs=(spec(), spec("d")), out_specs=spec(), check_vma=False)
+    _, metrics = over(start, {"inputs": {}, "targets": {"weights": jnp.ones((8, 3))}})
+    draws = [jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), i)) for i in range(4)]
+    np.testing.assert_allclose(metrics["loss"], np.mean(draws), rtol=1e-6)
+    np.testing.assert_allclose(metrics["square"], np.mean(np.square(draws)), rtol=1e-6)
 
 
 def test_param_norm_is_that_of_the_new_parameters():
