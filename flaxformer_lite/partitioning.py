@@ -17,18 +17,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.functions.sharding import Names, Pieces, bind
+from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.placement import MESH_AXES, Placement, mesh_names, ways
 from flaxformer_lite.training.state import path_of
 
-MESH_AXES = ("data", "fsdp", "context", "tensor")
 DATA = MESH_AXES[0]
 BATCH = P(("data", "fsdp"))
-# Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
-ACTIVATIONS = {
-    "batch": ("data", "fsdp"), "length": "context", "source": "context", "part": "context", "heads": "tensor",
-    "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor",
-}  # fmt: skip
-
 Rules = Sequence[tuple[str, tuple]]
 
 
@@ -113,7 +107,7 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
         axis used twice in one rule or unknown to the mesh.
     """
     for pattern, axes in rules:
-        flat = [name for entry in axes for name in _names(entry)]
+        flat = [name for entry in axes for name in mesh_names(entry)]
         if unknown := [name for name in flat if name not in mesh.shape]:
             raise ConfigError(
                 f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; there are {', '.join(mesh.shape)}."
@@ -236,66 +230,16 @@ def _anchored(step: Callable, mesh: Mesh) -> Callable:
     return anchored
 
 
-class Placement:
-    """The meaning of functions/sharding.py's anchors on one mesh."""
-
-    def __init__(self, mesh: Mesh):
-        self._mesh = mesh
-        self.platform = mesh.devices.flat[0].platform
-
-    def constrain(self, x: jax.Array, names: Names) -> jax.Array:
-        # One head cannot be split: a size that does not divide stays whole.
-        entries = [ACTIVATIONS.get(name) for name in names]
-        fitting = [e if size % _ways(e, self._mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self._mesh, _once(fitting)))
-
-    def pieces(self, name: str) -> Pieces:
-        entry = ACTIVATIONS.get(name, ())
-        return Pieces(_ways(entry, self._mesh), entry)
-
-    def per_shard(self, function: Callable, arrays: list, names: list[Names], output: Any, over: Names | None) -> Any:
-        by_hand = self._mesh.axis_names if over is None else [a for name in over for a in _names(ACTIVATIONS[name])]
-        sized = [
-            [(ACTIVATIONS.get(name), size) for name, size in zip(own, x.shape, strict=False)]
-            for x, own in zip(arrays, names, strict=True)
-        ]
-        flat = [(entry, size) for one in sized for entry, size in one if entry and size > 1]
-        split = {entry for entry, _ in flat if set(_names(entry)) <= set(by_hand)}
-        split -= {entry for entry, size in flat if size % _ways(entry, self._mesh)}
-        in_specs = tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized)
-        out_specs = jax.tree.map(
-            lambda own: _once([e if (e := ACTIVATIONS.get(name)) in split else None for name in own]),
-            output,
-            is_leaf=lambda node: isinstance(node, tuple) and all(isinstance(name, str) for name in node),
-        )
-        return jax.shard_map(
-            function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(by_hand), check_vma=False
-        )(*arrays)
-
-
-def _once(entries: Sequence[Any]) -> P:
-    """A mesh axis splits one axis of an array: the rows of T x S logits, not their columns as well."""
-    return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
-
-
-def _names(entry: Any) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else tuple(entry or ())
-
-
-def _ways(entry: Any, mesh: Mesh) -> int:
-    return math.prod(mesh.shape[name] for name in _names(entry))
-
-
 def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
     if len(axes) > len(shape):
         raise ConfigError(f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has {shape}.")
     axes = (None,) * (len(shape) - len(axes)) + tuple(axes)
     for size, entry in zip(shape, axes, strict=True):
-        ways = _ways(entry, mesh)
-        if size % ways:
-            names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in _names(entry))
+        parts = ways(entry, mesh)
+        if size % parts:
+            names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in mesh_names(entry))
             raise ConfigError(
                 f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
-                f" sizes or a multiple of {ways}."
+                f" sizes or a multiple of {parts}."
             )
     return P(*axes)

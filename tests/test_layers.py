@@ -15,6 +15,7 @@ LAYERS = [
     ["models"],
     ["objectives", "data"],
     [f"training.{name}" for name in ("metrics", "optimizer", "state", "step", "evaluate", "flops")],
+    ["placement"],
     ["partitioning"],
     ["checkpoint", "pretrained", "generation"],
     ["cli", "workdir"],

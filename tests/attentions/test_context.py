@@ -12,6 +12,7 @@ from flaxformer_lite.attentions import _context, blockwise, dense
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import bind, shard_act
+from flaxformer_lite.placement import Placement
 from tests.attentions import cases
 
 T, B = 16, cases.B
@@ -61,7 +62,7 @@ def on(mesh, function):
         return function
 
     def bound(*args, **kwargs):
-        with bind(partitioning.Placement(mesh)):
+        with bind(Placement(mesh)):
             return function(*args, **kwargs)
 
     return bound

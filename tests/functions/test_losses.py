@@ -10,7 +10,8 @@ from flaxformer_lite import hlo
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions.losses import Projection, cross_entropy, gather_positions
 from flaxformer_lite.functions.sharding import Pieces, bind, shard_act
-from flaxformer_lite.partitioning import Placement, build_mesh
+from flaxformer_lite.partitioning import build_mesh
+from flaxformer_lite.placement import Placement
 
 B, T, D, V = 3, 7, 8, 13
 

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.objectives._sums import LossSums
@@ -98,8 +99,8 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
         draw, Draw(), optax.sgd(0.1), lambda count: count, dropout_key=jax.random.key(0), accumulate=1, chunks=1, over="d"
     )
     start = state.create(lambda: jnp.zeros(()), optax.sgd(0.1))
-    spec = jax.sharding.PartitionSpec
-    over = jax.shard_map(fn, mesh=jax.make_mesh((4,), ("d",)), in_specs=(spec(), spec("d")), out_specs=spec(), check_vma=False)
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("d",))
+    over = jax.shard_map(fn, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
     _, metrics = over(start, {"inputs": {}, "targets": {"weights": jnp.ones((8, 3))}})
     draws = [jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), i)) for i in range(4)]
     np.testing.assert_allclose(metrics["loss"], np.mean(draws), rtol=1e-6)
