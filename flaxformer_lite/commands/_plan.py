@@ -6,13 +6,16 @@ import sys
 
 from flaxformer_lite import cli
 from flaxformer_lite.config import ExperimentConfig, from_config_dict
-from flaxformer_lite.plan import making, report, topology
+from flaxformer_lite.plan import making, report, search, topology
 
 
 def show(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 where nothing fits."""
     machine = topology.parse(args.topology)
     cfg = from_config_dict(ExperimentConfig, cli.config(args.overrides))
+    if args.search:
+        _search(args, cfg, machine)
+        return
     plan = making.make(cfg, machine, compiler=not args.analytic)
     if args.json:
         print(json.dumps(plan.json(), indent=2))
@@ -22,7 +25,22 @@ def show(args: argparse.Namespace) -> None:
         sys.exit(cli.FAILED)
 
 
+def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
+    compiler = not args.analytic
+    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=_say)
+    if args.json:
+        print(json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2))
+    else:
+        _print(report.ranking(found))
+    if not found:
+        cli.fail("nothing that was tried fits; take more chips, or a smaller batch.", cli.FAILED)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _print(rows: report.Rows) -> None:
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:{width}}  {value}")

@@ -76,7 +76,7 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
     """
     reason = without_compiler(topology) if compiler else "asked for"
     if reason:
-        return _analytic(build(cfg, topology, described=True), topology, reason)
+        return analytic_plan(build(cfg, topology, described=True), topology, reason)
     program = build(cfg, topology, described=False)
     return _compiled(program, topology)
 
@@ -99,7 +99,8 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     return programs.build(cfg, mesh, blank.example(cfg))
 
 
-def _analytic(program: Program, topology: Topology, reason: str) -> Plan:
+def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
+    """The plan by data sheets; `reason`: why not by a compiler."""
     needs, cost = memory.analytic(program), analytic.of(program, topology.chip)
     how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
     return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, cost)

@@ -1,13 +1,13 @@
 """Bytes of a chip: what its shardings say exactly, and an estimate of what a backward pass keeps."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import jax
 
-from flaxformer_lite import registry
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig, TrainConfig
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -57,24 +57,33 @@ def saved(program: Program) -> int:
     The loss is differentiated for one sequence and for two, without running either; what grows is kept by sequence.
     Where heads and feed-forward width are split, only what has the model's width is whole.
     """
-    one, two = _residuals(program, 1), _residuals(program, 2)
     split, width = program.mesh.shape["tensor"], program.cfg.model.d_model
-    whole = two[True] - one[True]
-    return int(rows(program) * (whole + (two[False] - one[False]) / split) / _context(program)) if width else 0
+    (whole_1, parts_1), (whole_2, parts_2) = (_residuals(*_key(program, count), width) for count in (1, 2))
+    return int(rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / split) / _context(program))
 
 
-def _residuals(program: Program, count: int) -> dict[bool, int]:
-    """Bytes that the pullback of `count` sequences holds: {has the model's width: bytes}."""
+def _key(program: Program, count: int) -> tuple:
+    """What the residuals of `count` sequences depend on, to be looked up by."""
     # In blocks, as every implementation that a plan is for: none keeps all pairs of positions.
-    cfg = dataclasses.replace(program.cfg, model=dataclasses.replace(program.cfg.model, attention="blockwise"))
-    model = registry.resolve("models", cfg.model.family).Model(cfg.model)
-    loss = programs.loss(dataclasses.replace(program, cfg=cfg, model=model))
+    model = dataclasses.replace(program.cfg.model, attention="blockwise")
+    cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=TrainConfig(
+        loss_chunks=program.cfg.train.loss_chunks))  # fmt: skip
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), program.batch)
-    pull = jax.eval_shape(lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], program.target.params, batch)
-    total = {True: 0, False: 0}
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params)
+    leaves, tree = jax.tree.flatten((params, batch))
+    return cfg, tuple(leaves), tree
+
+
+@functools.lru_cache(maxsize=64)
+def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any, width: int) -> tuple[int, int]:
+    """Bytes that the pullback of a loss holds: in arrays as wide as the model, and in others."""
+    params, batch = tree.unflatten(leaves)
+    loss = programs.loss(cfg)
+    pull = jax.eval_shape(lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch)
+    total = [0, 0]
     for leaf in jax.tree.leaves(pull):
-        total[cfg.model.d_model in leaf.shape[-1:]] += leaf.size * leaf.dtype.itemsize
-    return total
+        total[width not in leaf.shape[-1:]] += leaf.size * leaf.dtype.itemsize
+    return total[0], total[1]
 
 
 def _passing(program: Program) -> int:

@@ -1,6 +1,7 @@
 """A plan in words."""
 
 from flaxformer_lite.plan.making import Plan
+from flaxformer_lite.plan.search import Found, shown, speed
 from flaxformer_lite.plan.topology import GIB
 
 Rows = list[tuple[str, str]]
@@ -36,6 +37,18 @@ def verdict(plan: Plan) -> str:
         return f"fits: {used / GIB:.2f} of {available} at the peak, {(plan.available - used) / GIB:.2f} to spare"
     tail = f" ({plan.excess})" if plan.excess else ""
     return f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too much{tail}"
+
+
+def ranking(found: list[Found], count: int = 12) -> Rows:
+    """The best of a search, best first, each with what to put on the command line."""
+    rows = []
+    for number, (overrides, plan) in enumerate(found[:count], start=1):
+        low, high = plan.seconds
+        used = f"{plan.memory.total / GIB:5.2f} of {plan.available / GIB:.2f} GiB"
+        kind = "compiled" if plan.compile_seconds is not None else "analytic"
+        rows.append((str(number), f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
+                                  f" {duration(high)}, {used}, {kind}: {shown(overrides)}"))  # fmt: skip
+    return rows
 
 
 def _compile_time(plan: Plan) -> str:

@@ -1,6 +1,7 @@
 """From a config and a mesh to shapes, shardings and steps: no data is opened, no array is made, nothing is compiled."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from flaxformer_lite import partitioning, registry
-from flaxformer_lite.config import ExperimentConfig, ModelConfig
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig
 from flaxformer_lite.models import _partition
 from flaxformer_lite.training import flops, optimizer, state, step
 
@@ -82,13 +83,23 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
 
 def executed_flops(program: Program) -> int:
-    """Multiply-adds that a step runs, times two: with what is computed twice to save memory, and the optimizer."""
-    return flops.count(_train_step(program.cfg, _counted(program.cfg)), program.target, program.batch)
+    """Multiply-adds that a step runs, times two: with what is computed twice to save memory, and the optimizer's."""
+    cfg = program.cfg
+    whole = dataclasses.replace(cfg, mesh=MeshConfig(), train=dataclasses.replace(cfg.train, accumulate=1))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch))
+    leaves, tree = jax.tree.flatten(shapes)
+    return _executed_flops(whole, tuple(leaves), tree)
 
 
-def loss(program: Program) -> Callable[[Any, Any], jax.Array]:
+@functools.lru_cache(maxsize=64)
+def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
+    """Of one microbatch: as many of a part of the rows do the same, whatever the mesh. Tracing takes a second."""
+    return flops.count(_train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
+
+
+def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
     """(params, batch) -> the scalar that is differentiated, dropout off."""
-    sums = _eval_step(program.cfg, program.model)
+    sums = _eval_step(cfg, _model(cfg.model))
     return lambda params, batch: sums(params, batch).mean()
 
 

@@ -1,0 +1,96 @@
+"""Tries meshes, batches and remat policies: all of them by data sheets, the most promising by the compiler."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.plan import making, memory
+from flaxformer_lite.plan.making import Plan
+from flaxformer_lite.plan.topology import Topology
+
+TENSOR = (1, 4)
+BATCH = (1, 2)  # times the config's own
+ACCUMULATE = (1, 2, 4, 8, 16)
+CLEARANCE = 0.85  # of the memory, that an analytic plan may fill to be worth a compilation
+
+
+class Found(NamedTuple):
+    """A plan, and the overrides that lead to it."""
+
+    overrides: dict[str, object]
+    plan: Plan
+
+
+def search(
+    cfg: ExperimentConfig, topology: Topology, *, compiles: int, compiler: bool = True, say: Callable[[str], None]
+) -> list[Found]:
+    """Plans that fit, the most tokens a second first; those that were compiled come before those that were not.
+
+    Args:
+      cfg: what is not searched for stays as it is: the model's sizes, lengths, dtypes, slices.
+      topology: the machine.
+      compiles: at most so many; none where there is no compiler.
+      compiler: False keeps to data sheets.
+      say: is told of the progress.
+    """
+    guesses = sorted(_guesses(cfg, topology, say), key=lambda found: -speed(found.plan))
+    if not compiler or making.without_compiler(topology):
+        return guesses
+    done = []
+    for number, guess in enumerate(guesses[:compiles], start=1):
+        say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
+        done.append(Found(guess.overrides, making.make(changed(cfg, guess.overrides), topology)))
+    return sorted((found for found in done if found.plan.fits), key=lambda found: -speed(found.plan))
+
+
+def speed(plan: Plan) -> float:
+    """Tokens a second, in the middle of the estimate; 0 where there is none."""
+    return 2 * plan.tokens / sum(plan.seconds) if plan.seconds else 0.0
+
+
+def shown(overrides: dict[str, object]) -> str:
+    """As on the command line."""
+    return " ".join(f"--config.{name}={value}" for name, value in overrides.items())
+
+
+def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Found]:
+    """Of each mesh, batch and policy the plan with the fewest microbatches that fits."""
+    wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), ("none", "dots", "full"), BATCH))
+    say(f"{len(wanted)} combinations of mesh, remat policy and batch, by data sheets")
+    for mesh, remat, times in wanted:
+        overrides = {f"mesh.{axis}": size for axis, size in mesh.items()} | {
+            "model.remat": remat,
+            "train.batch_size": times * cfg.train.batch_size,
+        }
+        try:
+            program = making.build(changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True)
+        except ConfigError:  # this mesh does not divide the batch or the model
+            continue
+        for accumulate in ACCUMULATE:
+            if memory.rows(program) % accumulate:
+                break
+            part = dataclasses.replace(program, cfg=changed(program.cfg, {"train.accumulate": accumulate}))
+            if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
+                plan = making.analytic_plan(part, topology, "one of many")
+                yield Found({**overrides, "train.accumulate": accumulate}, plan)
+                break
+
+
+def _meshes(count: int) -> Iterator[dict[str, int]]:
+    for tensor in TENSOR:
+        fsdp = 1
+        while fsdp * tensor <= count:
+            if count % (fsdp * tensor) == 0:
+                yield {"data": count // (fsdp * tensor), "fsdp": fsdp, "tensor": tensor}
+            fsdp *= 2
+
+
+def changed(cfg: ExperimentConfig, overrides: dict[str, object]) -> ExperimentConfig:
+    """The config with other values, by dotted names."""
+    for name, value in overrides.items():
+        part, field = name.split(".")
+        cfg = dataclasses.replace(cfg, **{part: dataclasses.replace(getattr(cfg, part), **{field: value})})
+    return cfg
