@@ -34,6 +34,21 @@ parity: $(STAMP)  ## compare with torch transformers, both ways, on fresh weight
 	$(BIN)/python tools/parity.py ours runs/parity/fixtures runs/parity/exported
 	$(TORCH) tools/parity.py theirs runs/parity/exported
 
+# Each takes a minute or more: the step is compiled for the chips by the TPU compiler. Needs .[tpu-plan].
+PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
+	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4
+# Meshes of the configs are for 256 chips; 64 hold a quarter of the batch.
+llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512
+gpt2_xl-v5p-4x4x4_FLAGS := --config.mesh.fsdp=16
+.PHONY: plans $(PLANS)
+plans: $(PLANS)  ## compile the large configs for TPU slices, into docs/plans
+$(PLANS): $(STAMP)
+	@mkdir -p docs/plans
+	@config=$(word 1,$(subst -, ,$@)); topology=$(word 2,$(subst -, ,$@)):$(word 3,$(subst -, ,$@)); \
+	set -- --config=configs/$$config.py --topology=$$topology $($@_FLAGS); \
+	{ echo "python -m flaxformer_lite plan $$*"; echo; $(BIN)/python -m flaxformer_lite plan "$$@"; } > docs/plans/$@.txt; \
+	tail -n +3 docs/plans/$@.txt
+
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .
 

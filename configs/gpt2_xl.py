@@ -19,5 +19,5 @@ def get_config():
     )
     config.optimizer.learning_rate = 0.0002
     config.train.update(batch_size=512, accumulate=1)
-    config.mesh.fsdp = 16
+    config.mesh.fsdp = 64
     return config

@@ -46,14 +46,15 @@ def config(argv: list[str]) -> Any:
     Ends the program with one line where it cannot be made.
     """
     values = flags.FlagValues()
-    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values)
+    line = ["", *argv]
+    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
     try:
-        rest = values(["", *argv])
+        rest = values(line)
         if len(rest) > 1:
             fail(f"{rest[1]!r} is not a flag; flags look like --config=configs/demo.py.", BAD_INPUT)
         if missing := missing_file(argv):
             fail(f"--config={missing}: no such file.", BAD_INPUT)
-        if not given(["", *argv, ""], "config"):
+        if not given([*line, ""], "config"):
             fail("--config is missing; for example --config=configs/demo.py", BAD_INPUT)
         return holder.value
     except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises

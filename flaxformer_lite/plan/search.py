@@ -36,7 +36,9 @@ def search(
       compiler: False keeps to data sheets.
       say: is told of the progress.
     """
-    guesses = sorted(_guesses(cfg, topology, say), key=lambda found: -speed(found.plan))
+    # Of equals, the smaller batch and the narrower fsdp: what is wide is gathered by more.
+    guesses = sorted(_guesses(cfg, topology, say), key=lambda found: (-round(speed(found.plan), -1), *_size(found)))
+    guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
     if not compiler or making.without_compiler(topology):
         return guesses
     done = []
@@ -44,6 +46,15 @@ def search(
         say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
         done.append(Found(guess.overrides, making.make(changed(cfg, guess.overrides), topology)))
     return sorted((found for found in done if found.plan.fits), key=lambda found: -speed(found.plan))
+
+
+def _size(found: Found) -> tuple:
+    return found.overrides["train.batch_size"], found.overrides["mesh.fsdp"]
+
+
+def _kind(found: Found) -> tuple:
+    """What two plans have in common that differ in the batch alone: the better one is enough."""
+    return tuple(value for name, value in found.overrides.items() if not name.startswith("train."))
 
 
 def speed(plan: Plan) -> float:
