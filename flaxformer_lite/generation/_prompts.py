@@ -38,13 +38,13 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def read_ids(vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True):
-    """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of lists of any lengths,
+    """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of rows of any lengths,
     which are padded on the left or the right.
 
     Raises:
       ValueError: not integers, not two axes, an id outside the vocabulary, a mask of another shape, an empty row.
     """
-    lists = isinstance(input_ids, list) and all(isinstance(row, list) for row in input_ids)
+    lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
         attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
         input_ids = _rectangle(input_ids, pad, left)

@@ -81,8 +81,9 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
     if s.stop_strings and not hasattr(tokenizer, "decode"):
         raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
     vocab = cfg.of_decoder.vocab_size
-    for name, tokens in (("eos_token_id", s.eos), ("pad_token_id", (s.pad_token_id,))):
-        if not all(0 <= token < vocab for token in tokens):
+    for name in ("eos_token_id", "pad_token_id", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"):
+        tokens = getattr(s, name)
+        if not all(0 <= token < vocab for token in (tokens if isinstance(tokens, tuple) else (tokens or 0,))):
             raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary.")
     limit = longest(cfg)
     ids_BT, mask_BT = read_ids(

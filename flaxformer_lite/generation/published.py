@@ -30,17 +30,19 @@ def published_settings(path: str | Path) -> dict[str, Any]:
             continue
         try:
             read = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}: not JSON ({error}); fetch it again.") from None
+        if not isinstance(read, dict):
+            raise ValueError(f"{file}: must be a JSON object.")
         found |= {key: value for key, value in read.items() if value is not None}
     settings = {key: _frozen(found[key]) for key in SAME if key in found}
-    words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1]
+    words = [word[0] for word in found.get("bad_words_ids", ()) if isinstance(word, list) and len(word) == 1]
     if words:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
     if found.get("do_sample") and settings.get("num_beams", 1) == 1:
         settings |= {key: found.get(key, default) for key, default in DRAWS.items()}
     # Without padding of its own a model pads with its first stop token, as transformers does.
-    if "pad_token_id" not in settings and "eos_token_id" in settings:
+    if "pad_token_id" not in settings and settings.get("eos_token_id", ()) != ():
         stops = settings["eos_token_id"]
         settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]
     return settings

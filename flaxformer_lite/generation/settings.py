@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ from flaxformer_lite.config import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The keyword arguments of `generate`, under the names that users of transformers know.
+    """The keyword arguments of `generate`, under the names that users of transformers know; None is a field's default.
 
     Length
       max_new_tokens: tokens to write at most; or
@@ -70,6 +72,9 @@ class Settings:
     decoder_start_token_id: int | None = None
 
     def __post_init__(self):
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            object.__setattr__(self, f.name, f.default if value is None else _read(f.name, value, f.type))
         if self.max_new_tokens is None and self.max_length is None:
             raise ConfigError("max_new_tokens is missing: say how many tokens to write at most.")
         _at_least(self, 1, "max_new_tokens", "max_length", "num_return_sequences", "num_beams")
@@ -107,7 +112,7 @@ class Settings:
         """The stop tokens, none or more."""
         if self.eos_token_id is None:
             return ()
-        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else tuple(self.eos_token_id)
+        return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
 
 
 def settings(**values: Any) -> Settings:
@@ -117,12 +122,42 @@ def settings(**values: Any) -> Settings:
       ConfigError: an unknown name, with the nearest known one; or a rule of `Settings` broken.
     """
     known = [f.name for f in dataclasses.fields(Settings)]
+    if values.pop("do_sample", False) and not values.get("temperature"):
+        raise ConfigError("do_sample=True: say how boldly; temperature=1.0 draws from the model's own distribution.")
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}."
             raise ConfigError(f"generate has no setting {name!r}; {hint}")
     return Settings(**values)
+
+
+def _read(name: str, value: Any, kind: Any) -> Any:
+    """A value as its field's annotation wants it, from Python's numbers or numpy's."""
+    try:
+        if kind == tuple[str, ...]:
+            texts = (value,) if isinstance(value, str) else tuple(value)
+            if not all(isinstance(text, str) and text for text in texts):
+                raise TypeError
+            return texts
+        if kind == bool | str:
+            return value if isinstance(value, str) else bool(value)
+        if kind is float:
+            if isinstance(value, (bool, str)) or not math.isfinite(value):
+                raise TypeError
+            return float(value)
+        if isinstance(value, (list, tuple)) and kind in (tuple[int, ...], int | tuple[int, ...] | None):
+            return tuple(map(_integer, value))
+        return (_integer(value),) if kind == tuple[int, ...] else _integer(value)
+    except (TypeError, ValueError):
+        expected = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}.get(kind, "a whole number")
+        raise ConfigError(f"{name}={value!r}: must be {expected}.") from None
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
 
 
 def _at_least(record: Settings, least: int, *names: str) -> None:

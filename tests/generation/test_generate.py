@@ -174,6 +174,8 @@ ERRORS = {
     "more than beams": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2}, "raise num_beams"),
     "beams and draws": ("gpt2", {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2}, "beam search draws nothing"),
     "eos": ("gpt2", {"max_new_tokens": 3, "eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
+    "forced": ("gpt2", {"max_new_tokens": 3, "forced_bos_token_id": 99}, "forced_bos_token_id=99: must be in 0..36"),
+    "suppressed": ("gpt2", {"max_new_tokens": 3, "suppress_tokens": [1, -1]}, r"suppress_tokens=\(1, -1\): must be in"),
     "stop strings": ("gpt2", {"max_new_tokens": 3, "stop_strings": ("a",)}, "needs tokenizer="),
     "short max_length": ("gpt2", {"max_length": 5}, "the prompt alone has 5 tokens"),
     "no encoder": ("gpt2", {"max_new_tokens": 3, "decoder_input_ids": [[0]]}, "has no encoder"),

@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation.published import published_settings
 from flaxformer_lite.generation.settings import settings
 from tests.pretrained.fixtures import MANIFEST, ROOT
@@ -37,3 +39,44 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(ValueError, match=r"generation_config.json: not JSON"):
         published_settings(tmp_path)
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"generation_config.json: must be a JSON object"):
+        published_settings(tmp_path)
+
+
+def test_numbers_of_numpy_and_lists_are_read():
+    found = settings(
+        max_new_tokens=np.int64(3), eos_token_id=np.int32(2), temperature=np.float32(0.5), suppress_tokens=[4, np.int64(5)],
+        stop_strings="end", early_stopping=np.True_, pad_token_id=None, top_p=None,
+    )  # fmt: skip
+    assert found == settings(
+        max_new_tokens=3, eos_token_id=2, temperature=0.5, suppress_tokens=(4, 5), stop_strings=("end",), early_stopping=True
+    )
+    assert found.eos == (2,) and settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_new_tokens", "5", "max_new_tokens='5': must be a whole number"),
+        ("max_new_tokens", 2.0, "must be a whole number"),
+        ("num_beams", True, "num_beams=True: must be a whole number"),
+        ("temperature", float("nan"), "temperature=nan: must be a number"),
+        ("top_p", "0.9", "must be a number"),
+        ("repetition_penalty", float("inf"), "must be a number"),
+        ("eos_token_id", ["a"], "must be a whole number"),
+        ("suppress_tokens", "a", "must be token ids"),
+        ("stop_strings", [""], "must be texts"),
+        ("early_stopping", "now", "True, False or 'never'"),
+        ("seed", 1.5, "must be a whole number"),
+        ("do_sample", True, "temperature=1.0 draws"),
+    ],
+)
+def test_values_of_another_kind(name, value, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(**{"max_new_tokens": 3, name: value})
+
+
+def test_do_sample_beside_a_temperature_says_nothing_new():
+    assert settings(max_new_tokens=3, do_sample=True, temperature=0.7) == settings(max_new_tokens=3, temperature=0.7)
+    assert settings(max_new_tokens=3, do_sample=False) == settings(max_new_tokens=3)
