@@ -31,9 +31,9 @@ def show(args: argparse.Namespace) -> None:
     if args.out and Path(args.out).suffix != ".npy":
         raise ConfigError(f"--out={args.out}: must end in .npy.")
     folder = folder_of(args.model)
-    check_pooling(folder)
+    first = reads_first(folder)
     opened = open_model(args.model, dtype=args.dtype)
-    vectors = embed(opened, texts, limit=limit_of(folder, opened))
+    vectors = embed(opened, texts, limit=limit_of(folder, opened), first=first)
     if args.out:
         np.save(args.out, vectors)
         print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")
@@ -41,13 +41,14 @@ def show(args: argparse.Namespace) -> None:
         _print(texts, vectors)
 
 
-def embed(opened: Opened, texts: list[str], *, limit: int | None) -> np.ndarray:
+def embed(opened: Opened, texts: list[str], *, limit: int | None, first: bool = False) -> np.ndarray:
     """Vectors of texts, float32 [texts, D], each of length one.
 
     Args:
       opened: an encoder, or an encoder-decoder, whose encoder it then is.
       texts: each on its own.
       limit: tokens beyond which a text is cut; None where the model knows no end.
+      first: take the first token's vector, not the mean of all.
     """
     if not opened.cfg.encoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
@@ -65,13 +66,14 @@ def embed(opened: Opened, texts: list[str], *, limit: int | None) -> np.ndarray:
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
             ids_BT[row, : len(rows[i])], mask_BT[row, : len(rows[i])] = rows[i], 1
-        vectors[chosen] = np.asarray(_vectors(opened.model, opened.params, ids_BT, mask_BT))[: len(chosen)]
+        kept_BT = mask_BT * (np.arange(width) == 0) if first else mask_BT
+        vectors[chosen] = np.asarray(_vectors(opened.model, opened.params, ids_BT, mask_BT, kept_BT))[: len(chosen)]
     return vectors
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _vectors(model, params, ids_BT, mask_BT):
-    return mean_pool(model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode"), mask_BT)
+def _vectors(model, params, ids_BT, mask_BT, kept_BT):
+    return mean_pool(model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode"), kept_BT)
 
 
 def limit_of(folder: Path, opened: Opened) -> int | None:
@@ -81,19 +83,20 @@ def limit_of(folder: Path, opened: Opened) -> int | None:
     return min((n for n in limits if n), default=None)
 
 
-def check_pooling(folder: Path) -> None:
-    """Refuses a sentence model whose vectors are not means.
+def reads_first(folder: Path) -> bool:
+    """Whether a sentence model's vectors are those of the first token; else they are means.
 
     Raises:
       ConfigError: it pools in another way, or has layers after pooling.
     """
     pooling = read_json(folder / "1_Pooling" / "config.json")
     others = [name for name, on in pooling.items() if on is True and name.startswith("pooling_mode_")]
-    others = [name for name in others if name != "pooling_mode_mean_tokens"]
-    if others:
-        raise ConfigError(f"{folder}/1_Pooling/config.json: {others[0]}: embed makes means over tokens only.")
+    if others not in ([], ["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
+        raise ConfigError(f"{folder}/1_Pooling/config.json: {', '.join(others)}: embed takes the mean over tokens, or the"
+                          f" first token.")  # fmt: skip
     if (folder / "2_Dense").exists():
         raise ConfigError(f"{folder}/2_Dense: this model has a layer after pooling, which is not read here.")
+    return others == ["pooling_mode_cls_token"]
 
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:

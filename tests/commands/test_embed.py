@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -38,6 +39,18 @@ def test_similarities_are_shown(bert, capsys):
     assert f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said and "1.0000" in said and TEXTS[0] in said
 
 
+def test_vectors_of_the_first_token(bert, tmp_path):
+    (bert / "1_Pooling").mkdir()
+    (bert / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}')
+    out = tmp_path / "vectors.npy"
+    main(["embed", "--model", str(bert), "--text", TEXTS[0], "--text", TEXTS[2], "--out", str(out)])
+    shutil.rmtree(bert / "1_Pooling")
+    model, params = load_pretrained(bert)
+    ids = np.asarray([load_tokenizer(bert).encode(TEXTS[0])])
+    due = np.asarray(model.apply({"params": params}, ids).last_hidden_state)[0, 0]
+    np.testing.assert_allclose(np.load(out)[0], due / np.linalg.norm(due), atol=1e-5)
+
+
 def test_a_long_text_is_cut_and_that_is_said(bert, tmp_path, capsys):
     (bert / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
     main(["embed", "--model", str(bert), "--text", "four " * 9, "--text", "one", "--out", str(tmp_path / "v.npy")])
@@ -54,7 +67,7 @@ def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
-        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling_mode_cls_token: embed makes means"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens: embed takes the mean"),
         ("2_Dense/config.json", {}, "a layer after pooling"),
     ],
 )
