@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.functions import sampling
 from flaxformer_lite.generation import _engine
-from flaxformer_lite.generation._engine import Rows, Weights
+from flaxformer_lite.generation._engine import Params, Rows
 from flaxformer_lite.generation._rules import Rules, constrain, ends
 
 NEVER = -1e9  # the score of what must not be chosen; finite, as in transformers, so that ties fall alike
@@ -95,7 +95,7 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots,
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
-def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
+def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
     """Searches to the end; `rows` are those of the beams, `prompt` columns precede the first new token."""
     B, J, S = state.tokens_BJS.shape
 
@@ -106,7 +106,7 @@ def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, sea
     def step(state: State) -> State:
         slot = prompt + state.new - 1
         last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
-        logits, cache = _engine.advance(model, weights, last_BJ.reshape(B * J), rows, state.cache, slot, S)
+        logits, cache = _engine.advance(model, params, last_BJ.reshape(B * J), rows, state.cache, slot, S)
         state, parents = _write(state, logits, rows.start_B, prompt, rules, search)
         return state.replace(cache=_engine.reorder(model.cfg, cache, parents))
 

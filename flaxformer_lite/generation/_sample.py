@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.generation import _engine
-from flaxformer_lite.generation._engine import Rows, Weights
+from flaxformer_lite.generation._engine import Params, Rows
 from flaxformer_lite.generation._rules import Rules, choose, constrain, ends
 
 
@@ -62,7 +62,7 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
-def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, seed, until, *, prompt) -> State:
+def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt) -> State:
     """Writes tokens until each row has `until`, or all are done; `prompt` columns precede the first."""
     slots = state.tokens_BS.shape[1]
 
@@ -72,7 +72,7 @@ def proceed(model, weights: Weights, state: State, rows: Rows, rules: Rules, see
     def step(state: State) -> State:
         slot = prompt + state.new - 1
         last_B = jax.lax.dynamic_index_in_dim(state.tokens_BS, slot, axis=1, keepdims=False)
-        logits_BV, cache = _engine.advance(model, weights, last_B, rows, state.cache, slot, slots)
+        logits_BV, cache = _engine.advance(model, params, last_B, rows, state.cache, slot, slots)
         return _write(state.replace(cache=cache), logits_BV, rows.start_B, prompt, rules, seed)
 
     return jax.lax.while_loop(unfinished, step, state)

@@ -45,12 +45,6 @@ class Task(NamedTuple):
         return self.prompt.tokens_BT.shape[1]
 
     @property
-    def products(self) -> int:
-        """Rows of logits that the loop may compute."""
-        copies = max(self.settings.num_return_sequences, self.settings.num_beams)
-        return len(self.prompt.tokens_BT) * copies * (self.slots - self.columns)
-
-    @property
     def source_BS(self) -> np.ndarray | None:
         return self.source and self.source.tokens_BS
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation import _beam, _sample, _stop_strings
-from flaxformer_lite.generation._engine import lay_out, prefill, repeat
+from flaxformer_lite.generation._engine import prefill, repeat
 from flaxformer_lite.generation._task import Task, prepare
 from flaxformer_lite.generation.settings import settings
 
@@ -127,11 +127,11 @@ def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[_sa
         logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, seed,
         slots=task.slots, samples=s.num_return_sequences, scores=scores,
     ).replace(cache=cache)  # fmt: skip
-    rows, weights, new = task.rows(s.num_return_sequences), lay_out(model, params, task.products), 0
+    rows, new = task.rows(s.num_return_sequences), 0
     every = min(every, _stop_strings.EVERY) if s.stop_strings else every
     while True:
         until = min(new + every, task.max_new)
-        state = _sample.proceed(model, weights, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
+        state = _sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
         if s.stop_strings:
             state = _stop_strings.cut(task, state, new)
         new = int(state.new)
@@ -155,8 +155,7 @@ def _search(model, params, task: Task) -> Generation:
     state = _beam.start(
         logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search, slots=task.slots, beams=s.num_beams
     ).replace(cache=cache)
-    rows, weights = task.rows(s.num_beams), lay_out(model, params, task.products)
-    pool = _beam.proceed(model, weights, state, rows, task.rules, search, prompt=task.columns).pool
+    pool = _beam.proceed(model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns).pool
     best = [np.asarray(x)[:, : s.num_return_sequences] for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)]
     sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)
     sequences = sequences[:, task.columns - task.prompt.width : task.columns + lengths.max()]
