@@ -81,6 +81,7 @@ class TrainConfig:
     checkpoint_every: int = 200
     keep: int = 3  # checkpoints
     sample_tokens: int = 0  # tokens of sample text after training, for decoders
+    init_from: str = ""  # a directory of published weights that the run begins with; empty: random ones
 
     def __post_init__(self):
         positive(self, "steps", "batch_size", "accumulate", "loss_chunks", "log_every", "eval_every", "eval_batches",

@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from flaxformer_lite import partitioning
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
-from flaxformer_lite.training import program
+from flaxformer_lite.training import begin, program
 from flaxformer_lite.training.program import Program
 
 
@@ -58,6 +58,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
     cfg = program.with_vocabulary(cfg, train_data.vocab_size)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
+    if cfg.train.init_from:
+        built = dataclasses.replace(built, fresh_state=begin.with_published(built, cfg.train.init_from))
     return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
 
 
