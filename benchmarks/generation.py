@@ -96,9 +96,12 @@ def theirs(name: str, weights: Path):
 
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    kind, config = {"gpt2": ("GPT2LMHeadModel", "GPT2Config"), "t5": ("T5ForConditionalGeneration", "T5Config")}[name]
-    model = getattr(transformers, kind)(getattr(transformers, config)(vocab_size=32128 if name == "t5" else 50257)).eval()
-    model.save_pretrained(weights)
+    if name == "gpt2":
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
+    else:
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(decoder_start_token_id=0))
+    model.eval().save_pretrained(weights)
+    model.generation_config.eos_token_id = None  # so that every row is as long
     settings = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
     def write(prompts: np.ndarray) -> np.ndarray:
