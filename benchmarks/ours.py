@@ -1,0 +1,98 @@
+"""This package: the train step that training/setup.py builds from a config, and generate()."""
+
+import dataclasses
+import os
+import tempfile
+from pathlib import Path
+
+import cases
+import child
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite import build_model, generate, partitioning, registry
+from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TokenizerConfig, TrainConfig
+from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.training import setup
+
+OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
+
+
+def model_config(case: cases.Case) -> ModelConfig:
+    layers = {"gpt2": ("decoder",), "bert": ("encoder",), "t5": ("encoder", "decoder")}[case.family]
+    head = {"head": "masked_lm"} if case.family == "bert" else {}
+    return registry.resolve("models", case.family).config(
+        "small" if case.family != "bert" else "base", d_model=case.d_model, num_heads=case.heads, mlp_dim=case.mlp_dim,
+        vocab_size=case.vocab, dropout=0.0, **{f"{side}_layers": case.layers for side in layers}, **head,
+    )  # fmt: skip
+
+
+def train(case: cases.Case):
+    ready = setup.prepare(experiment(case))
+    batch = partitioning.place_batch(rows(case), ready.mesh)
+    state = ready.fresh_state()
+
+    def step() -> dict:
+        nonlocal state
+        state, metrics = ready.train_step(state, batch)
+        return {"loss": float(metrics["loss"]), "flops": ready.flops_per_step}
+
+    return step
+
+
+def experiment(case: cases.Case) -> ExperimentConfig:
+    """The config of a case. Of its text only the lengths matter: `rows` puts the case's own numbers in their place."""
+    folder = Path(os.environ.get("BENCHMARK_CACHE") or tempfile.mkdtemp())
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(["some words " * 400] * 64))
+    return ExperimentConfig(
+        model=model_config(case),
+        objective=OBJECTIVES[case.family],
+        data=DataConfig(path=str(text), tokenizer=TokenizerConfig(name="bytes"), length=case.length,
+                        target_length=case.target, eval_fraction=0.5, cache=str(folder)),
+        optimizer=OptimizerConfig(schedule="constant", warmup_steps=0, **cases.OPTIMIZER),
+        train=TrainConfig(batch_size=case.batch),
+    )  # fmt: skip
+
+
+def rows(case: cases.Case) -> dict:
+    """The case's batch as the objective makes its own."""
+    arrays = {name: x.astype(np.int32) for name, x in cases.batch(case).items()}
+    labels = arrays.pop("labels")
+    inputs = arrays | {"segment_ids": np.ones_like(arrays["input_ids"])}
+    if case.family == "t5":
+        inputs["decoder_segment_ids"] = np.ones_like(labels)
+    if case.family == "bert":
+        masked = (labels != cases.IGNORED).sum(axis=1)[0]
+        positions = np.nonzero(labels != cases.IGNORED)[1].reshape(-1, masked).astype(np.int32)
+        labels = np.take_along_axis(labels, positions, axis=1)
+        inputs["masked_positions"] = positions
+    return {"inputs": inputs, "targets": {"labels": labels, "weights": np.ones(labels.shape, np.float32)}}
+
+
+def write(case: cases.Case):
+    cfg = model_config(case)
+    model = build_model(cfg)
+    ids = jnp.asarray(cases.batch(case)["input_ids"], jnp.int32)
+    more = {"decoder_input_ids": ids} if case.family == "t5" else {}
+    params = jax.jit(model.init)(jax.random.key(0), ids, **more)["params"]
+
+    def run() -> dict:
+        out = generate(model, params, ids, max_new_tokens=case.target)
+        return {"tokens": int(np.prod(out.shape))}
+
+    return run
+
+
+def matmul() -> None:
+    jax.block_until_ready(MULTIPLY(SQUARE, SQUARE))
+
+
+SQUARE = jnp.ones((child.MATMUL, child.MATMUL))
+MULTIPLY = jax.jit(jnp.dot)
+
+if __name__ == "__main__":
+    child.serve({"train": train, "generate": write}, matmul, versions={"jax": jax.__version__})
