@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test examples parity lint clean
+.PHONY: help install demo test examples parity bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ $(PLANS): $(STAMP)
 	set -- --config=configs/$$config.py --topology=$$topology $($@_FLAGS); \
 	{ echo "python -m flaxformer_lite plan $$*"; echo; $(BIN)/python -m flaxformer_lite plan "$$@"; } > docs/plans/$@.txt; \
 	tail -n +3 docs/plans/$@.txt
+FLAX ?=
+CASE ?=
+bench: $(STAMP)  ## measure beside torch and Hugging Face Flax; TORCH=a python that has them, FLAX=another, CASE=gpt_small
+	$(BIN)/python benchmarks/run.py --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
 
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ def serve(peers: dict[str, Callable[[Case], Callable[[], Any]]], matmul: Callabl
     os.dup2(2, 1)  # what a library prints is no answer
     case = CASES[sys.argv[1]]
     work = peers[case.kind](case)
-    todo = {"work": work, "matmul": matmul}
+    todo = {"work": work, "matmul": lambda: fastest(matmul)}
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         value = todo[line.strip()]()
@@ -38,3 +38,13 @@ def serve(peers: dict[str, Callable[[Case], Callable[[], Any]]], matmul: Callabl
         answer["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps(answer), file=answers, flush=True)
         facts = {}
+
+
+def fastest(function: Callable[[], Any], times: int = 5) -> float:
+    """Seconds of the fastest of a few calls: a peak is what nothing disturbed."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - began)
+    return min(taken)

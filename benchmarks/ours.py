@@ -1,9 +1,6 @@
-"""This package: the train step that training/setup.py builds from a config, and generate()."""
+"""This package: the train step that training/program.py builds of a config for every run, and generate()."""
 
-import dataclasses
 import os
-import tempfile
-from pathlib import Path
 
 import cases
 import child
@@ -12,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite import build_model, generate, partitioning, registry
-from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TokenizerConfig, TrainConfig
+from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TrainConfig
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
-from flaxformer_lite.training import setup
+from flaxformer_lite.training import program, setup
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 
@@ -31,8 +28,10 @@ def model_config(case: cases.Case) -> ModelConfig:
 
 
 def train(case: cases.Case):
-    ready = setup.prepare(experiment(case))
-    batch = partitioning.place_batch(rows(case), ready.mesh)
+    batch, cfg = rows(case), experiment(case)
+    setup.keep_compiled(cfg.data.cache)
+    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
+    batch = partitioning.place_batch(batch, ready.mesh)
     state = ready.fresh_state()
 
     def step() -> dict:
@@ -44,18 +43,13 @@ def train(case: cases.Case):
 
 
 def experiment(case: cases.Case) -> ExperimentConfig:
-    """The config of a case. Of its text only the lengths matter: `rows` puts the case's own numbers in their place."""
-    folder = Path(os.environ.get("BENCHMARK_CACHE") or tempfile.mkdtemp())
-    text = folder / "text.txt"
-    text.write_text("\n\n".join(["some words " * 400] * 64))
     return ExperimentConfig(
         model=model_config(case),
         objective=OBJECTIVES[case.family],
-        data=DataConfig(path=str(text), tokenizer=TokenizerConfig(name="bytes"), length=case.length,
-                        target_length=case.target, eval_fraction=0.5, cache=str(folder)),
+        data=DataConfig(length=case.length, target_length=case.target, cache=os.environ["BENCHMARK_CACHE"]),
         optimizer=OptimizerConfig(schedule="constant", warmup_steps=0, **cases.OPTIMIZER),
         train=TrainConfig(batch_size=case.batch),
-    )  # fmt: skip
+    )
 
 
 def rows(case: cases.Case) -> dict:

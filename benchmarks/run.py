@@ -79,7 +79,7 @@ def measure(name: str, peers: list[str], pythons: dict[str, str], rounds: int, l
             for peer in running:
                 time.sleep(REST)
                 peer.answers.append(peer.ask("work"))
-                peer.matmuls.append(peer.ask("matmul")["seconds"])
+                peer.matmuls.append(peer.ask("matmul")["value"])
         return summary(name, running)
 
 
@@ -118,7 +118,7 @@ def summary(name: str, running: list[Peer]) -> dict:
             "times_ours": statistics.median(theirs["seconds"] / mine["seconds"] for theirs, mine in pairs),
             "first_seconds": peer.first_seconds,
             "peak_bytes": peer.peak_bytes,
-            "matmul_seconds": statistics.median(peer.matmuls),
+            "matmul_seconds": min(peer.matmuls),
             "first": peer.answers[0]["value"],
             "last": peer.answers[-1]["value"],
             "versions": peer.answers[0]["versions"],
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--flax", help="a python that has transformers 4 and its Flax models")
     parser.add_argument("--case", action="append", choices=CASES, help="may be given again; all by default")
     parser.add_argument("--peer", action="append", choices=list(PEERS)[1:], help="may be given again; all by default")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "benchmarks", help="a folder")
     args = parser.parse_args()
     pythons = {"": sys.executable, "torch": args.torch, "flax": args.flax}
@@ -147,7 +147,9 @@ def main() -> None:
     results = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+        "command": " ".join(["python", "benchmarks/run.py", *(a for a in sys.argv[1:] if not a.startswith("--out"))]),
         "rounds": args.rounds,
+        "load": [os.getloadavg()[0]],
         "cases": [],
     }
     with tempfile.TemporaryDirectory() as logs:
@@ -157,10 +159,13 @@ def main() -> None:
             try:
                 results["cases"].append(measure(name, peers, pythons, args.rounds, Path(logs)))
             except RuntimeError as error:
-                sys.exit(f"{name}: {error}\n" + "".join(f"{log.name}: {log.read_text()[-2000:]}" for log in Path(logs).glob(f"{name}.*")))
+                sys.exit(f"{name}: {error}\n" + "\n".join(log.read_text()[-2000:] for log in Path(logs).glob(f"{name}.*")))
             print(table.of_case(results["cases"][-1]), flush=True)
+    results["load"].append(os.getloadavg()[0])
+    results["command"] = results["command"].replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
     (args.out / "cpu.json").write_text(json.dumps(results, indent=1) + "\n")
     (args.out / "cpu.md").write_text(table.page(results))
+    table.plot(results, args.out / "cpu.png")
 
 
 def fits(peer: str, case: str) -> bool:

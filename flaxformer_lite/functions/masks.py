@@ -221,6 +221,16 @@ def dense(mask_BTS: jax.Array) -> Mask:
     return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
 
 
+def drawn(mask: Mask, length: int) -> Mask:
+    """The same mask over length x length as an array, made once for all who ask, that still tells its static reach."""
+    array = dense(mask.dense(length))
+    reach = np.asarray([mask.reach(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
+    left, right = max(-reach[:, 0].min(), 0), max(reach[:, 1].max() - 1, 0)
+    if left >= length - 1 and right >= length - 1:
+        return array
+    return array & Window(int(left), int(right))
+
+
 def picture(mask: Mask, T: int, S: int | None = None) -> str:
     """A printable drawing of a mask's first example: a row a query, `#` where it may attend."""
     return mask.picture(T, S)

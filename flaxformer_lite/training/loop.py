@@ -82,7 +82,7 @@ class Trainer:
         if start == 0 or not self._recorder.of("eval"):
             self._evaluate(state, start)
         with self._terminal.training(), Interrupt() as interrupt:
-            batches = self._experiment.train_batches(start)
+            batches = self._meter.waiting(self._experiment.train_batches(start))
             for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
                 state, metrics = train_step(state, batch)
                 self._in_flight.append((step, metrics))

@@ -14,7 +14,7 @@ LATEST = ("learning_rate", "param_norm")  # as they are at the end of the interv
 
 
 class Meter:
-    """Averages of the steps since the last record, and their speed.
+    """Averages of the steps since the last record, their speed, and the share of the time that data was waited for.
 
     Args:
       tokens_per_step: input tokens, padding included.
@@ -26,7 +26,19 @@ class Meter:
         self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak
         self._steps: list[dict[str, float]] = []
         self._timed = 0
+        self._waited = 0.0
         self._since: float | None = None
+
+    def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches, and how long each was waited for."""
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            if self._since is not None:
+                self._waited += time.perf_counter() - began
+            if batch is None:
+                return
+            yield batch
 
     def add(self, metrics: dict[str, float]) -> None:
         """Takes in one finished step. The first step, which waits for the compiler, only starts the clock."""
@@ -53,9 +65,10 @@ class Meter:
         if self._timed:
             seconds = (now - self._since) / self._timed
             out |= {"step_seconds": seconds, "tokens_per_second": self._tokens / seconds}
+            out["data_wait"] = self._waited / (now - self._since)
             if self._peak:
                 out["mfu"] = self._flops / seconds / self._peak
-        self._steps, self._timed, self._since = [], 0, now
+        self._steps, self._timed, self._waited, self._since = [], 0, 0.0, now
         return out
 
 

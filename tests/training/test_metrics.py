@@ -28,6 +28,22 @@ def test_the_first_step_waits_for_the_compiler_and_is_not_timed():
     assert "tokens_per_second" not in record and "mfu" not in record
 
 
+def test_the_wait_for_data_is_a_share_of_the_time():
+    def slow():
+        for number in range(5):
+            time.sleep(0.02)
+            yield number
+
+    meter = Meter(100, 1, None)
+    for number in meter.waiting(slow()):
+        meter.add({"loss": float(number)})
+        time.sleep(0.02)
+    assert 0.3 < meter.record(5)["data_wait"] < 0.7
+    meter.add({"loss": 1.0})
+    time.sleep(0.02)
+    assert meter.record(6)["data_wait"] == 0.0
+
+
 def test_pauses_are_not_training_time():
     meter = Meter(100, 1, None)
     meter.add({"loss": 1.0})

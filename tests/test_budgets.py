@@ -1,0 +1,100 @@
+"""What a run may cost, held without a clock: FLOPs and operations of a step, its largest array, compilations, imports.
+
+`python -m tests.test_budgets` writes the table of steps anew; its diff tells what became dearer.
+"""
+
+import collections
+import dataclasses
+import importlib
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from flaxformer_lite import partitioning
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.data import blank
+from flaxformer_lite.training import flops, loop, program
+from tests.training import tiny_runs
+
+ROOT = Path(__file__).parents[1]
+TABLE = Path(__file__).parent / "budgets.txt"
+CONFIGS = ("bert_tiny", "demo", "gpt2_tiny", "llama_tiny", "t5_tiny")
+COUNTED = ("dot_general", "gather", "scatter-add", "sort", "scan", "while")
+HEAVY = {"flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "orbax", "rich", "sentencepiece", "tensorboardX",
+         "tensorstore", "tokenizers"}  # fmt: skip
+
+
+def build(cfg: ExperimentConfig) -> program.Program:
+    cfg = program.with_vocabulary(cfg, blank.vocab_size(cfg))
+    return program.build(cfg, partitioning.build_mesh(MeshConfig(data=1)), blank.example(cfg))
+
+
+def operations(jaxpr) -> collections.Counter:
+    found = collections.Counter()
+    for eqn in jaxpr.eqns:
+        inner = flops._subjaxprs(eqn.params)
+        found.update([] if inner and eqn.primitive.name in ("jit", "pjit") else [eqn.primitive.name])
+        for sub in inner:
+            found.update(operations(getattr(sub, "jaxpr", sub)))
+    return found
+
+
+def row(name: str) -> str:
+    """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of each kind it traces to."""
+    built = build(from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config()))
+    jaxpr = jax.make_jaxpr(built.train_step)(built.target, built.batch).jaxpr
+    found = operations(jaxpr)
+    counts = "  ".join(f"{kind} {found[kind]}" for kind in COUNTED)
+    return f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model  {counts}\n"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_does_no_more_than_it_did(name):
+    assert row(name) in TABLE.read_text().splitlines(keepends=True), "run `python -m tests.test_budgets` and read the diff"
+
+
+@pytest.fixture(scope="module")
+def long_step(tmp_path_factory):
+    """A step of long rows, compiled: what is length x length would be its largest array by far."""
+    cfg = tiny_runs.config(tmp_path_factory.mktemp("text"), train={"batch_size": 4})
+    model = dataclasses.replace(cfg.model, max_length=1024, vocab_size=1024, dropout=0.0)
+    built = build(dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=1024)))
+    return built, built.train_step.lower(built.target, built.batch).compile()
+
+
+def chunk_of_logits(cfg: ExperimentConfig) -> int:
+    return cfg.train.batch_size * cfg.data.length * cfg.model.vocab_size // cfg.train.loss_chunks
+
+
+def test_no_array_is_length_by_length_or_batch_by_length_by_vocabulary(long_step):
+    built, compiled = long_step
+    shapes = set(re.findall(r"\b(?:f32|s32|u32|pred)\[([\d,]+)\]", compiled.as_text()))
+    largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
+    assert largest == chunk_of_logits(built.cfg), "and not 4 x 2 x 1024 x 1024 of attention, or 4 x 1024 x 1024 of logits"
+
+
+def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):
+    built, compiled = long_step
+    assert compiled.memory_analysis().temp_size_in_bytes < 5 * 4 * chunk_of_logits(built.cfg)
+
+
+def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
+    loop.run(tiny_runs.config(tmp_path), tmp_path / "run")
+    assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", [["-c", "import flaxformer_lite"], ["train.py", "--help"]], ids=["import", "help"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(command):
+    out = subprocess.run([sys.executable, "-X", "importtime", *command], cwd=ROOT, capture_output=True, text=True)
+    assert out.stdout or command[0] == "-c", out.stderr
+    loaded = {line.split("|")[-1].strip().split(".")[0] for line in out.stderr.splitlines()}
+    assert not loaded & HEAVY
+
+
+if __name__ == "__main__":
+    TABLE.write_text("".join(map(row, CONFIGS)))
