@@ -48,6 +48,7 @@ $(PLANS): $(STAMP)
 	set -- --config=configs/$$config.py --topology=$$topology $($@_FLAGS); \
 	{ echo "python -m flaxformer_lite plan $$*"; echo; $(BIN)/python -m flaxformer_lite plan "$$@"; } > docs/plans/$@.txt; \
 	tail -n +3 docs/plans/$@.txt
+
 FLAX ?=
 CASE ?=
 bench: $(STAMP)  ## measure beside torch and Hugging Face Flax; TORCH=a python that has them, FLAX=another, CASE=gpt_small

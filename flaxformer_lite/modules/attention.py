@@ -21,7 +21,6 @@ from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.positions import PositionTables, hook
 
 WHOLE = 512 * 1024  # the largest T x S that `auto` holds; twice as fast blockwise at 1024 x 1024 on CPU, equal at 512 x 512
-
 STAIRS = 256  # causal attention, forward and backward, on a CPU: 1.45 times as fast at 256 rows, 1.3 times at 512
 
 
