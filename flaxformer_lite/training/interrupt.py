@@ -1,28 +1,73 @@
-"""SIGTERM and ctrl-C end a run after the step at hand instead of in the middle of it."""
+"""SIGTERM and ctrl-C end a run after a step instead of in the middle of it: after the same one on every process."""
 
+import json
 import os
 import signal
+import threading
+from typing import NoReturn
+
+from flaxformer_lite.processes import ALONE, Processes
+
+TOPIC = "stop"
+
+
+class Terminated(BaseException):
+    """SIGTERM where there is no step to finish, or for the second time."""
+
+
+def terminate(*_) -> NoReturn:
+    """A handler for SIGTERM that lets a run close its files."""
+    raise Terminated
 
 
 class Interrupt:
-    """Within the block the first signal is only noted in `caught`; a second one acts as it always does."""
+    """Within the block the first signal is only noted, by all processes; a second one acts as it did before.
+
+    Args:
+      group: the processes.
+      start: steps that are done.
+
+    Attributes:
+      caught: "SIGTERM" or "SIGINT" once a signal has come to any process, else "".
+      by: the number of the process that it came to.
+    """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-    def __init__(self):
-        self.caught = ""
+    def __init__(self, group: Processes = ALONE, start: int = 0):
+        self._group, self._step, self._last = group, start, None
+        self._lock = threading.Lock()
+        self.caught, self.by = "", 0
 
     def __enter__(self) -> "Interrupt":
         self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._group.listen(TOPIC, self._heard)
         return self
 
     def __exit__(self, *_) -> None:
         self._restore()
 
+    def after(self, step: int) -> bool:
+        """Whether the run ends after this step. Asked once after each."""
+        with self._lock:
+            self._step = step
+            return self._last is not None and step >= self._last
+
     def _note(self, number: int, _frame) -> None:
-        self.caught = signal.Signals(number).name
-        os.write(2, f"\n{self.caught}: stopping after this step; once more stops at once.\n".encode())
+        name = signal.Signals(number).name
+        os.write(2, f"\n{name}: stopping after this step; once more stops at once.\n".encode())
         self._restore()
+        if self._group.alone:
+            self.caught, self._last = name, 0
+        else:
+            self._group.announce(TOPIC, json.dumps([self._group.index, name]))
+
+    def _heard(self, news: str) -> None:
+        """In a thread, also while the main one waits for a device. No process passes its next `after` until all agree,
+        and none has asked for the step that they agree on: one more than the latest that any has been told to pass."""
+        with self._lock:
+            self._last = self._group.decide(TOPIC, self._step, max) + 1
+            self.by, self.caught = json.loads(news)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -2,10 +2,8 @@
 
 import collections
 import contextlib
-import fcntl
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,27 @@ import jax
 
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import ExperimentConfig, fingerprint
+from flaxformer_lite.processes import ALONE, Processes
 from flaxformer_lite.training import compiles, flops, plot, report, resume
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.metrics import Meter, Recorder
 from flaxformer_lite.training.sample import sample, writes
 from flaxformer_lite.training.setup import Experiment, prepare
+from flaxformer_lite.training.start import RunError, claim, data_facts, program_facts
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.terminal import Terminal
 
 AHEAD = 2  # steps handed to the device before the host looks at a result, so that neither waits for the other
 
 
-class RunError(RuntimeError):
-    """A run that cannot go on; the message is all a user needs."""
-
-
-def run(cfg: ExperimentConfig, workdir: str | Path) -> str:
+def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) -> str:
     """Trains, from the newest checkpoint in `workdir` where there is one.
 
     Args:
       cfg: the experiment.
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
+      group: the processes that run it; all write their part of the checkpoints, process 0 all else.
 
     Returns:
       The signal that ended it early, "SIGINT" or "SIGTERM"; "" where it came to its end.
@@ -46,21 +43,23 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> str:
     """
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_claim(workdir))
+        group.agree("config and code", program_facts(cfg))
+        stack.enter_context(claim(workdir, group))
         experiment = prepare(cfg)
-        checkpoints = Checkpoints(workdir / "checkpoints", keep=cfg.train.keep)
-        stack.callback(checkpoints.close)
+        group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
+        checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
         state, start, notices = _begin(experiment, checkpoints)
-        recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1)
+        recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
-        terminal = Terminal(cfg.train.steps, start)
+        terminal = Terminal(cfg.train.steps, start, speaks=group.first)
         terminal.rows("flaxformer_lite", report.banner(experiment, workdir, start))
         for notice in notices:
             terminal.note(f"notice: {notice}")
-        _keep_inputs(experiment, workdir)
-        trainer = Trainer(experiment, checkpoints, recorder, terminal)
+        if group.first:
+            _keep_inputs(experiment, workdir)
+        trainer = Trainer(experiment, checkpoints, recorder, terminal, group)
         state, caught = trainer.train(state, start)
-        if not caught:
+        if group.first and not caught:
             trainer.close(state, workdir)
         return caught
 
@@ -68,8 +67,15 @@ def run(cfg: ExperimentConfig, workdir: str | Path) -> str:
 class Trainer:
     """The loop over steps and what surrounds it: metrics, evaluation, checkpoints."""
 
-    def __init__(self, experiment: Experiment, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal):
-        self._experiment, self._checkpoints = experiment, checkpoints
+    def __init__(
+        self,
+        experiment: Experiment,
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+        terminal: Terminal,
+        group: Processes = ALONE,
+    ):
+        self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
         self._recorder, self._terminal = recorder, terminal
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = compiles.Watch()
@@ -79,9 +85,10 @@ class Trainer:
     def train(self, state: TrainState, start: int) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
-        if start == 0 or not self._recorder.of("eval"):
-            self._evaluate(state, start)
-        with self._terminal.training(), Interrupt() as interrupt:
+        evaluated = self._group.decide("records", len(self._recorder.of("eval")), lambda counts: counts[0])
+        with self._terminal.training(), Interrupt(self._group, start) as interrupt:
+            if start == 0 or not evaluated:
+                self._evaluate(state, start)
             batches = self._meter.waiting(self._experiment.train_batches(start))
             for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
                 state, metrics = train_step(state, batch)
@@ -91,14 +98,17 @@ class Trainer:
                     self._compiles.start()
                 if step % train.eval_every == 0 or step == train.steps:
                     self._evaluate(state, step)
-                if step % train.checkpoint_every == 0 or step == train.steps or interrupt.caught:
+                ends = interrupt.after(step)
+                if step % train.checkpoint_every == 0 or step == train.steps or ends:
                     self._save(state, step)
-                if interrupt.caught:
+                if ends:
+                    self._checkpoints.wait()
+                    where = "" if self._group.alone else f" of process {interrupt.by}"
                     self._terminal.note(
-                        f"{interrupt.caught}: stopped after step {step} and saved; the same command continues."
+                        f"{interrupt.caught}{where}: stopped after step {step} and saved; the same command continues."
                     )
-                    break
-        return state, interrupt.caught
+                    return state, interrupt.caught
+        return state, ""
 
     def close(self, state: TrainState, workdir: Path) -> None:
         """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
@@ -107,7 +117,7 @@ class Trainer:
         title = f"{workdir.name}: {model.family}, {report.millions(self._experiment)} parameters"
         plot.loss_curve(workdir / "loss.png", self._recorder.history, unigram=unigram, title=title)
         self._terminal.rows("result", report.closing(self._recorder, unigram, self._compiles.late, workdir))
-        if cfg.train.sample_tokens and writes(model):
+        if cfg.train.sample_tokens and writes(model) and self._group.alone:
             tokens, module = cfg.train.sample_tokens, self._experiment.model
             self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
         self._terminal.rows("next", report.next_commands(cfg, workdir))
@@ -166,25 +176,11 @@ def _begin(experiment: Experiment, checkpoints: Checkpoints) -> tuple[TrainState
     return restored.state, restored.step, notices
 
 
-@contextlib.contextmanager
-def _claim(workdir: Path) -> Iterator[None]:
-    """One run at a time in a workdir; the claim ends with the process, however it ends."""
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        lock = open(workdir / ".lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise RunError(f"cannot write in {workdir}: {error.strerror}; choose another --workdir.") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another run is writing to {workdir}; wait for it, or choose another --workdir.") from None
-        yield
-
-
 def _keep_inputs(experiment: Experiment, workdir: Path) -> None:
     """The resolved config with its hash, and the tokenizer, so that the run can be read without its command."""
     config = {"hash": fingerprint(experiment.cfg), "config": resume.plain(experiment.cfg)}
-    (workdir / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    written = workdir / "config.json.tmp"
+    written.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    written.replace(workdir / "config.json")
     (workdir / "tokenizer").mkdir(exist_ok=True)
     experiment.train_data.tokenizer.save(workdir / "tokenizer")

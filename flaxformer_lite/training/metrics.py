@@ -78,13 +78,17 @@ class Recorder:
     Args:
       workdir: of the run.
       last_step: records of later steps, left by a run that was killed, are dropped; -1 drops all.
+      writes: False on all processes but one, whose history is what they add themselves.
 
     Attributes:
       history: every record of the run so far, in order.
     """
 
-    def __init__(self, workdir: Path, last_step: int):
-        self._path = workdir / "metrics.jsonl"
+    def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
+        self._path, self._board = workdir / "metrics.jsonl", None
+        self.history: list[Record] = []
+        if not writes:
+            return
         self.history = [record for record in read(self._path) if record["step"] <= last_step]
         rewound = self._path.with_suffix(".tmp")
         rewound.write_text("".join(_line(record) for record in self.history), encoding="utf-8")
@@ -93,6 +97,8 @@ class Recorder:
 
     def add(self, record: Record) -> None:
         self.history.append(record)
+        if self._board is None:
+            return
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(_line(record))
         for name, value in record.items():
@@ -104,7 +110,8 @@ class Recorder:
         return [record for record in self.history if record["split"] == split]
 
     def close(self) -> None:
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
 
 
 def text_loss(record: Record) -> float:

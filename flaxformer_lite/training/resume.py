@@ -1,7 +1,10 @@
 """What a checkpoint says of the run it belongs to, and whether a config may continue it."""
 
+import functools
+import hashlib
 import json
 import platform
+from pathlib import Path
 from typing import Any
 
 import flax
@@ -9,6 +12,7 @@ import jax
 import numpy as np
 import optax
 
+import flaxformer_lite
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
 from flaxformer_lite.training import optimizer
 
@@ -42,6 +46,7 @@ def plain(cfg: ExperimentConfig) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Of what the numbers depend on."""
     return {
+        "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
         "python": platform.python_version(),
         "jax": jax.__version__,
         "flax": flax.__version__,
@@ -91,6 +96,15 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict)
         out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return out
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of this package's code: a version's number does not change with every edit."""
+    root, digest = Path(flaxformer_lite.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _same_rates(cfg: ExperimentConfig, old_steps: int, taken: int) -> bool:

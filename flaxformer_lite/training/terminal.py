@@ -17,11 +17,12 @@ class Terminal:
     Args:
       steps: of the whole run.
       start: the step it starts from.
+      speaks: whether it prints at all.
       console: where to; tests pass their own.
     """
 
-    def __init__(self, steps: int, start: int, console: Console | None = None):
-        self.console = console or Console(highlight=False, soft_wrap=True)
+    def __init__(self, steps: int, start: int, *, speaks: bool = True, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=True, quiet=not speaks)
         self._steps, self._start, self._bar = steps, start, None
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
