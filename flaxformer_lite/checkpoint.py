@@ -1,10 +1,13 @@
 """Checkpoints: written in the background, verified by content when read, and never silently skipped.
 
 A checkpoint is a train state and a JSON record beside it. The record holds, for each leaf, its path, dtype, shape and
-SHA-256, so that a restore can tell a model that changed from a file that broke.
+digest, so that a restore can tell a model that changed from a file that broke. Of several processes each writes and reads
+its own part, and none goes on with a checkpoint that another could not read.
 """
 
+import contextlib
 import hashlib
+import json
 import shutil
 import sys
 import warnings
@@ -13,12 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 
-from flaxformer_lite.training.state import path_of
+from flaxformer_lite.digest import Leaves, describe
+from flaxformer_lite.processes import ALONE, Processes
 
-Leaves = dict[str, list]
+STATE, RECORD = "state", "meta"  # folders of a checkpoint
+SEARCHED = 1 << 30  # bytes of a data file that are read to find out what lies in it
 
 
 class CheckpointError(RuntimeError):
@@ -32,22 +37,23 @@ class Restored(NamedTuple):
     notices: list[str]  # one for each newer checkpoint that was damaged and set aside
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager):
     """The newest `keep` checkpoints of one run, in `folder/<step>`.
 
     Args:
       folder: made if missing; leftovers of saves that were killed are swept.
       keep: older checkpoints are deleted beyond this many.
+      group: the processes that save and restore together.
 
     Raises:
       CheckpointError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, *, keep: int):
-        self.folder = Path(folder).absolute()
+    def __init__(self, folder: Path, *, keep: int, group: Processes = ALONE):
+        self.folder, self._group = Path(folder).absolute(), group
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / ".writable"
+            probe = self.folder / f".writable{group.index}"
             probe.touch()
             probe.unlink()
         except OSError as error:
@@ -58,6 +64,12 @@ class Checkpoints:
                 max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
             ),
         )
+        # Orbax lets all processes wait at the end of a read, also for one whose read failed: each reads by itself.
+        by_itself = ocp.options.MultiprocessingOptions(
+            primary_host=group.index, active_processes={group.index}, barrier_sync_key_prefix=f"read{group.index}"
+        )
+        handler = ocp.StandardCheckpointHandler(multiprocessing_options=by_itself)
+        self._reader = ocp.Checkpointer(handler, multiprocessing_options=by_itself)
 
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
         """Copies the state and returns; the files follow in the background.
@@ -71,10 +83,10 @@ class Checkpoints:
                 f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB"
                 f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
             )
-        record = {**meta, "leaves": describe(state)}
+        record = sealed({**meta, "leaves": describe(state)})
         try:
             self._manager.check_for_errors()
-            items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(record))
+            items = ocp.args.Composite(**{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)})
             self._manager.save(step, args=items, force=True)
         except Exception as error:  # orbax and tensorstore raise many types; all mean that nothing was written
             raise CheckpointError(self._failed(step, error)) from error
@@ -93,20 +105,23 @@ class Checkpoints:
           CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
         """
         damaged: dict[int, str] = {}
-        for step in sorted(self._manager.all_steps(), reverse=True):
-            meta, damaged[step] = self._read(step, "meta", ocp.args.JsonRestore())
-            if meta is None:
+        wanted = describe(target)
+        for step in self._steps():
+            at = self.folder / str(step)
+            record, damaged[step] = self._all(lambda at=at: read_record(at))
+            if record is None:
                 continue
-            accept(meta)
-            _compare(step, meta["leaves"], describe(target))
-            state, damaged[step] = self._read(step, "state", ocp.args.StandardRestore(target))
+            accept(record)
+            _compare(step, record["leaves"], wanted)
+            request = ocp.args.StandardRestore(target)
+            state, damaged[step] = self._all(lambda at=at: self._reader.restore(at / STATE, args=request))
             if state is None:
                 continue
-            if broken := _broken_leaf(meta["leaves"], describe(state)):
-                damaged[step] = f"the content of {broken} does not match its SHA-256"
+            if broken := broken_leaf(record["leaves"], describe(state)):
+                damaged[step] = f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
                 continue
             del damaged[step]
-            return Restored(step, state, meta, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
+            return Restored(step, state, record, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
             raise CheckpointError(
@@ -119,8 +134,8 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
 
-    def close(self) -> None:
-        """Waits for the background; without it the last save would be lost at exit.
+    def wait(self) -> None:
+        """Waits for the background.
 
         Raises:
           CheckpointError: the save in the background failed.
@@ -130,24 +145,47 @@ class Checkpoints:
             self._manager.wait_until_finished()
         except Exception as error:
             raise CheckpointError(self._failed(step, error)) from error
+
+    def close(self) -> None:
+        """Waits for the background; without it the last save would be lost at exit.
+
+        Raises:
+          CheckpointError: the save in the background failed.
+        """
+        try:
+            self.wait()
         finally:
             self._manager.close()
+            self._reader.close()
 
-    def _read(self, step: int, item: str, args: Any) -> tuple[Any, str]:
-        """(the item, "") or (None, why it cannot be read)."""
+    def __exit__(self, kind, *_) -> None:
+        # A save waits for all processes. After an error that is not known to be everyone's, some may be gone.
+        if self._group.alone or kind is None:
+            self.close()
+
+    def _steps(self) -> list[int]:
+        return self._group.decide("checkpoints", sorted(self._manager.all_steps(), reverse=True), lambda all: all[0])
+
+    def _all(self, read: Callable[[], Any]) -> tuple[Any, str]:
+        """(what was read, "") on all processes, or on all (None, why one of them could not)."""
+        value, why = None, ""
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**{item: args}))[item], ""
+            value = read()
         except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             hush_other_reads()
-            return None, _first_line(error)
+            why = _first_line(error)
+        why = self._group.decide("a checkpoint", why, lambda reasons: next(filter(None, reasons), ""))
+        return (None, why) if why else (value, "")
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
         place = self.folder / "damaged" / str(step)
-        place.parent.mkdir(exist_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
-        (self.folder / str(step)).rename(place)
+        if self._group.first:
+            place.parent.mkdir(exist_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            (self.folder / str(step)).rename(place)
+        self._group.decide("a damaged checkpoint", None, lambda _: None)
         self._manager.reload()
         return f"checkpoint of step {step} is damaged ({why}); moved to {place}, continuing from step {restored}."
 
@@ -161,21 +199,27 @@ class Checkpoints:
         return f"The last good checkpoint is step {max(good)}." if good else "There is no earlier checkpoint."
 
 
-def describe(tree: Any) -> Leaves:
-    """Path -> [dtype, shape, SHA-256] of each leaf; the hash is empty where the leaf's content is not all at hand."""
-
-    def content(leaf):
-        if not isinstance(leaf, (jax.Array, np.ndarray)) or not getattr(leaf, "is_fully_addressable", True):
-            return ""
-        return hashlib.sha256(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)).hexdigest()
-
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_of(keys): [str(leaf.dtype), list(leaf.shape), content(leaf)] for keys, leaf in paths}
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a digest of its own."""
+    plain = json.loads(json.dumps(record))
+    return {**plain, "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
-def digest(tree: Any) -> str:
-    """One SHA-256 over all leaves: equal exactly when two trees are equal bit for bit."""
-    return hashlib.sha256(repr(sorted(describe(tree).items())).encode()).hexdigest()
+def read_record(step_folder: Path) -> dict[str, Any]:
+    """The record beside a state.
+
+    Raises:
+      CheckpointError: it was changed, or the folder has none.
+    """
+    path = step_folder / RECORD / "metadata"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or 'no longer JSON'}") from None
+    stored = record.pop("digest", None)
+    if sealed(record)["digest"] != stored:
+        raise CheckpointError(f"{path}: its content does not match its digest")
+    return record
 
 
 def byte_count(tree: Any) -> int:
@@ -199,11 +243,20 @@ def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
         )
 
 
-def _broken_leaf(stored: Leaves, read: Leaves) -> str:
-    """The path of a leaf whose content is not what was stored, or ""."""
-    return next(
-        (path for path, (_, _, content) in stored.items() if content and read[path][2] not in ("", content)), ""
-    )
+def broken_leaf(stored: Leaves, read: Leaves) -> str:
+    """The path of a leaf that was read with another content than it was stored with, or ""."""
+    return next((path for path, leaf in read.items() if leaf != stored[path]), "")
+
+
+def _lies_in(step_folder: Path, leaf: str) -> str:
+    """Names the files that hold the content of a leaf: the store keeps no such list, so its bytes are looked for."""
+    folder = step_folder / STATE
+    files = [p for p in folder.rglob("d/*") if p.stat().st_size <= SEARCHED]
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"file://{folder}/"}).result()
+    prefix = f"{leaf.replace('/', '.')}/".encode()
+    pieces = [store.read(key).result().value for key in store.list().result() if key.startswith(prefix)]
+    holds = [p for p in files if any(piece in p.read_bytes() for piece in pieces if not piece.startswith(b"{"))]
+    return f"; it lies in {', '.join(str(p.relative_to(step_folder)) for p in holds)}" if holds else ""
 
 
 def hush_other_reads() -> None:

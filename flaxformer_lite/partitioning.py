@@ -170,10 +170,35 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
         )
 
 
-def place_batch(batch: Any, mesh: Mesh) -> Any:
-    """This process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`."""
-    sharding = NamedSharding(mesh, BATCH)
-    return jax.tree.map(lambda rows: jax.make_array_from_process_local_data(sharding, rows), batch)
+def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The rows of a batch that the devices of this process hold, ascending.
+
+    Processes that share rows, where `context` or `tensor` lie across them, each read the same ones.
+    """
+    pieces = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[piece] for piece in pieces]))
+
+
+def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
+    """This process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
+
+    Args:
+      batch: tree of arrays, their rows those of `batch_rows`.
+      mesh: the devices.
+      batch_size: of the whole batch; by default it is all here.
+    """
+    size = batch_size or len(jax.tree.leaves(batch)[0])
+    rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)
+
+    def place(own):
+        def piece(index):
+            start, stop, _ = index[0].indices(size)
+            first = int(np.searchsorted(rows, start))
+            return own[(slice(first, first + stop - start), *index[1:])]
+
+        return jax.make_array_from_callback((size, *own.shape[1:]), sharding, piece)
+
+    return jax.tree.map(place, batch)
 
 
 def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:

@@ -21,8 +21,6 @@ from jax._src import clusters, distributed  # neither the detection of clusters 
 
 from flaxformer_lite.checks import ConfigError
 
-START_TIMEOUT = 300  # seconds for all processes to appear
-PEER_TIMEOUT = 60  # seconds without a sign of life after which a process counts as lost
 PATIENCE = 10  # seconds of waiting after which process 0 says for whom
 GRACE = 1.0  # seconds that a process has to end by itself for the reason that another gives
 SHOWN = 4  # differences that an error lists
@@ -145,13 +143,18 @@ class Processes:
 ALONE = Processes()
 
 
+def speaks() -> bool:
+    """Whether this process writes what people read: it is alone, or process 0."""
+    return distributed.global_state.process_id == 0
+
+
 def join(
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    start_timeout: int = START_TIMEOUT,
-    peer_timeout: int = PEER_TIMEOUT,
+    start_timeout: int = 300,
+    peer_timeout: int = 60,
 ) -> Processes:
     """Starts jax.distributed where there is more than one process. To be called before JAX touches a device.
 

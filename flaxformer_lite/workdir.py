@@ -9,8 +9,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
-from flaxformer_lite.checkpoint import CheckpointError, describe, hush_other_reads
+from flaxformer_lite.checkpoint import STATE, CheckpointError, broken_leaf, hush_other_reads, read_record
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.digest import describe
 from flaxformer_lite.models import build_model
 
 
@@ -85,15 +86,13 @@ def tokenizer_folder(folder: Path) -> Path:
 
 
 def _params(folder: Path) -> dict:
-    meta = json.loads((folder / "meta" / "metadata").read_text())
-    stored = {path: leaf for path, leaf in meta["leaves"].items() if path.startswith("params/")}
+    stored = {path: leaf for path, leaf in read_record(folder)["leaves"].items() if path.startswith("params/")}
     shapes = {path: jax.ShapeDtypeStruct(shape, dtype) for path, (dtype, shape, _) in stored.items()}
     item = unflatten_dict(shapes, sep="/")
     numpy_arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.PyTreeCheckpointer() as reader:
         request = ocp.args.PyTreeRestore(item=item, restore_args=numpy_arrays, partial_restore=True)
-        read = reader.restore(folder / "state", args=request)
-    for path, (_, _, content) in describe(read).items():
-        if stored[path][2] not in ("", content):
-            raise CheckpointError(f"the content of {path} does not match its SHA-256")
+        read = reader.restore(folder / STATE, args=request)
+    if broken := broken_leaf(stored, describe(read)):
+        raise CheckpointError(f"the content of {broken} does not match its digest")
     return read["params"]

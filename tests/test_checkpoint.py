@@ -9,8 +9,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite import partitioning
-from flaxformer_lite.checkpoint import CheckpointError, Checkpoints, _first_line, describe, digest
+from flaxformer_lite.checkpoint import CheckpointError, Checkpoints, _first_line
 from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.digest import describe, digest
 
 
 def accept_all(meta):

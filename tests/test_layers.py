@@ -17,6 +17,7 @@ LAYERS = [
     [f"training.{name}" for name in ("metrics", "optimizer", "state", "step", "evaluate", "flops")],
     ["placement"],
     ["partitioning"],
+    ["digest"],
     ["checkpoint", "pretrained", "generation"],
     ["cli", "workdir"],
     ["training"],

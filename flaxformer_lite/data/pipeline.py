@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from flaxformer_lite.data.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
+ENDLESS = 1 << 40  # batches
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 
 
@@ -53,36 +54,39 @@ class Dataset:
         return len(self.records)
 
     def batches(
-        self, *, batch_size: int, seed: int = 0, start_step: int = 0, process_index: int = 0, process_count: int = 1
+        self, *, batch_size: int, seed: int = 0, start_step: int = 0, rows: Sequence[int] | None = None
     ) -> Iterator[Batch]:
-        """Batches of numpy arrays, from `start_step` on; each process gets its own rows of the same global batches.
+        """Batches of numpy arrays, from `start_step` on; each process asks for its own rows of the same batches.
 
-        Example p of the endless stream is a function of (seed, p), and global batch k holds the examples from
-        k * batch_size on, whatever the number of processes. The held-out split does not depend on the seed; its last
-        batch is filled up with examples of weight 0.
+        Example p of the endless stream is a function of (seed, p), and row r of batch k is example k * batch_size + r,
+        whatever the number of processes. The held-out split does not depend on the seed; its last batch is filled up
+        with examples of weight 0.
 
         Args:
-          batch_size: global, over all processes.
+          batch_size: of whole batches.
           seed: of shuffling, masking and noise.
           start_step: batches to leave out at the beginning, at no cost.
-          process_index, process_count: which rows.
+          rows: of each batch, those to make; all by default.
 
         Yields:
-          {"inputs": {...}, "targets": {...}}, arrays of [batch_size / process_count, ...].
-
-        Raises:
-          ConfigError: the processes do not divide the batch.
+          {"inputs": {...}, "targets": {...}}, arrays of [rows, ...].
         """
-        if batch_size % process_count:
-            raise ConfigError(f"train.batch_size={batch_size}: must be a multiple of the {process_count} processes.")
+        rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         if self.split == "train":
-            rows = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
-            examples = rows.map_with_index(lambda position, row: self.example(int(row), seed, int(position)))
+            order = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
+            count = ENDLESS
+
+            def example(position: int) -> Batch:
+                return self.example(int(order[position]), seed, position)
         else:
-            whole = -(-self.num_examples // batch_size) * batch_size
-            examples = grain.MapDataset.range(whole).map(lambda position: self._held_out(int(position)))
-        own = examples[process_index::process_count].batch(batch_size // process_count, drop_remainder=True)
-        return iter(own[start_step:].to_iter_dataset(THREADS))
+            count, example = -(-self.num_examples // batch_size), self._held_out
+
+        def own(number: int) -> Batch:
+            step, row = divmod(int(number), len(rows))
+            return example(step * batch_size + int(rows[row]))
+
+        examples = grain.MapDataset.range(count * len(rows)).map(own)
+        return iter(examples.batch(len(rows))[start_step:].to_iter_dataset(THREADS))
 
     def example(self, row: int, seed: int, position: int) -> Batch:
         """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""

@@ -1,4 +1,7 @@
-"""A bar on a terminal, one line elsewhere; both on stderr, so that stdout stays the program's own."""
+"""A bar on a terminal, one line elsewhere; both on stderr, so that stdout stays the program's own.
+
+Of several processes that train together only the first speaks.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,11 +9,13 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from flaxformer_lite import processes
+
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """Says what takes a few seconds of unknown length."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not processes.speaks())
     if console.is_terminal:
         with console.status(what):
             yield
@@ -30,7 +35,7 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     Yields:
       Function to call with the number of bytes just read.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not processes.speaks())
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         yield lambda count: None

@@ -1,5 +1,6 @@
 """From flags to a run; what goes wrong ends in one line and an exit code."""
 
+import os
 import re
 import signal
 import sys
@@ -37,6 +38,8 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
     group = ALONE
     try:
         group = processes.join(**how_to_join)
+        if not group.first:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the libraries below print there too
         caught = loop.run(from_config_dict(ExperimentConfig, config), workdir, group)
     except (Exception, KeyboardInterrupt, Terminated) as error:
         message, code, at_once = explain(error, workdir, group)

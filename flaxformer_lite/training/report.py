@@ -31,7 +31,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
         ("step", f"{step}; {cfg.train.steps} steps"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
-        ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}: {shape}"),
+        ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}{_hosts()}: {shape}"),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
     ]
     if start:
@@ -41,6 +41,10 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
             ("note", f"warmup_steps={cfg.optimizer.warmup_steps} of {cfg.train.steps}: the peak is not reached")
         )
     return rows
+
+
+def _hosts() -> str:
+    return f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
 
 
 def millions(experiment: Experiment) -> str:

@@ -35,15 +35,10 @@ class Experiment(Program):
             yield batch
 
     def _placed(self, data: Dataset, start: int) -> Iterator[Any]:
-        rows = data.batches(
-            batch_size=self.cfg.train.batch_size,
-            seed=self.cfg.seed,
-            start_step=start,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
-        )
-        for batch in rows:
-            yield partitioning.place_batch(batch, self.mesh)
+        size = self.cfg.train.batch_size
+        rows = partitioning.batch_rows(self.mesh, size)
+        for batch in data.batches(batch_size=size, seed=self.cfg.seed, start_step=start, rows=rows):
+            yield partitioning.place_batch(batch, self.mesh, size)
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -49,23 +50,66 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_four_at_once(tmp_path):
-    together, found = threading.Barrier(4), []
+@pytest.fixture
+def use_four_times(tmp_path):
+    """Asks for a folder in four threads at once: what each found."""
+
+    def use(write):
+        found = []
+        ask = lambda: found.append((cache.folder(tmp_path, "name", write) / "file.txt").read_text())  # noqa: E731
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [p.name for p in tmp_path.iterdir()] == ["name"]
+        return found
+
+    return use
+
+
+def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, capsys):
+    calls = []
+
+    def write(folder):
+        time.sleep(0.2)
+        writer(calls)(folder)
+
+    assert use_four_times(write) == ["content"] * 4
+    assert len(calls) == 1
+    assert "waiting for another process to make name" in capsys.readouterr().err
+
+
+def test_without_locks_all_write_and_one_stays(use_four_times, monkeypatch):
+    together = threading.Barrier(4)
+
+    def no_locks(*_):
+        raise OSError(38, "Function not implemented")
 
     def write(folder):
         together.wait()
-        (folder / "file.txt").write_text("content")
+        writer([])(folder)
 
-    def use():
-        found.append((cache.folder(tmp_path, "name", write) / "file.txt").read_text())
+    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
+    assert use_four_times(write) == ["content"] * 4
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == ["content"] * 4
-    assert [p.name for p in tmp_path.iterdir()] == ["name"]
+
+def test_a_flipped_bit_is_noticed(tmp_path, capsys):
+    calls = []
+    path = cache.folder(tmp_path, "name", writer(calls)) / "file.txt"
+    path.write_text("cOntent")
+    assert (cache.folder(tmp_path, "name", writer(calls)) / "file.txt").read_text() == "content"
+    assert len(calls) == 2 and "damaged, made again" in capsys.readouterr().err
+
+
+def test_of_many_blocks_some_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "BLOCK", 2)
+    monkeypatch.setattr(cache, "CHECKED", 3)
+    read, real = [], cache._checksum
+    folder = cache.folder(tmp_path, "name", writer([]))
+    monkeypatch.setattr(cache, "_checksum", lambda path, number: read.append(number) or real(path, number))
+    assert cache.folder(tmp_path, "name", writer([])) == folder
+    assert len(set(read)) == 3 and set(read) <= {0, 1, 2, 3}
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -20,10 +20,10 @@ def rows_of(batch):
 
 
 def global_batches(data, batch_size, steps, count, start=0, seed=5):
-    """Batches put together from all processes, each a sorted list of examples."""
-    options = {"batch_size": batch_size, "seed": seed, "start_step": start, "process_count": count}
-    parts = [take(data.batches(process_index=p, **options), steps) for p in range(count)]
-    return [sorted(row for batch in step for row in rows_of(batch)) for step in zip(*parts, strict=True)]
+    """Batches put together from all processes, each a list of examples."""
+    options = {"batch_size": batch_size, "seed": seed, "start_step": start}
+    parts = [take(data.batches(rows=rows, **options), steps) for rows in np.split(np.arange(batch_size), count)]
+    return [[row for batch in step for row in rows_of(batch)] for step in zip(*parts, strict=True)]
 
 
 class Numbers:
@@ -46,12 +46,10 @@ def numbers(experiment):
 def test_each_example_once_an_epoch_whatever_the_processes(numbers, count):
     data, size, epochs = numbers["train"], 12, 24
     steps = 25 * epochs // size
-    options = {"batch_size": size, "seed": 5, "process_count": count}
-    parts = [take(data.batches(process_index=p, **options), steps) for p in range(count)]
-    rows = [[part[k]["inputs"]["row"] for part in parts] for k in range(steps)]
-    seen = np.concatenate([np.sort(np.stack(step, axis=1).reshape(-1)) for step in rows])
-    assert np.bincount(seen).tolist() == [epochs] * 25
-    ordered = np.concatenate([np.stack(step, axis=1).reshape(-1) for step in rows]).reshape(epochs, 25)
+    own = np.split(np.arange(size), count)
+    parts = [take(data.batches(batch_size=size, seed=5, rows=rows), steps) for rows in own]
+    ordered = np.concatenate([part[k]["inputs"]["row"] for k in range(steps) for part in parts]).reshape(epochs, 25)
+    assert np.bincount(ordered.reshape(-1)).tolist() == [epochs] * 25
     assert (np.sort(ordered, axis=1) == np.arange(25)).all(), "each epoch is a permutation"
     assert len({tuple(epoch) for epoch in ordered.tolist()}) == epochs, "shuffled anew each epoch"
 
@@ -80,8 +78,8 @@ def test_randomness_differs_between_epochs(numbers):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_held_out_once_through_and_filled_up_with_weightless_examples(numbers, count):
-    data, options = numbers["eval"], {"batch_size": 4, "seed": 9, "process_count": count}
-    parts = [list(data.batches(process_index=p, **options)) for p in range(count)]
+    data, own = numbers["eval"], np.split(np.arange(4), count)
+    parts = [list(data.batches(batch_size=4, seed=9, rows=rows)) for rows in own]
     assert [len(part) for part in parts] == [3] * count
     rows = np.concatenate([batch["inputs"]["row"] for part in parts for batch in part])
     weights = np.concatenate([batch["targets"]["weights"] for part in parts for batch in part])
@@ -93,9 +91,10 @@ def test_held_out_batches_do_not_depend_on_the_seed(numbers):
     assert first == second
 
 
-def test_processes_must_divide_the_batch(numbers):
-    with pytest.raises(ConfigError, match=r"train\.batch_size=12: must be a multiple of the 5 processes"):
-        numbers["train"].batches(batch_size=12, process_count=5)
+def test_any_rows_in_any_order(numbers):
+    (whole,) = take(numbers["train"].batches(batch_size=12), 1)
+    (some,) = take(numbers["train"].batches(batch_size=12, rows=[7, 2, 3]), 1)
+    assert rows_of(some) == [rows_of(whole)[row] for row in (7, 2, 3)]
 
 
 @pytest.mark.parametrize("name", [name for name in available("objectives") if name != "seq2seq"])

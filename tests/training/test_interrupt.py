@@ -10,9 +10,9 @@ from flaxformer_lite.training.interrupt import Interrupt
 def test_the_first_signal_is_noted_and_the_handlers_come_back(number, capfd):
     before = signal.getsignal(number)
     with Interrupt() as interrupt:
-        assert not interrupt.caught
+        assert not interrupt.caught and not interrupt.after(1)
         os.kill(os.getpid(), number)
-        assert interrupt.caught == signal.Signals(number).name
+        assert interrupt.after(2) and interrupt.caught == signal.Signals(number).name
     assert signal.getsignal(number) == before
     assert capfd.readouterr().err.strip() == f"{interrupt.caught}: stopping after this step; once more stops at once."
 

@@ -9,7 +9,9 @@ import pytest
 
 from flaxformer_lite.checkpoint import CheckpointError
 from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.processes import ProcessError
 from flaxformer_lite.training import launch, loop
+from flaxformer_lite.training.interrupt import Terminated
 from tests.training import tiny_runs
 
 
@@ -18,7 +20,7 @@ def end(monkeypatch, tmp_path, capsys):
     """Launches a run that ends as told: (exit code, stderr)."""
 
     def launched(outcome):
-        def run(cfg, workdir):
+        def run(cfg, workdir, group):
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
@@ -32,9 +34,10 @@ def end(monkeypatch, tmp_path, capsys):
             code = ended.code
         return code, capsys.readouterr().err
 
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield launched
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +49,10 @@ def end(monkeypatch, tmp_path, capsys):
         (OSError(28, "No space left"), 1, "error: runs/x: No space left; the same command continues.\n"),
         (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "lower train.batch_size"),
+        (ProcessError("nobody there"), 1, "error: nobody there\n"),
         (KeyboardInterrupt(), 130, "error: interrupted; the same command continues from the last checkpoint"),
-        ("SIGTERM", 143, ""),
+        (Terminated(), 143, "error: SIGTERM: ended at once; the same command continues from the last checkpoint"),
+        ("SIGTERM", 0, ""),
         ("SIGINT", 130, ""),
         ("", 0, ""),
     ],

@@ -12,6 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite.checkpoint import CheckpointError, Checkpoints
 from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.processes import ALONE
 from flaxformer_lite.training import loop, metrics, setup
 from tests.training import tiny_runs
 
@@ -167,7 +168,7 @@ def test_other_text_is_refused(folder, tmp_path):
 
 
 def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
-    with loop._claim(tmp_path), pytest.raises(loop.RunError, match="another run is writing to"):
+    with loop.claim(tmp_path, ALONE), pytest.raises(loop.RunError, match="another run is writing to"):
         loop.run(tiny_runs.config(folder), tmp_path)
 
 

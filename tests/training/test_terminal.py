@@ -18,7 +18,7 @@ RECORD = {
 def terminal(is_terminal):
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=100, highlight=False, soft_wrap=True)
-    return Terminal(100, 0, console), out
+    return Terminal(100, 0, console=console), out
 
 
 def test_plain_lines_where_there_is_no_terminal():
