@@ -6,6 +6,7 @@ works before the first device is touched, and still answers when a device waits 
 
 import collections
 import contextlib
+import faulthandler
 import json
 import os
 import socket
@@ -22,9 +23,9 @@ from jax._src import clusters, distributed  # neither the detection of clusters 
 from flaxformer_lite.checks import ConfigError
 
 PATIENCE = 10  # seconds of waiting after which process 0 says for whom
-GRACE = 1.0  # seconds that a process has to end by itself for the reason that another gives
+INTERVAL = 1.0  # seconds between looks for news
+NEWS, FAILURE = "news/", "failure"
 SHOWN = 4  # differences that an error lists
-FAILURE = "failure"
 
 
 class ProcessError(RuntimeError):
@@ -43,6 +44,10 @@ class Processes:
         self._client, self.index, self.count = client, index, count
         self._turns: collections.Counter[str] = collections.Counter()
         self._ending, self._own_failure = threading.Lock(), ""
+        self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
+        self._closing, self._thread = threading.Event(), threading.Thread(target=self._look, daemon=True)
+        if client:
+            self._thread.start()
 
     @property
     def first(self) -> bool:
@@ -83,59 +88,61 @@ class Processes:
         if said := self.decide(topic, [socket.gethostname(), facts], differences):
             raise ConfigError(said)
 
-    def announce(self, topic: str, value: str) -> None:
+    def announce(self, topic: str, news: str) -> None:
         """Says something once to all who listen; what was said first stays."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
             if self._client:
-                self._client.key_value_set(topic, value)
+                self._client.key_value_set(NEWS + topic, news)
 
     def listen(self, topic: str, then: Callable[[str], None]) -> None:
-        """Calls `then` with what is announced, in a thread of its own."""
+        """Calls `then` with what is announced, in another thread."""
+        self._listeners[topic] = then
 
-        def wait():
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
-                then(self._get(topic))
-
+    def close(self) -> None:
+        """Waits for all processes to come here; from then on, none is missed by the others."""
         if self._client:
-            threading.Thread(target=wait, name=f"listen for {topic}", daemon=True).start()
+            self.decide("the end", None, lambda _: None)
+            self._closing.set()
+            self._thread.join()
 
     def fail(self, message: str, code: int) -> NoReturn:
         """Ends all processes for the reason that was given first; its process says it, and process 0."""
         self._own_failure = message
         self.announce(FAILURE, json.dumps([self.index, code, message]))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
-            self._end(self._get(FAILURE))
+            self._end(self._get(NEWS + FAILURE))
         self._end(json.dumps([self.index, code, message]))
-
-    def obey_failures(self) -> None:
-        """From now on, the failure of any process ends this one."""
-        self.listen(FAILURE, self._end)
 
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)
-        with self._ending:  # the first thread to come here does not leave
+        with self._ending:  # no second thread comes here
             if who != self.index:
-                time.sleep(GRACE)
+                time.sleep(INTERVAL)  # this process may be about to end for the same reason
             if self.first or who == self.index:
                 own = message == self._own_failure
                 print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
-            self._linger()
+            if self.first:
+                time.sleep(2.5 * INTERVAL)  # it keeps the store, and leaves when the others have heard and left
             sys.stdout.flush()
             os._exit(code)
 
-    def _linger(self) -> None:
-        """Process 0 keeps the store: it leaves when the others have heard and left."""
-        if self.first:
-            time.sleep(2 * GRACE)
+    def _look(self) -> None:
+        """The thread that hears what others announce. It is over before Python ends, which it would disturb."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
+            while not self._closing.wait(INTERVAL):
+                for key, news in self._client.key_value_dir_get(NEWS):
+                    if then := self._listeners.pop(key.removeprefix(NEWS), None):
+                        then(news)
 
     def _get(self, key: str, waiting: str = "") -> str:
+        began = time.monotonic()
         while True:
             try:
-                return self._client.blocking_key_value_get(key, PATIENCE * 1000)
+                return self._client.blocking_key_value_get(key, round(1000 * INTERVAL))
             except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
+                if "DEADLINE_EXCEEDED" not in str(error) or self._closing.is_set():
                     raise
-            if waiting:
+            if waiting and time.monotonic() - began > PATIENCE:
                 print(waiting, file=sys.stderr, flush=True)
                 waiting = ""
 
@@ -200,9 +207,8 @@ def join(
         raise ProcessError(f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}") from error
     finally:
         giving_up.cancel()
-    group = Processes(distributed.global_state.client, process_id, num_processes)
-    group.obey_failures()
-    return group
+    faulthandler.disable()  # when JAX ends this process because another is gone, it says so: a stack would hide it
+    return Processes(distributed.global_state.client, process_id, num_processes)
 
 
 def differences(answers: list[list[Any]]) -> str:

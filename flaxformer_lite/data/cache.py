@@ -8,15 +8,18 @@ import random
 import secrets
 import shutil
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import progress
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes under one checksum
+PATIENCE = 2.0  # seconds of waiting for another process after which it is said
 CHECKED = 16  # blocks of a folder that are read again at each use: up to 256 MB, in a fraction of a second
 
 
@@ -63,17 +66,24 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
 def _alone(path: Path) -> Iterator[None]:
     """One process at a time; the system ends the lock of a process that is killed."""
     with open(path, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with progress.working(f"waiting for another process to make {path.stem}"):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
+        with contextlib.suppress(OSError):  # a file system without locks
+            if not _locked_within(PATIENCE, lock):
+                with progress.working(f"waiting for another process to make {path.stem}"):
+                    fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def _locked_within(seconds: float, lock: IO) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _publish(temporary: Path, final: Path) -> None:

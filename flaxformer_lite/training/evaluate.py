@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.training import step
 from flaxformer_lite.training.metrics import text_loss
@@ -25,8 +25,9 @@ def evaluate(eval_step: Callable, params: Any, batches: Iterable[Any], bytes_per
     """
     total = None
     for batch in batches:
-        sums = eval_step(params, batch)
-        total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+        # One program at a time: of several in flight, two processes on CPU may each begin with another, and wait for ever.
+        sums = jax.device_get(eval_step(params, batch))
+        total = sums if total is None else jax.tree.map(np.add, total, sums)
     out = {name: float(value) for name, value in step.means(total).items()}
     nll = text_loss(out)
     return out | {"perplexity": math.exp(min(nll, 700.0)), "bits_per_byte": nll / math.log(2) / bytes_per_target}

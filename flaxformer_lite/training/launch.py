@@ -41,6 +41,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
         if not group.first:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the libraries below print there too
         caught = loop.run(from_config_dict(ExperimentConfig, config), workdir, group)
+        group.close()
     except (Exception, KeyboardInterrupt, Terminated) as error:
         message, code, at_once = explain(error, workdir, group)
         _end(group, message, code, at_once=at_once)

@@ -68,11 +68,12 @@ def use_four_times(tmp_path):
     return use
 
 
-def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, capsys):
+def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, monkeypatch, capsys):
+    monkeypatch.setattr(cache, "PATIENCE", 0.1)
     calls = []
 
     def write(folder):
-        time.sleep(0.2)
+        time.sleep(0.4)
         writer(calls)(folder)
 
     assert use_four_times(write) == ["content"] * 4

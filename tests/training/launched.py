@@ -1,0 +1,82 @@
+"""train.py itself, shrunken, in processes of its own."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.training import tiny_runs
+
+ROOT = Path(__file__).parents[2]
+RECORDER = Path(__file__).with_name("recorded.py")
+SETTINGS = {
+    "seed": 7,
+    "data.length": 32,
+    "data.eval_fraction": 0.1,
+    "data.tokenizer.name": "bytes",
+    "model.d_model": 16,
+    "model.mlp_dim": 32,
+    "model.decoder_layers": 1,
+    "model.dropout": 0.1,
+    "model.vocab_size": 0,
+    "train.batch_size": 8,
+    "train.log_every": 1,
+    "train.eval_every": 1000,
+    "train.eval_batches": 1,
+    "train.sample_tokens": 0,
+}
+
+
+def command(folder, workdir, settings, *flags, ids=None):
+    """A command line; with `ids`, a file that gets a line for each training example that is made."""
+    data = {"data.path": tiny_runs.text(folder), "data.cache": folder / "cache"}
+    overrides = [f"--config.{name}={value}" for name, value in {**SETTINGS, **data, **settings}.items()]
+    program = [str(RECORDER), str(ids)] if ids else []
+    own = [f"--workdir={workdir}", *overrides, *flags]
+    return [sys.executable, *program, "train.py", "--config=configs/gpt2_tiny.py", *own]
+
+
+def environment(devices):
+    before, flag = os.environ["XLA_FLAGS"], "--xla_force_host_platform_device_count="
+    kept = [word for word in before.split() if not word.startswith(flag)]
+    return {**os.environ, "XLA_FLAGS": " ".join([*kept, f"{flag}{devices}"])}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(arguments, devices=1):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(arguments, cwd=ROOT, env=environment(devices), **pipes)
+
+
+@contextlib.contextmanager
+def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None)):
+    """Two processes of four devices each; they are gone at the end of the block."""
+    joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
+    lines = [
+        command(folder, workdir, {**settings, **each[i]}, *joining, f"--process_id={i}", *flags, ids=ids[i]) for i in (0, 1)
+    ]
+    started = [start(line, devices=4) for line in lines]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def outputs(started, timeout=120):
+    """[(exit code, stdout, stderr)] of processes that end by themselves."""
+    return [(*process.communicate(timeout=timeout), process.returncode) for process in started]
+
+
+def digests(workdir, step):
+    """Path -> [dtype, shape, digest] of a checkpoint's leaves."""
+    return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())["leaves"]

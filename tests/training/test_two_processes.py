@@ -1,0 +1,109 @@
+"""Two processes of four devices on one machine, running train.py: equal to one process of eight, and to each other."""
+
+import collections
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.training import metrics
+from tests.training import launched
+
+STEPS, BATCH = 6, 16
+SETTINGS = {
+    "train.steps": STEPS,
+    "train.batch_size": BATCH,
+    "train.accumulate": 2,
+    "train.checkpoint_every": 3,
+    "mesh.data": 2,
+    "mesh.fsdp": 2,
+    "mesh.tensor": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    """The workdir of a run of two processes, what they said, and the examples they made."""
+    port, ids = launched.free_port(), [folder / "ids0", folder / "ids1"]
+    with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
+        return folder / "run", launched.outputs(started), [path.read_text().split("\n")[:-1] for path in ids]
+
+
+def losses(workdir):
+    return {r["step"]: (r["loss"], r["grad_norm"]) for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"}
+
+
+def alone(folder, workdir, settings, devices, ids=None):
+    (ended,) = launched.outputs([launched.start(launched.command(folder, workdir, settings, ids=ids), devices)])
+    assert ended[2] == 0, ended
+    return ended
+
+
+def test_losses_of_one_process_and_each_example_once_in_order(folder, uninterrupted):
+    workdir, _, made = uninterrupted
+    alone(folder, folder / "alone", SETTINGS, 8, ids=folder / "ids")
+    np.testing.assert_allclose(list(losses(workdir).values()), list(losses(folder / "alone").values()), rtol=1e-5)
+    assert len(losses(workdir)) == STEPS
+    trained = [{line for line in lines if int(line.split()[0]) < STEPS * BATCH} for lines in made]
+    assert not trained[0] & trained[1] and len(trained[0]) == len(trained[1]) == STEPS * BATCH // 2
+    whole = (folder / "ids").read_text().split("\n")[:-1]
+    assert trained[0] | trained[1] == {line for line in whole if int(line.split()[0]) < STEPS * BATCH}
+    assert max(collections.Counter(line for lines in made for line in lines).values()) == 1
+
+
+def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
+    workdir, ((out, err, code), other), _ = uninterrupted
+    assert code == 0 and "8 of 8 cpu in 2 processes" in out and "0 after step two" in out
+    assert err in ("", "tokenizing: 0.0 MB\n")
+    assert other == ("", "", 0)
+    assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"3", "6"}
+    parts = {p.name for p in (workdir / "checkpoints" / "6" / "state").glob("ocdbt.process_*")}
+    assert parts == {"ocdbt.process_0", "ocdbt.process_1"}, "both write their part"
+
+
+def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_bit_for_bit_alike(folder, uninterrupted):
+    again = folder / "again"
+    with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
+        for line in started[0].stdout:
+            if line.startswith("step 2/"):
+                started[1].send_signal(signal.SIGTERM)
+                break
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0), (err, other)
+    assert "SIGTERM of process 1: stopped after step" in out and not err
+    assert other[1] == "\nSIGTERM: stopping after this step; once more stops at once.\n"
+    with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
+        (out, _, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0) and "resuming" in out
+    assert launched.digests(again, STEPS) == launched.digests(uninterrupted[0], STEPS)
+
+
+@pytest.mark.parametrize("devices", [4, 1])
+def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices):
+    workdir = folder / f"on{devices}"
+    shutil.copytree(uninterrupted[0], workdir)
+    shutil.rmtree(workdir / "checkpoints" / str(STEPS))
+    mesh = {"mesh.data": -1, "mesh.fsdp": min(2, devices), "mesh.tensor": 1}
+    out, _, _ = alone(folder, workdir, {**SETTINGS, **mesh}, devices, ids=folder / f"ids{devices}devices")
+    assert "after step 3" in out
+    np.testing.assert_allclose(
+        list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5
+    )
+    made = [int(line.split()[0]) for line in (folder / f"ids{devices}devices").read_text().split("\n")[:-1]]
+    assert [p for p in sorted(made) if p < STEPS * BATCH] == list(range(3 * BATCH, STEPS * BATCH))
+
+
+def test_a_process_that_differs_is_named_before_the_first_step(folder):
+    each = {}, {"optimizer.learning_rate": 0.5}
+    with launched.pair(folder, folder / "differs", SETTINGS, launched.free_port(), each=each) as started:
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (2, 2) and not out
+    assert err.startswith("error: the processes differ. process 1 (") and err.count("\n") == 1
+    assert "config.optimizer.learning_rate is 0.5, elsewhere 0.001" in err
+    assert not (folder / "differs").exists()
