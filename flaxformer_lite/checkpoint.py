@@ -108,13 +108,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         wanted = describe(target)
         for step in self._steps():
             at = self.folder / str(step)
-            record, damaged[step] = self._all(lambda at=at: read_record(at))
+            record, damaged[step] = self._all(read_record, at)
             if record is None:
                 continue
             accept(record)
             _compare(step, record["leaves"], wanted)
             request = ocp.args.StandardRestore(target)
-            state, damaged[step] = self._all(lambda at=at: self._reader.restore(at / STATE, args=request))
+            state, damaged[step] = self._all(self._reader.restore, at / STATE, args=request)
             if state is None:
                 continue
             if broken := broken_leaf(record["leaves"], describe(state)):
@@ -166,11 +166,11 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _steps(self) -> list[int]:
         return self._group.decide("checkpoints", sorted(self._manager.all_steps(), reverse=True), lambda all: all[0])
 
-    def _all(self, read: Callable[[], Any]) -> tuple[Any, str]:
+    def _all(self, read: Callable, *arguments: Any, **options: Any) -> tuple[Any, str]:
         """(what was read, "") on all processes, or on all (None, why one of them could not)."""
         value, why = None, ""
         try:
-            value = read()
+            value = read(*arguments, **options)
         except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise

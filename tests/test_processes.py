@@ -142,7 +142,8 @@ def test_a_cluster_that_cannot_be_made_out(monkeypatch):
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_nobody_comes(index, tmp_path):
-    joining = [f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2", f"--process_id={index}", "--start_timeout=1"]
+    joining = [f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2", f"--process_id={index}"]
+    joining.append("--start_timeout=1")
     command = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={tmp_path}", *joining]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     why = ["of 2 processes not all have joined", "process 1 cannot reach process 0 at"][index]
