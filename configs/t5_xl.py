@@ -15,5 +15,5 @@ def get_config():
     config = t5_small.get_config()
     config.model = to_config_dict(t5.config("v1_1_xl", dtype="bfloat16", scan=True, remat="full"))
     config.train.update(batch_size=2048, accumulate=1)
-    config.mesh.fsdp = 16
+    config.mesh.fsdp = 8
     return config

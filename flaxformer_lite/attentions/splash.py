@@ -81,6 +81,8 @@ def refuses(
 
 def unfit(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
     """What no kernel here can do, or nothing."""
+    if platform() not in ("tpu", "cpu"):
+        return f"the kernel is for TPUs, not for {platform()}"
     if dropout_key is not None and dropout_rate > 0:
         return "the kernel drops no weights (attention dropout)"
     if q_index is not None or k_index is not None:

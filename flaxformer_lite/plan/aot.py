@@ -101,11 +101,11 @@ def compile_step(program: Program) -> Compiled:
         return Compiled(seconds, peak, "", done.as_text(), constraints, noise())
 
 
-def needed(excess: str) -> int | None:
-    """Bytes that the compiler says it would have needed."""
-    found = re.search(r"Used ([\d.]+[KMGT]) of|\(([\d.]+[KMGT])\) exceeds", excess)
+def needed(excess: str, arguments: int) -> int | None:
+    """Bytes that the compiler says it would have needed; where it speaks of temporaries, the arguments come on top."""
+    found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
     size = found and SIZE.match(found[1] or found[2])
-    return int(float(size[1]) * UNITS[size[2]]) if size else None
+    return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if size else None
 
 
 def _excess(message: str) -> str:

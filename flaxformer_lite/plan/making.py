@@ -110,7 +110,7 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     done = aot.compile_step(program)
     how = f"compiled by {aot.compiler()} with jax {jax.__version__}"
     if done.peak is None:
-        needs = aot.needed(done.excess)
+        needs = aot.needed(done.excess, sum(memory.held(program)[:2]))
         needs = needs and memory.compiled(program, needs)
         return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
     module = hlo.parse(done.text)

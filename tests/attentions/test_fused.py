@@ -132,3 +132,9 @@ def test_relative_says_what_it_cannot():
     ):
         with pytest.raises(ConfigError, match=rf"model.attention='relative': .*{reason}.*; set model.attention=auto"):
             relative.attend(q, k, v, **options)
+
+
+def test_kernels_of_tpus_are_not_for_gpus(monkeypatch):
+    monkeypatch.setattr(splash, "platform", lambda: "gpu")
+    with pytest.raises(ConfigError, match="the kernel is for TPUs, not for gpu"):
+        splash.attend(*inputs()[:3])
