@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test examples parity bench lint clean
+.PHONY: help install demo test examples parity bench faults lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ FLAX ?=
 CASE ?=
 bench: $(STAMP)  ## measure beside torch and Hugging Face Flax; TORCH=a python that has them, FLAX=another, CASE=gpt_small
 	$(BIN)/python benchmarks/run.py --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
+
+faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare its end with an uninterrupted one
+	$(BIN)/python tools/faults.py --kills=50
 
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .

@@ -111,6 +111,21 @@ def test_a_damaged_newest_is_set_aside_with_a_notice(folder, damage):
     assert restore(folder).meta["note"] == "again"
 
 
+def test_a_flipped_bit_is_told_with_its_leaf_and_its_file(folder):
+    flip(folder / "3")
+    (notice,) = restore(folder).notices
+    assert "step 3 is damaged (the content of " in notice and " does not match its digest; it lies in state/" in notice
+    name = notice.split("it lies in ")[1].split(")")[0]
+    assert (folder / "damaged" / "3" / name) == largest_file(folder / "damaged" / "3")
+
+
+def test_a_changed_record_is_damage_too(folder):
+    path = folder / "3" / "meta" / "metadata"
+    path.write_text(path.read_text().replace("step 3", "step 4"))
+    got = restore(folder)
+    assert got.step == 2 and "meta/metadata: its content does not match its digest" in got.notices[0]
+
+
 def test_never_starts_afresh_where_all_are_damaged(folder):
     for step in "123":
         truncate(folder / step)
