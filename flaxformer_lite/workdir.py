@@ -92,7 +92,7 @@ def _params(folder: Path) -> dict:
     numpy_arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.PyTreeCheckpointer() as reader:
         request = ocp.args.PyTreeRestore(item=item, restore_args=numpy_arrays, partial_restore=True)
-        read = reader.restore(folder / STATE, args=request)
+        read = reader.restore((folder / STATE).absolute(), args=request)  # orbax takes no other
     if broken := broken_leaf(stored, describe(read)):
         raise CheckpointError(f"the content of {broken} does not match its digest")
     return read["params"]

@@ -63,6 +63,12 @@ def test_a_run_becomes_published_weights_and_computes_the_same(run, tmp_path, ca
     assert sorted((p, p.stat().st_mtime_ns) for p in run.rglob("*")) == before, "the run is left as it was"
 
 
+def test_a_run_is_found_by_a_relative_path(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    main(["convert", run.name, str(tmp_path / "out")])
+    assert checksum(capsys, run.name) == checksum(capsys, tmp_path / "out")
+
+
 def test_a_runs_tokenizer_frames_texts_as_training_did(run, tmp_path, capsys):
     main(["convert", str(run), str(tmp_path / "out"), "--dtype", "bfloat16"])
     if "t5" in str(run):
