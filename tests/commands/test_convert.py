@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from flaxformer_lite import load_pretrained, load_tokenizer, workdir
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.checkpoint import digest
 from flaxformer_lite.config import TokenizerConfig
+from flaxformer_lite.digest import digest
 from flaxformer_lite.training import loop
 from tests.commands import models
 from tests.training import tiny_runs
