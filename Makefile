@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test examples parity bench faults lint clean
+.PHONY: help install demo test examples parity meshes bench faults lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,13 @@ FLAX ?=
 CASE ?=
 bench: $(STAMP)  ## measure beside torch and Hugging Face Flax; TORCH=a python that has them, FLAX=another, CASE=gpt_small
 	$(BIN)/python benchmarks/run.py --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
+
+MESHES = "data=8" "fsdp=4" "tensor=2" "context=4" "fsdp=2 tensor=2" "context=2 tensor=2" "data=1 fsdp=2 context=2 tensor=2"
+meshes: $(STAMP)  ## one step of four families on seven meshes of made-up devices, against one device
+	@for name in bert_tiny gpt2_tiny t5_tiny llama_tiny; do for mesh in $(MESHES); do \
+	  said=$$($(BIN)/python -m flaxformer_lite verify-mesh --config=configs/$$name.py --config.train.batch_size=16 \
+	    $$(printf -- "--config.mesh.%s " $$mesh)) || { echo "$$said"; exit 1; }; \
+	  echo "$$name $$mesh: $$(echo "$$said" | tail -1)"; done; done
 
 faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare its end with an uninterrupted one
 	$(BIN)/python tools/faults.py --kills=50

@@ -15,6 +15,7 @@ COMMANDS = {
     "embed": "make vectors of sentences and compare them",
     "fill-mask": "guess the hidden word of a sentence",
     "plan": "say what a training run needs of machines that are not there",
+    "verify-mesh": "compare a step on a mesh with the same step on one device",
 }
 EXAMPLES = """examples:
   python -m flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
@@ -23,6 +24,7 @@ EXAMPLES = """examples:
   python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
   python -m flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
   python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16
+  python -m flaxformer_lite verify-mesh --config=configs/llama_tiny.py --config.mesh.fsdp=2 --config.mesh.tensor=2
 
 A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.py.
 """

@@ -8,7 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -135,6 +135,26 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
     return specs
 
 
+class Replicated(NamedTuple):
+    """A parameter that every device holds whole, its size, and the rule that says so."""
+
+    path: str
+    bytes: int
+    rule: str
+
+
+def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> list[Replicated]:
+    """The parameters of at least so many bytes that a mesh which splits weights leaves whole, largest first."""
+    if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
+        return []
+    found, specs = [], jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
+    for (keys, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(params), specs, strict=True):
+        path, size = path_of(keys), leaf.size * leaf.dtype.itemsize
+        if size >= at_least and math.prod(ways(entry, mesh) for entry in spec) == 1:
+            found.append(Replicated(path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))))
+    return sorted(found, key=lambda leaf: -leaf.bytes)
+
+
 def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
     """Shardings of a whole TrainState: parameters by the rules, optimizer state as the parameter it belongs to.
 
@@ -236,7 +256,11 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
     def by_device(batch):
         return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
 
-    return lambda state, batch: mapped(state, by_device(batch))
+    def run(state, batch):
+        return mapped(state, by_device(batch))
+
+    run.lower = lambda state, batch: mapped.lower(state, by_device(batch))
+    return run
 
 
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:

@@ -113,6 +113,14 @@ def test_rules_are_strict(rules, message):
         partitioning.param_specs(spec(up=(3, 6), down=(4, 6)), rules, mesh_of(2, 2, 2))
 
 
+def test_what_every_device_holds_whole_is_named_with_its_rule():
+    rules = ((r"up/kernel$", ("fsdp", None)), (r"kernel$", ()))
+    leaves = spec(up=(4, 6), down=(4, 6), small=(2, 2))
+    found = partitioning.replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
+    assert found == [("down/kernel", 96, "kernel$")]
+    assert not partitioning.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)  # nothing is split, by design
+
+
 def test_batch_must_split_evenly():
     partitioning.check_batch(16, 2, mesh_of(4, 2, 1))
     with pytest.raises(ConfigError, match=r"need a multiple of 16; try train.batch_size=16"):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from flaxformer_lite.config import ExperimentConfig
@@ -17,13 +18,31 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
     Raises:
       ConfigError: lengths that the objective cannot work with.
     """
+    length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
+    records = _records(cfg, np.full(DOCUMENTS, length + target_length + 1), tokenizer.Bytes().ordinary_ids[:1])
+    return cfg.objective.make_example(records, 0, np.random.default_rng(0))
+
+
+def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
+    """A batch of random words in documents of random lengths, which share rows: nothing in it is like anything else."""
+    rng, size = np.random.default_rng(seed), cfg.train.batch_size
+    length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
+    longest = min(length, target_length or length)
+    lengths = rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (size + 1))
+    records = _records(cfg, lengths, rng.permutation(tokenizer.Bytes().ordinary_ids))
+    rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(size)]
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *rows)
+
+
+def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
+    """Documents of so many tokens, the end-of-text token among them, of these ids over and over."""
     objective, words = cfg.objective, tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
-    offsets = np.arange(DOCUMENTS + 1, dtype=np.int64) * (length + target_length + 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
+    tokens[offsets[1:] - 1] = words.eos_id
     plan = objective.pack(offsets, length, target_length, words)
-    ids = np.full(offsets[-1], words.ordinary_ids[0], np.uint16)
-    records = Records(words, length, target_length, ids, plan.start, plan.length, plan.document, plan.first)
-    return objective.make_example(records, 0, np.random.default_rng(0))
+    return Records(words, length, target_length, tokens, plan.start, plan.length, plan.document, plan.first)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

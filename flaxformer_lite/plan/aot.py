@@ -74,7 +74,7 @@ def devices(topology: Topology, slices: int) -> list:
         if topology.chip.axes == 2:
             options["chips_per_host_bounds"] = (1, 1, 1)
     try:
-        with _quiet():
+        with quiet():
             return list(topologies.get_topology_desc(topology.name, platform="tpu", **options).devices)
     except Exception as error:  # the compiler's own kinds
         raise ConfigError(
@@ -85,7 +85,7 @@ def devices(topology: Topology, slices: int) -> list:
 
 def compile_step(program: Program) -> Compiled:
     """Compiles the train step, as a run would, for the mesh's chips."""
-    with _quiet() as noise:
+    with quiet() as noise:
         start = time.perf_counter()
         traced = program.train_step.trace(program.target, program.batch)
         constraints = str(traced.jaxpr).count("sharding_constraint")
@@ -114,8 +114,8 @@ def _excess(message: str) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator:
-    """Keeps what the compiler writes to stderr out of the way; counts its warnings of rematerialisation."""
+def quiet() -> Iterator:
+    """Keeps what the compiler writes to stderr out of the way; gives a function that counts its rematerialisations."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)

@@ -32,3 +32,14 @@ def test_every_objective_takes_blank_text(tmp_path):
             cfg, objective=objective, model=dataclasses.replace(cfg.model, head=objective.head)
         )
         assert blank.example(cfg)["targets"]["labels"].ndim == 1, name
+
+
+@pytest.mark.parametrize("family", sorted(tiny_runs.FAMILIES))
+def test_a_batch_of_random_text_has_documents_side_by_side_and_no_two_rows_alike(tmp_path, family):
+    cfg = tiny_runs.config(tmp_path, family)
+    batch, one = blank.batch(cfg), blank.example(cfg)
+    assert jax.tree.map(lambda x: (x.shape[1:], x.dtype), batch) == jax.tree.map(lambda x: (x.shape, x.dtype), one)
+    rows = batch["inputs"]["input_ids"]
+    assert len({row.tobytes() for row in rows}) == len(rows) == cfg.train.batch_size
+    assert batch["targets"]["weights"].sum() > len(rows)
+    jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("not repeatable"), batch, blank.batch(cfg))
