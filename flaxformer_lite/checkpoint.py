@@ -51,6 +51,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def __init__(self, folder: Path, *, keep: int, group: Processes = ALONE):
         self.folder, self._group = Path(folder).absolute(), group
+        self._saving: int | None = None  # the step whose files are, or were last, on their way
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".writable{group.index}"
@@ -84,8 +85,9 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
             )
         record = sealed({**meta, "leaves": describe(state)})
+        self.wait()
+        self._saving = step
         try:
-            self._manager.check_for_errors()
             items = ocp.args.Composite(**{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)})
             self._manager.save(step, args=items, force=True)
         except Exception as error:  # orbax and tensorstore raise many types; all mean that nothing was written
@@ -140,11 +142,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           CheckpointError: the save in the background failed.
         """
-        step = self.latest_step
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            raise CheckpointError(self._failed(step, error)) from error
+            raise CheckpointError(self._failed(self._saving, error)) from error
 
     def close(self) -> None:
         """Waits for the background; without it the last save would be lost at exit.

@@ -191,6 +191,21 @@ def test_a_failed_write_is_told(folder, monkeypatch):
     checkpoints.close()
 
 
+def test_a_failure_in_the_background_is_told_of_its_own_step(folder, monkeypatch):
+    checkpoints = Checkpoints(folder, keep=3)
+    checkpoints.save(4, tree(4), {})
+    checkpoints.wait()
+
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._manager, "wait_until_finished", fail)
+        with pytest.raises(CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"):
+            checkpoints.save(5, tree(5), {})
+    checkpoints.close()
+
+
 def test_saving_then_overwriting_the_buffers_does_not_change_the_checkpoint(tmp_path):
     """The step donates its state: the files must hold what was saved, not what came after."""
     bump = jax.jit(lambda t: jax.tree.map(lambda x: x + jnp.ones_like(x), t), donate_argnums=0)
