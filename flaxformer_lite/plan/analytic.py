@@ -5,8 +5,9 @@ import math
 import jax
 
 from flaxformer_lite import hlo
-from flaxformer_lite.plan import costs, memory
+from flaxformer_lite.plan import costs
 from flaxformer_lite.plan.topology import Chip
+from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
 EFFICIENCY = 0.55  # of the peak, that large models reach in published runs, give or take a third

@@ -8,7 +8,7 @@ import jax
 
 from flaxformer_lite import hlo
 from flaxformer_lite.plan.aot import Compiled
-from flaxformer_lite.plan.memory import rows
+from flaxformer_lite.training.memory import rows
 from flaxformer_lite.training.program import Program
 
 SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")  # what attention makes, projections apart

@@ -10,10 +10,11 @@ from jax.sharding import AbstractMesh
 from flaxformer_lite import hlo, partitioning
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import blank
-from flaxformer_lite.plan import analytic, aot, costs, findings, memory
-from flaxformer_lite.plan.memory import Memory
+from flaxformer_lite.plan import analytic, aot, costs, findings
 from flaxformer_lite.plan.topology import Topology
+from flaxformer_lite.training import memory
 from flaxformer_lite.training import program as programs
+from flaxformer_lite.training.memory import Memory
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import param_count
 

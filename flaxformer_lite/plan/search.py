@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.plan import making, memory
+from flaxformer_lite.plan import making
 from flaxformer_lite.plan.making import Plan
 from flaxformer_lite.plan.topology import Topology
+from flaxformer_lite.training import memory
 
 TENSOR = (1, 4)
 BATCH = (1, 2)  # times the config's own

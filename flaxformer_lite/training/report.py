@@ -10,6 +10,7 @@ import jax
 from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
 from flaxformer_lite.training.metrics import Recorder, text_loss
 from flaxformer_lite.training.setup import Experiment
+from flaxformer_lite.training.shares import shares
 from flaxformer_lite.training.state import param_count
 
 Rows = list[tuple[str, str]]
@@ -32,6 +33,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         ("step", f"{step}; {cfg.train.steps} steps"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
         ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}{_hosts()}: {shape}"),
+        *shares(experiment),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
     ]
     if start:

@@ -9,8 +9,9 @@ import pytest
 
 from flaxformer_lite import hlo
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, TrainConfig, from_config_dict
-from flaxformer_lite.plan import aot, findings, making, memory, report, topology
+from flaxformer_lite.plan import aot, findings, making, report, topology
 from flaxformer_lite.plan.topology import GIB
+from flaxformer_lite.training import memory
 from tests.training import tiny_runs
 
 SCALE = {"gpt2_xl": "v5e:16x16", "t5_xl": "v5e:16x16", "t5_xxl": "v5p-128", "llama_7b": "v5e:16x16", "llama_70b": "v5p-512"}
