@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import itertools
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of s
 NOISE = 1e-4  # of the largest of all gradients: what is smaller is compared with this (a key's bias has gradient zero)
 FLOAT32 = 4
 SHOWN = 10  # parameters, worst first
+EMBEDDED = re.compile(r"token_embed|embed/sharding_constraint$")  # what is exchanged for a lookup, by release of jax
 # Plain descent that keeps what it was given: after one step its momentum is the gradient.
 DESCENT = OptimizerConfig(name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
 
@@ -190,7 +192,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
         ring = found.kind == "collective-permute" and axes == ("context",)
         gathered = found.kind == "all-gather" and all(math.prod(array.shape) in weights for array in found.arrays)
         # A table split by vocabulary takes the gradients of all tokens, and keeps those of its own words.
-        table = found.kind == "all-gather" and "data" not in axes and "token_embed" in found.source
+        table = found.kind == "all-gather" and "data" not in axes and EMBEDDED.search(found.source)
         if not ring and not gathered and not table:
             shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in found.arrays)
             yield f"{found.kind} of {shapes} over {', '.join(axes)}, {found.times} times ({found.source})"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from flaxformer_lite import partitioning, registry
-from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
 from flaxformer_lite.models import _partition
 from flaxformer_lite.training import flops, optimizer, state, step
 
@@ -57,6 +57,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     Raises:
       ConfigError: model, mesh and rules do not fit; says which field to change.
     """
+    _check_lengths(example, mesh)
     model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
 
@@ -108,6 +109,18 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     if cfg.model.vocab_size:
         return cfg
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
+
+
+def _check_lengths(example: Any, mesh: Mesh) -> None:
+    """A sequence must split evenly over the devices along `context`."""
+    parts = mesh.shape["context"]
+    for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
+        length = example["inputs"][name].shape[0] if name in example["inputs"] else 0
+        if length % parts:
+            raise ConfigError(
+                f"mesh.context={parts}: {name} has {length} positions, no multiple of it; try"
+                f" data.{field}={-(-length // parts) * parts}."
+            )
 
 
 def _train_step(cfg: ExperimentConfig, model: nn.Module, over: str | None = None) -> Callable:
