@@ -5,6 +5,7 @@ import math
 import jax
 
 from flaxformer_lite import partitioning
+from flaxformer_lite.models import _partition
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import path_of
@@ -59,10 +60,9 @@ def _replicated(program: Program) -> str:
     kept = f"{size(sum(whole.values()))} of {size(total)} of parameters"
     if mesh["fsdp"] == mesh["tensor"] == 1:
         return f"{kept}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
-    large = sorted((path for path in whole if whole[path] >= LARGE), key=whole.get, reverse=True)
-    named = "; ".join(f"{path} {size(whole[path])}" for path in large[:3])
-    why = "the partition rules (models/_partition.py) split only the vocabulary's, the attention's and the mlp's weights"
-    return f"{kept}: {why}" + (f"; the largest: {named}" if named else "")
+    large = partitioning.replicated(program.target.params, _partition.rules(program.cfg.model), program.mesh, LARGE)
+    named = "; ".join(f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3])
+    return f"{kept}: no rule of models/_partition.py splits them" + (f"; the largest: {named}" if named else "")
 
 
 def size(count: int) -> str:
