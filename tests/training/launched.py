@@ -42,7 +42,8 @@ def command(folder, workdir, settings, *flags, ids=None):
 def environment(devices):
     before, flag = os.environ["XLA_FLAGS"], "--xla_force_host_platform_device_count="
     kept = [word for word in before.split() if not word.startswith(flag)]
-    return {**os.environ, "XLA_FLAGS": " ".join([*kept, f"{flag}{devices}"])}
+    # recorded.py lies in a folder of its own, and imports from the root.
+    return {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": " ".join([*kept, f"{flag}{devices}"])}
 
 
 def free_port():
@@ -72,7 +73,7 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
             process.communicate()
 
 
-def outputs(started, timeout=120):
+def outputs(started, timeout=300):
     """[(exit code, stdout, stderr)] of processes that end by themselves."""
     return [(*process.communicate(timeout=timeout), process.returncode) for process in started]
 

@@ -32,7 +32,9 @@ def uninterrupted(folder):
     """The workdir of a run of two processes, what they said, and the examples they made."""
     port, ids = launched.free_port(), [folder / "ids0", folder / "ids1"]
     with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
-        return folder / "run", launched.outputs(started), [path.read_text().split("\n")[:-1] for path in ids]
+        ended = launched.outputs(started)
+    assert [code for _, _, code in ended] == [0, 0], ended
+    return folder / "run", ended, [path.read_text().split("\n")[:-1] for path in ids]
 
 
 def losses(workdir):
