@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.training.setup import prepare
 from tests.training import tiny_runs
@@ -36,7 +36,9 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh):
 
 def test_scanned_layers_are_stacked(run):
     scanned = dataclasses.replace(run, model=dataclasses.replace(run.model, scan=True))
-    prepare(scanned).fresh_state()
+    params = prepare(scanned).fresh_state().params
+    due = load_pretrained(run.train.init_from)[1]
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(unstack_layers(params)), jax.device_get(due))
 
 
 @pytest.mark.parametrize(
