@@ -51,8 +51,9 @@ $(PLANS): $(STAMP)
 
 FLAX ?=
 CASE ?=
-bench: $(STAMP)  ## measure beside torch and Hugging Face Flax; TORCH=a python that has them, FLAX=another, CASE=gpt_small
-	$(BIN)/python benchmarks/run.py --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
+bench: $(STAMP)  ## measure beside torch and Flax, and how it starts; TORCH=a python that has it, FLAX=another, CASE=gpt_small
+	$(BIN)/python -m benchmarks.run --torch=$(TORCH) $(if $(FLAX),--flax=$(FLAX)) $(if $(CASE),--case=$(CASE))
+	$(if $(CASE),,$(BIN)/python -m benchmarks.start)
 
 MESHES = "data=8" "fsdp=4" "tensor=2" "context=4" "fsdp=2 tensor=2" "context=2 tensor=2" "data=1 fsdp=2 context=2 tensor=2"
 meshes: $(STAMP)  ## one step of four families on seven meshes of made-up devices, against one device

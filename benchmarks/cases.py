@@ -19,6 +19,8 @@ class Case:
       batch: sequences.
       length: tokens of input.
       target: tokens of an encoder-decoder's target; of a continuation, the new tokens.
+      goal: how many times longer the usual choice ought to take (`table.USUAL`).
+      rounds: measured by turns.
     """
 
     family: str
@@ -31,6 +33,8 @@ class Case:
     heads: int = 12
     mlp_dim: int = 3072
     vocab: int = 50257
+    goal: float = 1.0
+    rounds: int = 4
 
     @property
     def tokens(self) -> int:
@@ -42,13 +46,13 @@ SMALL = dict(layers=6, d_model=384, heads=6, mlp_dim=1536)
 BERT = dict(vocab=30522)
 T5 = dict(layers=6, d_model=512, heads=8, mlp_dim=2048, vocab=32128)
 CASES = {
-    "gpt_small": Case("gpt2", "train", 8, 256, **SMALL),
-    "gpt2_124m": Case("gpt2", "train", 2, 512),
-    "bert_base": Case("bert", "train", 8, 128, **BERT),
-    "t5_small": Case("t5", "train", 8, 256, 64, **T5),
-    "generate_gpt2_b1": Case("gpt2", "generate", 1, 16, 128),
-    "generate_gpt2_b8": Case("gpt2", "generate", 8, 16, 128),
-    "generate_t5_b8": Case("t5", "generate", 8, 64, 128, **T5),
+    "gpt_small": Case("gpt2", "train", 8, 256, goal=1.05, rounds=5, **SMALL),
+    "gpt2_124m": Case("gpt2", "train", 2, 512, goal=1.05, rounds=3),
+    "bert_base": Case("bert", "train", 8, 128, goal=1.25, rounds=3, **BERT),
+    "t5_small": Case("t5", "train", 8, 256, 64, goal=1.05, **T5),
+    "generate_gpt2_b1": Case("gpt2", "generate", 1, 16, 128, goal=2.0),
+    "generate_gpt2_b8": Case("gpt2", "generate", 8, 16, 128, goal=2.0, rounds=3),
+    "generate_t5_b8": Case("t5", "generate", 8, 64, 128, goal=2.0, **T5),
 }
 
 

@@ -1,46 +1,52 @@
 """A peer's side of the conversation: one process that does one case's work whenever it is told to, and says how long it took.
 
-    PYTHON benchmarks/PEER.py CASE
+    PYTHON -m benchmarks.PEER CASE       # a Case as JSON; without one it says its versions
 
-Every line of its input is a request, `work` or `matmul`; every line of its output an answer in JSON.
+Every line of its input is a request, `work`, `matmul` or `forget` (the memory's peak); every line of its output an answer
+in JSON.
 """
 
 import json
 import os
-import resource
+import platform
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
-from cases import CASES, Case
+from benchmarks import memory
+from benchmarks.cases import Case
 
 MATMUL = 2048  # rows and columns of the square product that tells the machine's peak
 
 
-def serve(peers: dict[str, Callable[[Case], Callable[[], Any]]], matmul: Callable[[], Any], **facts: Any) -> None:
+def serve(
+    peers: dict[str, Callable[[Case], Callable[[], dict]]], matmul: Callable[[], Any], packages: list[str]
+) -> None:
     """Answers requests until the input ends.
 
     Args:
       peers: by kind of case, a function that builds it and returns its work, which returns something to show for it.
       matmul: multiplies two matrices of MATMUL x MATMUL, float32, and waits for the result.
-      **facts: versions and the like, for the first answer.
+      packages: whose versions matter.
     """
+    if len(sys.argv) == 1:
+        print(json.dumps({"python": platform.python_version()} | {name: metadata.version(name) for name in packages}))
+        return
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
-    case = CASES[sys.argv[1]]
+    case = Case(**json.loads(sys.argv[1]))
     work = peers[case.kind](case)
-    todo = {"work": work, "matmul": lambda: fastest(matmul)}
+    todo = {"work": work, "matmul": lambda: {"seconds": fastest(matmul)}, "forget": memory.forget}
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         value = todo[line.strip()]()
-        answer = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu, "value": value, **facts}
-        answer["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps(answer), file=answers, flush=True)
-        facts = {}
+        answer = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu, "value": value}
+        print(json.dumps(answer | {"peak_bytes": memory.peak()}), file=answers, flush=True)
 
 
-def fastest(function: Callable[[], Any], times: int = 5) -> float:
+def fastest(function: Callable[[], Any], times: int = 3) -> float:
     """Seconds of the fastest of a few calls: a peak is what nothing disturbed."""
     taken = []
     for _ in range(times):

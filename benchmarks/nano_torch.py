@@ -1,11 +1,10 @@
 """A GPT in a screen of torch, as a careful user writes it for torch.compile: fused attention, one matrix for q, k and v."""
 
-import cases
-import child
 import torch
-import torch_models
 from torch import nn
 from torch.nn import functional
+
+from benchmarks import cases, child, torch_models
 
 
 class Block(nn.Module):
@@ -47,4 +46,4 @@ def train(case: cases.Case):
 
 
 if __name__ == "__main__":
-    child.serve({"train": train}, torch_models.matmul, versions={"torch": torch.__version__})
+    child.serve({"train": train}, torch_models.matmul, ["torch"])

@@ -2,13 +2,12 @@
 
 import os
 
-import cases
-import child
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite import build_model, generate, partitioning, registry
+from benchmarks import cases, child
+from flaxformer_lite import generate, load_pretrained, partitioning, registry
 from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TrainConfig
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
@@ -68,17 +67,9 @@ def rows(case: cases.Case) -> dict:
 
 
 def write(case: cases.Case):
-    cfg = model_config(case)
-    model = build_model(cfg)
-    ids = jnp.asarray(cases.batch(case)["input_ids"], jnp.int32)
-    more = {"decoder_input_ids": ids} if case.family == "t5" else {}
-    params = jax.jit(model.init)(jax.random.key(0), ids, **more)["params"]
-
-    def run() -> dict:
-        out = generate(model, params, ids, max_new_tokens=case.target)
-        return {"tokens": int(np.prod(out.shape))}
-
-    return run
+    model, params = load_pretrained(os.environ["BENCHMARK_WEIGHTS"])
+    ids = cases.batch(case)["input_ids"]
+    return lambda: {"ids": generate(model, params, ids, max_new_tokens=case.target)[:, -case.target :].tolist()}
 
 
 def matmul() -> None:
@@ -89,4 +80,4 @@ SQUARE = jnp.ones((child.MATMUL, child.MATMUL))
 MULTIPLY = jax.jit(jnp.dot)
 
 if __name__ == "__main__":
-    child.serve({"train": train, "generate": write}, matmul, versions={"jax": jax.__version__})
+    child.serve({"train": train, "generate": write}, matmul, ["jax", "flax"])

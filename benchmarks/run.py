@@ -1,38 +1,59 @@
 """Measures this package beside what else is installed, on the same work in the same minutes.
 
-    python benchmarks/run.py --torch=/path/to/python --flax=/path/to/python
-    python benchmarks/run.py --torch=/path/to/python --case=gpt_small --rounds=3 --out=/tmp/bench
+    python -m benchmarks.run --torch=/path/to/python --flax=/path/to/python
+    python -m benchmarks.run --torch=/path/to/python --case=gpt_small --rounds=1 --out=/tmp/bench
 
 A peer is an interpreter that has it. Each peer's case is a process of its own; they all live at once and take turns, one
 round each, so that a disturbance of the machine falls on all of them. Reported are medians over rounds, and medians of the
-ratios of paired rounds.
+ratios of paired rounds. The page is written after every case, beside the cases that it had before.
 """
 
 import argparse
 import contextlib
-import datetime
+import dataclasses
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import table
-from cases import CASES
+from benchmarks import memory, results, table
+from benchmarks.cases import CASES, Case
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 REST = 0.3  # seconds between turns: threads of the last one stop spinning
-PEERS = {  # name -> (interpreter's flag, file, environment)
-    "flaxformer_lite": ("", "ours.py", {}),
-    "HF torch.compile": ("torch", "hf_torch.py", {"BENCHMARK_COMPILE": "1"}),
-    "HF torch eager": ("torch", "hf_torch.py", {}),
-    "plain torch.compile": ("torch", "nano_torch.py", {}),
-    "HF Flax": ("flax", "hf_flax.py", {}),
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A peer as it may be chosen.
+
+    Attributes:
+      python: whose interpreter: "", "torch" or "flax".
+      module: in this folder.
+      rounds: its cases, and at most how many rounds of each, or None. The whole is to take a quarter of an hour, so what
+        tells least is left out.
+      environment: of its process.
+    """
+
+    python: str
+    module: str
+    rounds: dict[str, int | None]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+TRAIN, GENERATE = (dict.fromkeys(n for n, c in CASES.items() if c.kind == kind) for kind in ("train", "generate"))
+PEERS = {
+    table.OURS: Kind("", "ours", TRAIN | GENERATE),
+    "HF torch.compile": Kind("torch", "hf_torch", TRAIN, {"BENCHMARK_COMPILE": "1"}),
+    "HF torch eager": Kind("torch", "hf_torch", {"gpt_small": 2, "t5_small": 2} | GENERATE),
+    "plain torch.compile": Kind("torch", "nano_torch", {"gpt_small": 3}),
+    "HF Flax": Kind("flax", "hf_flax", {"gpt_small": 2, "generate_t5_b8": 1}),
 }
 
 
@@ -41,96 +62,144 @@ class Peer:
     """A running peer and what it has answered."""
 
     name: str
-    process: subprocess.Popen
-    began: float
+    rounds: int
+    process: subprocess.Popen | None = None
+    log: Path | None = None
+    first: dict = field(default_factory=dict)
     answers: list[dict] = field(default_factory=list)
     matmuls: list[float] = field(default_factory=list)
     first_seconds: float = 0.0
-    peak_bytes: int = 0
+    start_bytes: int = 0
+    worker_bytes: int = 0
 
     def ask(self, request: str) -> dict:
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended with {self.process.wait()}; its last words are in its log.")
-        answer = json.loads(line)
-        self.peak_bytes = answer["peak_bytes"]
-        return answer
+        try:
+            self.process.stdin.write(request + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            words = self.log.read_text()[-2000:]
+            raise RuntimeError(f"{self.name} ended with {self.process.wait()}; its last words:\n{words}") from None
 
-    def start(self) -> dict:
-        first = self.ask("work")
-        self.first_seconds = time.perf_counter() - self.began
-        self.answers.append(first)
-        return first
+    def start(self, began: float, again: bool) -> None:
+        """The first piece of work, and a second one `again`: what is compiled or made late is not what a step costs."""
+        with memory.workers(self.process.pid) as looks:
+            self.first = self.ask("work")
+            self.first_seconds = time.perf_counter() - began
+        if again:
+            self.ask("work")
+        self.start_bytes, self.worker_bytes = self.ask("matmul")["peak_bytes"], max(looks)
+        self.ask("forget")
+
+    def turn(self) -> None:
+        time.sleep(REST)
+        self.answers.append(self.ask("work"))
+        self.matmuls.append(self.ask("matmul")["value"]["seconds"])
 
 
-def measure(name: str, peers: list[str], pythons: dict[str, str], rounds: int, logs: Path) -> dict:
-    """All numbers of one case."""
+def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder: Path) -> dict:
+    """All numbers of one case.
+
+    Args:
+      case: any, not only one of CASES.
+      rounds: of each peer, ours first.
+      pythons: interpreters, by the name that `Kind` gives them.
+      folder: for weights.
+
+    Raises:
+      RuntimeError: a peer has ended; with its last words.
+    """
+    weights = folder / f"{case.family}_{case.layers}x{case.d_model}"
+    if case.kind == "generate" and not weights.exists():
+        draw = [sys.executable, "-m", "benchmarks.draw", json.dumps(dataclasses.asdict(case)), str(weights)]
+        subprocess.run(draw, check=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"})
     with contextlib.ExitStack() as stack:
-        running = []
-        for peer in peers:
-            peer = stack.enter_context(open_peer(peer, name, pythons, logs))
-            peer.start()
-            running.append(peer)
-        for peer in running:  # a second one: what is compiled late, or only then loaded, is not what a step costs
-            peer.ask("work"), peer.ask("matmul")
-        for _ in range(rounds):
-            for peer in running:
-                time.sleep(REST)
-                peer.answers.append(peer.ask("work"))
-                peer.matmuls.append(peer.ask("matmul")["value"])
-        return summary(name, running)
+        peers = [stack.enter_context(running(name, n, case, pythons, weights)) for name, n in rounds.items()]
+        for number in range(max(rounds.values())):
+            for peer in peers:
+                if number < peer.rounds:
+                    peer.turn()
+    return summary(peers)
 
 
 @contextlib.contextmanager
-def open_peer(peer: str, case: str, pythons: dict[str, str], logs: Path):
-    """A peer with empty caches: what it compiles, it compiles now."""
-    flag, file, environment = PEERS[peer]
-    with tempfile.TemporaryDirectory() as cache, open(logs / f"{case}.{peer.replace(' ', '_')}.log", "w") as log:
-        environment = os.environ | environment | {
+def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights: Path) -> Iterator[Peer]:
+    """A peer that has started with empty caches: what it compiles, it compiles now."""
+    kind = PEERS[name]
+    command = [pythons[kind.python], "-m", f"benchmarks.{kind.module}", json.dumps(dataclasses.asdict(case))]
+    with tempfile.TemporaryDirectory() as cache, tempfile.NamedTemporaryFile() as log:
+        environment = os.environ | kind.environment | {
             "BENCHMARK_CACHE": cache,
-            "TORCHINDUCTOR_CACHE_DIR": cache,
-            "PYTHONPATH": str(HERE.parent) if not flag else "",
-            "JAX_PLATFORMS": "cpu",
+            "BENCHMARK_WEIGHTS": str(weights),
             "HF_HUB_OFFLINE": "1",
+            "JAX_PLATFORMS": "cpu",
+            "OMP_NUM_THREADS": str(os.cpu_count()),
+            "TORCHINDUCTOR_CACHE_DIR": cache,
         }  # fmt: skip
-        command = [pythons[flag], str(HERE / file), case]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         began = time.perf_counter()
-        with subprocess.Popen(command, env=environment, **pipes) as process:
+        with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
             try:
-                yield Peer(peer, process, began)
+                peer = Peer(name, rounds, process, Path(log.name))
+                peer.start(began, again=case.kind == "train" and rounds > 2)
+                yield peer
             finally:
+                with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                    process.stdin.close()  # no more requests: it ends by itself, and its workers with it
+                    process.wait(10)
                 process.kill()
 
 
-def summary(name: str, running: list[Peer]) -> dict:
-    ours = running[0]
-    peers = {}
-    for peer in running:
-        rounds = peer.answers[1:]
-        pairs = zip(rounds, ours.answers[1:], strict=True)
-        peers[peer.name] = {
-            "seconds": statistics.median(a["seconds"] for a in rounds),
-            "cpu_seconds": statistics.median(a["cpu_seconds"] for a in rounds),
-            "fastest_seconds": min(a["seconds"] for a in rounds),
-            "times_ours": statistics.median(theirs["seconds"] / mine["seconds"] for theirs, mine in pairs),
+def summary(peers: list[Peer]) -> dict:
+    """The numbers of a case from the answers; ours are the first peer's, and fewer rounds pair with its first ones."""
+    ours, out = peers[0], {}
+    for peer in peers:
+        pairs = zip(peer.answers, ours.answers, strict=False)
+        seconds = [answer["seconds"] for answer in peer.answers]
+        out[peer.name] = {
+            "seconds": statistics.median(seconds),
+            "cpu_seconds": statistics.median(answer["cpu_seconds"] for answer in peer.answers),
+            "times_ours": spread([theirs["seconds"] / mine["seconds"] for theirs, mine in pairs]),
             "first_seconds": peer.first_seconds,
-            "peak_bytes": peer.peak_bytes,
+            "start_bytes": peer.start_bytes,
+            "worker_bytes": peer.worker_bytes,
+            "step_bytes": max(answer["peak_bytes"] for answer in peer.answers),
             "matmul_seconds": min(peer.matmuls),
-            "first": peer.answers[0]["value"],
-            "last": peer.answers[-1]["value"],
-            "versions": peer.answers[0]["versions"],
-            "rounds": [a["seconds"] for a in rounds],
+            "rounds": seconds,
         }
-    return {"case": name, "flops": ours.answers[0]["value"].get("flops"), "peers": peers}
+        if "ids" in peer.first["value"]:
+            out[peer.name]["same_ids"] = alike(peer.first["value"]["ids"], ours.first["value"]["ids"])
+        else:
+            out[peer.name]["losses"] = [answer["value"]["loss"] for answer in (peer.first, peer.answers[-1])]
+    return {"flops": ours.first["value"].get("flops"), "peers": out}
 
 
-def machine() -> dict[str, str]:
-    known = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = next((line.split(":")[1].strip() for line in known.splitlines() if line.startswith("model name")), "")
-    return {"processor": model or platform.processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def alike(theirs: list[list[int]], ours: list[list[int]]) -> float:
+    """The share of tokens that are the same in both; rows must be of one length."""
+    pairs = [pair for rows in zip(theirs, ours, strict=True) for pair in zip(*rows, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def versions(pythons: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Versions by peer, of those that are installed; all that they import has then been read from disk once."""
+    found = {}
+    for name, kind in PEERS.items():
+        if kind.python in pythons:
+            command = [pythons[kind.python], "-m", f"benchmarks.{kind.module}"]
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}
+            )
+            if done.returncode:
+                print(
+                    f"left out: {name}: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}", file=sys.stderr
+                )
+            else:
+                found[name] = json.loads(done.stdout)
+    return found
 
 
 def main() -> None:
@@ -139,40 +208,30 @@ def main() -> None:
     parser.add_argument("--flax", help="a python that has transformers 4 and its Flax models")
     parser.add_argument("--case", action="append", choices=CASES, help="may be given again; all by default")
     parser.add_argument("--peer", action="append", choices=list(PEERS)[1:], help="may be given again; all by default")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "benchmarks", help="a folder")
+    parser.add_argument("--rounds", type=int, default=99, help="at most; each case has its own number")
+    parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
-    pythons = {"": sys.executable, "torch": args.torch, "flax": args.flax}
-    args.out.mkdir(parents=True, exist_ok=True)
-    results = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "command": " ".join(["python", "benchmarks/run.py", *(a for a in sys.argv[1:] if not a.startswith("--out"))]),
-        "rounds": args.rounds,
-        "load": [os.getloadavg()[0]],
-        "cases": [],
-    }
-    with tempfile.TemporaryDirectory() as logs:
+    pythons = {"": sys.executable} | {flag: path for flag in ("torch", "flax") if (path := getattr(args, flag))}
+    given = " ".join(a for a in sys.argv[1:] if not a.startswith("--out"))
+    command = f"python -m benchmarks.run {given}".replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
+    known = versions(pythons)
+    with tempfile.TemporaryDirectory() as folder:
         for name in args.case or CASES:
-            peers = [p for p in PEERS if pythons[PEERS[p][0]] and p in ["flaxformer_lite", *(args.peer or PEERS)]]
-            peers = [p for p in peers if fits(p, name)]
-            try:
-                results["cases"].append(measure(name, peers, pythons, args.rounds, Path(logs)))
-            except RuntimeError as error:
-                sys.exit(f"{name}: {error}\n" + "\n".join(log.read_text()[-2000:] for log in Path(logs).glob(f"{name}.*")))
-            print(table.of_case(results["cases"][-1]), flush=True)
-    results["load"].append(os.getloadavg()[0])
-    results["command"] = results["command"].replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
-    (args.out / "cpu.json").write_text(json.dumps(results, indent=1) + "\n")
-    (args.out / "cpu.md").write_text(table.page(results))
-    table.plot(results, args.out / "cpu.png")
-
-
-def fits(peer: str, case: str) -> bool:
-    """Whether the peer has such a model, and does it differently from another one."""
-    if CASES[case].kind == "generate":
-        return peer in ("flaxformer_lite", "HF torch eager", "HF Flax")
-    return peer != "plain torch.compile" or CASES[case].family == "gpt2"
+            most = min(args.rounds, CASES[name].rounds)
+            rounds = {
+                peer: min(most, PEERS[peer].rounds[name] or most)
+                for peer in known
+                if name in PEERS[peer].rounds and peer in [table.OURS, *(args.peer or PEERS)]
+            }
+            with results.stamped(command) as result:
+                try:
+                    result |= measure(CASES[name], rounds, pythons, Path(folder))
+                except RuntimeError as error:
+                    sys.exit(f"{name}: {error}")
+                for peer, numbers in result["peers"].items():
+                    numbers["versions"] = known[peer]
+            results.keep(args.out, "cases", name, result)
+            print(table.of_case(name, result), flush=True)
 
 
 if __name__ == "__main__":

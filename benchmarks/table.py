@@ -1,69 +1,131 @@
-"""The numbers as a page and as a picture."""
+"""The numbers as a page. Every ratio is theirs / ours: above 1 we are ahead."""
 
-from pathlib import Path
+import statistics
 
-from cases import CASES
-from child import MATMUL
+from benchmarks.cases import CASES
+from benchmarks.child import MATMUL
+
+OURS = "flaxformer_lite"
+USUAL = {"train": "HF torch.compile", "generate": "HF torch eager"}  # what the goals are set against, by kind of case
+FIRST_GOAL, MEMORY_GOAL = 3.0, 1.0  # of train steps
+MIB = 2**20
 
 
-def of_case(result: dict) -> str:
+def of_case(name: str, result: dict) -> str:
     """Markdown of one case, a row a peer."""
-    case, peers = CASES[result["case"]], result["peers"]
-    unit = "step" if case.kind == "train" else "run"
+    case, peers = CASES[name], result["peers"]
+    unit, last = ("step", "of the peak") if case.kind == "train" else ("run", "same ids")
     peak = max(2 * MATMUL**3 / peer["matmul_seconds"] for peer in peers.values())
     rows = [
-        f"| {result['case']} | s a {unit} | CPU s | tokens/s | time / ours | first {unit}, cold | peak memory | of the peak |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        f"| {name} | s a {unit} | CPU s | tokens/s | time / ours | first {unit} | memory, start | workers | memory, {unit}s"
+        f" | {last} | rounds |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, peer in peers.items():
-        share = f"{result['flops'] / peer['seconds'] / peak:.0%}" if result["flops"] else ""
+    for peer, p in peers.items():
+        share = result["flops"] / p["seconds"] / peak if case.kind == "train" else p["same_ids"]
+        memory = (f"{p[f'{when}_bytes'] / MIB:,.0f} MiB" for when in ("start", "worker", "step"))
         rows.append(
-            f"| {name} | {peer['seconds']:.3f} | {peer['cpu_seconds']:.2f} | {case.tokens / peer['seconds']:,.0f}"
-            f" | {peer['times_ours']:.2f}x | {peer['first_seconds']:.1f} s | {peer['peak_bytes'] / 2**20:,.0f} MiB | {share} |"
+            f"| {peer} | {p['seconds']:.3f} | {p['cpu_seconds']:.2f} | {case.tokens / p['seconds']:,.0f}"
+            f" | {_spread(p['times_ours'])} | {p['first_seconds']:.1f} s | {' | '.join(memory)} | {share:.0%}"
+            f" | {len(p['rounds'])} |"
         )
-    return "\n".join(rows) + "\n"
+    return "\n".join([*rows, "", _stamp(result), ""])
+
+
+def in_order(cases: dict[str, dict]) -> dict[str, dict]:
+    """Those that are measured, in the order of CASES."""
+    return {name: cases[name] for name in CASES if name in cases}
+
+
+def beside_the_usual(cases: dict[str, dict]) -> list[dict]:
+    """What the goals speak of, a row a case where the usual choice was measured.
+
+    Returns:
+      dicts of case, usual, and the ratios time (its median, lowest, highest), first, start, step, each with its
+      goal as time_goal, ...; None is no goal.
+    """
+    rows = []
+    for name, result in cases.items():
+        case = CASES[name]
+        usual = USUAL[case.kind]
+        if usual not in result["peers"]:
+            continue
+        theirs, ours = result["peers"][usual], result["peers"][OURS]
+        trains = case.kind == "train"
+        start = (theirs["start_bytes"] + theirs["worker_bytes"]) / (ours["start_bytes"] + ours["worker_bytes"])
+        rows.append(
+            {
+                "case": name, "usual": usual, "time": theirs["times_ours"], "time_goal": case.goal,
+                "first": theirs["first_seconds"] / ours["first_seconds"], "first_goal": FIRST_GOAL if trains else None,
+                "start": start, "start_goal": MEMORY_GOAL if trains else None,
+                "step": theirs["step_bytes"] / ours["step_bytes"], "step_goal": MEMORY_GOAL if trains else None,
+            }
+        )  # fmt: skip
+    return rows
 
 
 def page(results: dict) -> str:
-    """All cases, with what is needed to run them again."""
-    peers = {name: peer for result in results["cases"] for name, peer in result["peers"].items()}
-    versions = "; ".join(f"{name}: {_pairs(peer['versions'])}" for name, peer in peers.items())
-    head = f"""# Beside what a user would pick instead
+    """All there is, with what is needed to measure it again."""
+    cases = in_order(results["cases"])
+    peers = {name: p["versions"] for result in cases.values() for name, p in result["peers"].items()}
+    versions = "\n".join(f"* {name}: {_pairs(facts)}" for name, facts in peers.items())
+    lines = [
+        "# Measured on a CPU",
+        f"{_pairs(results['machine'])}.",
+        versions,
+        "![Time, first step and memory of the usual choice over ours](cpu.png)",
+        "## Beside the usual choice\n\nTheirs / ours, higher is better; a goal that is missed is in bold.",
+        _usual_table(beside_the_usual(cases)),
+        "## All peers",
+        *(of_case(name, result) for name, result in cases.items()),
+    ]
+    if results["start"]:
+        lines += ["## How it starts", _start_table(results["start"])]
+    return "\n\n".join(line.rstrip("\n") for line in lines if line) + "\n"
 
-{results['date']}, {_pairs(results['machine'])}; {results['rounds']} rounds, load {results['load'][0]:.1f} before and
-{results['load'][1]:.1f} after. {versions}.
 
-    {results['command']}
+def _usual_table(rows: list[dict]) -> str:
+    lines = [
+        "| case | beside | time (lowest to highest) | goal | first | goal | memory, start | memory, later | goal |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in rows:
+        first, start, step = (
+            _goal(f"{r[what]:.2f}x", r[what], r[f"{what}_goal"]) for what in ("first", "start", "step")
+        )
+        time = _goal(_spread(r["time"]), r["time"]["median"], r["time_goal"])
+        goals = [f"{goal:g}x" if goal else "" for goal in (r["time_goal"], r["first_goal"], r["step_goal"])]
+        lines.append(
+            f"| {r['case']} | {r['usual']} | {time} | {goals[0]} | {first} | {goals[1]} | {start} | {step} | {goals[2]} |"
+        )
+    return "\n".join(lines)
 
-One process a peer, all alive at once, one round each in turn; float32, no dropout, the same batch, AdamW, gradients clipped.
-Seconds are medians; `time / ours` is the median of the ratios of paired rounds. The first one counts from the start of the
-process, with empty caches. Peak memory is the process's, compilation included. The peak is that of a product of two
-{MATMUL} x {MATMUL} matrices, the fastest of any peer between the same rounds; FLOPs are those that our model asks for.
 
-![times](cpu.png)
-"""
-    return "\n".join([head, *map(of_case, results["cases"])])
+def _start_table(start: dict[str, dict]) -> str:
+    lines = ["| what | median (lowest to highest) | at most |", "|---|---:|---:|"]
+    for row in (row for result in start.values() for row in result["rows"]):
+        form = "{:.2%}" if row["unit"] == "%" else "{:.2f}" + row["unit"]
+        median, low, high = (form.format(f(row["values"])) for f in (statistics.median, min, max))
+        said = f"{median} ({low} to {high})" if len(row["values"]) > 1 else median
+        most = "" if row["most"] is None else form.format(row["most"])
+        missed = row["most"] is not None and statistics.median(row["values"]) > row["most"]
+        lines.append(f"| {row['what']} | {f'**{said}**' if missed else said} | {most} |")
+    stamps = dict.fromkeys(_stamp(result) for result in start.values())
+    return "\n".join([*lines, "", *stamps])
 
 
-def plot(results: dict, path: Path) -> None:
-    """A panel a case, a bar a peer."""
-    import matplotlib
+def _goal(said: str, value: float, goal: float | None) -> str:
+    return said if goal is None or value >= goal else f"**{said}**"
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    cases = results["cases"]
-    figure, panels = pyplot.subplots(1, len(cases), figsize=(2.6 * len(cases), 3.2), squeeze=False, layout="constrained")
-    for panel, result in zip(panels[0], cases, strict=True):
-        peers = result["peers"]
-        colors = ["tab:blue", *["silver"] * (len(peers) - 1)]
-        bars = panel.bar(list(peers), [peer["seconds"] for peer in peers.values()], color=colors)
-        panel.bar_label(bars, [f"{p['times_ours']:.2f}x" for p in peers.values()], fontsize=8)
-        panel.set_title(result["case"], fontsize=9)
-        panel.tick_params(axis="x", labelrotation=90, labelsize=8)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0][0].set_ylabel("seconds")
-    figure.savefig(path, dpi=110)
+def _spread(ratio: dict[str, float]) -> str:
+    median, lowest, highest = (f"{ratio[key]:.2f}" for key in ("median", "lowest", "highest"))
+    return f"{median}x" if lowest == highest else f"{median}x ({lowest} to {highest})"
+
+
+def _stamp(result: dict) -> str:
+    before, after = result["load"]
+    return f"{result['date']}, load {before:.1f} before and {after:.1f} after: `{result['command']}`"
 
 
 def _pairs(facts: dict[str, str]) -> str:

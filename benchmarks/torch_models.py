@@ -1,8 +1,8 @@
 """What the torch peers share: the batch as tensors, the step, and the matrix product."""
 
-import cases
-import child
 import torch
+
+from benchmarks import cases, child
 
 SQUARE = torch.ones(child.MATMUL, child.MATMUL)
 

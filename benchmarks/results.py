@@ -1,0 +1,55 @@
+"""Where the numbers are kept: a JSON file, and the page and the plot that are made of it, whole after every measurement."""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import plot, table
+
+FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
+
+
+def keep(folder: Path, part: str, name: str, result: dict) -> None:
+    """Writes one result beside those that are there; another machine's are dropped.
+
+    Args:
+      folder: of cpu.json, cpu.md and cpu.png.
+      part: cases or start.
+      name: of the case or of the question.
+      result: numbers, as JSON.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file, results = folder / "cpu.json", {"machine": machine(), "cases": {}, "start": {}}
+    if file.exists() and (known := json.loads(file.read_text()))["machine"] == results["machine"]:
+        results = known
+    results[part][name] = result
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "cpu.md").write_text(table.page(results))
+    plot.draw(results, folder / "cpu.png")
+
+
+@contextlib.contextmanager
+def stamped(command: str) -> Iterator[dict[str, Any]]:
+    """When, how, and beside how much other load something was measured; to be filled with what was."""
+    result = {"date": datetime.date.today().isoformat(), "command": command, "load": [os.getloadavg()[0]]}
+    yield result
+    result["load"].append(os.getloadavg()[0])
+
+
+def machine() -> dict[str, str]:
+    cpus, memory = Path("/proc/cpuinfo").read_text(), Path("/proc/meminfo").read_text()
+    gib = int(re.search(r"MemTotal:\s+(\d+)", memory)[1]) / 2**20
+    model = re.search(r"model name\s*: (.*)", cpus)
+    flags = next((line for line in cpus.splitlines() if line.startswith("flags")), "").split()
+    return {
+        "processor": model[1] if model else platform.processor(),
+        "vectors": next((name for name in ("avx512f", "avx2") if name in flags), ""),
+        "cores": str(os.cpu_count()),
+        "memory": f"{gib:.0f} GiB",
+    }
