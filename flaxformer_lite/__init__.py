@@ -9,6 +9,7 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
+    "attentions._choice": ("attention",),
     "attentions.dense": ("attend",),
     "config": ("ConfigError", "ExperimentConfig", "ModelConfig", "from_config_dict", "to_config_dict"),
     "functions.kernels": ("kernel_weights", "pool"),

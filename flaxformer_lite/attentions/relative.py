@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attentions import _inputs, _relative_kernel, splash
+from flaxformer_lite.attentions._structure import structure_of
 from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import per_shard, platform
@@ -47,7 +48,7 @@ def attend(
                      dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
         raise ConfigError(f"model.attention='relative': {reason}; set model.attention=auto.")
-    structure = splash.structure_of(mask)
+    structure = structure_of(mask)
     (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
     diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
     kernel = functools.partial(_attend, (inputs.scale, structure.left, structure.right), platform() != "tpu")

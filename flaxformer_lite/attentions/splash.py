@@ -7,13 +7,13 @@ Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (ar
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
 from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.attentions._structure import Structure, structure_of
 from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import per_shard, pieces, platform
@@ -21,16 +21,6 @@ from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 LANES = 128  # of a TPU's vector unit: lengths are padded to a multiple
 ROWS = 128  # that are compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
-
-
-class Structure(NamedTuple):
-    """A mask as kernels take it: `q - left <= k <= q + right` and equal documents and kept columns."""
-
-    left: int | None = None
-    right: int | None = None
-    q_segments_BT: jax.Array | None = None
-    k_segments_BS: jax.Array | None = None
-    keep_BS: jax.Array | None = None
 
 
 def attend(
@@ -92,31 +82,6 @@ def unfit(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
     if mask is not None and structure_of(mask) is None:
         return "the mask is no intersection of windows, documents and padding"
     return ""
-
-
-def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
-    """The mask as structure; None where it has none that a kernel takes: unions, negations, arrays."""
-    if mask is None or isinstance(mask, masks.Full):
-        return Structure()
-    if isinstance(mask, masks.Window):
-        return Structure(mask.left, mask.right)
-    if isinstance(mask, masks.Segments):
-        return Structure(q_segments_BT=mask.q_BT, k_segments_BS=mask.k_BS)
-    if isinstance(mask, masks.Columns):
-        return Structure(keep_BS=mask.keep_BS)
-    if isinstance(mask, masks.And):
-        a, b = structure_of(mask.a), structure_of(mask.b)
-        return None if a is None or b is None else _both(a, b)
-    return None
-
-
-def _both(a: Structure, b: Structure) -> Structure | None:
-    if a.q_segments_BT is not None and b.q_segments_BT is not None:
-        return None
-    keep = a.keep_BS if b.keep_BS is None else b.keep_BS if a.keep_BS is None else a.keep_BS & b.keep_BS
-    own = a if a.q_segments_BT is not None else b
-    left, right = (min((n for n in pair if n is not None), default=None) for pair in zip(a[:2], b[:2], strict=True))
-    return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)
 
 
 def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:

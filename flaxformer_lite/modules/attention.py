@@ -1,44 +1,21 @@
 """Multi-head, multi-query and grouped-query attention; self- and cross-; with and without a cache."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import registry
-from flaxformer_lite.attentions import _choice
-from flaxformer_lite.attentions._context import spread
+from flaxformer_lite.attentions._choice import choose
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
-from flaxformer_lite.functions.sharding import pieces, platform, shard_act
+from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.positions import PositionTables, hook
-
-WHOLE = 512 * 1024  # the largest T x S that `auto` holds; twice as fast blockwise at 1024 x 1024 on CPU, equal at 512 x 512
-STAIRS = 256  # causal attention, forward and backward, on a CPU: 1.45 times as fast at 256 rows, 1.3 times at 512
-
-
-def implementation(cfg: ModelConfig, target: int, source: int) -> Callable:
-    """The attend function that `cfg.attention` names.
-
-    `auto` takes the kernel of the devices' platform where it has one that can do the call, else the blockwise form where
-    T x S is large on a device, else the dense one; on a CPU in a staircase, from STAIRS rows on.
-    """
-    name, parts = cfg.attention, pieces("T").count
-    if name == "auto":
-        name = "blockwise" if target // parts * source > WHOLE else "dense"
-        if parts == 1 and target > 1 and platform() in _choice.FUSED:
-            return _choice.attend(platform(), name)
-        if parts == 1 and target >= STAIRS and name == "dense" and platform() == "cpu":
-            name = "staircase"
-    attend = registry.resolve("attentions", name).attend
-    return spread(attend) if parts > 1 else attend
 
 
 class Attention(nn.Module):
@@ -81,7 +58,7 @@ class Attention(nn.Module):
         dropout = {}
         if "attention" in cfg.dropout_at and cfg.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": cfg.dropout, "dropout_key": self.make_rng("dropout")}
-        out_BTNH = implementation(cfg, q_BTNH.shape[1], k_BSKH.shape[1])(
+        out_BTNH = choose(cfg.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
             shard_act(q_BTNH, "BTNH"), shard_act(k_BSKH, "BSKH"), shard_act(v_BSKH, "BSKH"),
             mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.attention_softcap, q_index=q_index, k_index=k_index, **dropout,
         )  # fmt: skip
@@ -140,7 +117,7 @@ def arange(x_BT: jax.Array) -> jax.Array:
 def lower(cfg: ModelConfig, context: Context, x_BTD: jax.Array, bidirectional: bool) -> Context:
     """Builds the dense mask and bias once for all layers, where the dense implementation would do so in each."""
     whole = [registry.resolve("attentions", name).attend for name in ("dense", "staircase")]
-    if context.index is not None or implementation(cfg, x_BTD.shape[1], x_BTD.shape[1]) not in whole:
+    if context.index is not None or choose(cfg.attention, x_BTD.shape[1], x_BTD.shape[1]) not in whole:
         return context
     index_T = arange(x_BTD)
     if context.mask is not None:

@@ -60,10 +60,11 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     _check_lengths(example, mesh)
     model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
+    plain = _counted(cfg)  # has the same parameters, and no kernel that this machine may lack
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
-        return state.create(lambda: model.init(init_key, **zeros, method="features")["params"], tx)
+        return state.create(lambda: plain.init(init_key, **zeros, method="features")["params"], tx)
 
     shapes = jax.eval_shape(create)
     shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)

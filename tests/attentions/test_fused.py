@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import registry
+from flaxformer_lite import attention, build_model, registry
 from flaxformer_lite.attentions import _choice, dense, relative, splash
 from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.functions import masks
@@ -78,11 +78,11 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
         module = registry.resolve("attentions", name)
         monkeypatch.setattr(module, "attend", lambda q, k, v, name=name, **_: taken.append(name))
     _choice._say.cache_clear()
-    attend = _choice.attend("tpu", "dense")
+    monkeypatch.setattr(_choice, "platform", lambda: "tpu")
     with caplog.at_level("INFO", "flaxformer_lite"):
         for mask in (masks.causal(), masks.causal(), ~masks.causal()):
-            attend(q, k, v, mask=mask)
-        attend(q[:, :9], k[:, :9], v[:, :9])
+            attention(q, k, v, mask=mask)
+        attention(q[:, :9], k[:, :9], v[:, :9])
     assert taken == ["splash", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
     assert said[0] == "attention: splash" and len(said) == 3
@@ -138,3 +138,23 @@ def test_kernels_of_tpus_are_not_for_gpus(monkeypatch):
     monkeypatch.setattr(splash, "platform", lambda: "gpu")
     with pytest.raises(ConfigError, match="the kernel is for TPUs, not for gpu"):
         splash.attend(*inputs()[:3])
+
+
+@pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("relative", "tpu")])
+def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
+    with pytest.raises(ConfigError, match=rf"{name}': a kernel for {home} devices, and these are cpu; set .*=auto"):
+        attention(*inputs()[:3], implementation=name)
+    with pytest.raises(ConfigError, match=f"a kernel for {home} devices"):
+        build_model("gpt2", "tiny", attention=name).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+
+
+@pytest.mark.parametrize(("length", "name"), [(200, "dense"), (300, "staircase"), (800, "blockwise")])
+def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
+    monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays, **_: name)
+    q = jnp.zeros((1, length, 2, 8))
+    assert attention(q, q, q, mask=masks.causal()) == name
+
+
+def test_an_unknown_implementation_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"no 'flash'.*there are blockwise, cudnn, dense"):
+        attention(*inputs()[:3], implementation="flash")

@@ -1,0 +1,145 @@
+"""cuDNN's fused attention for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
+
+It takes structure, not arrays: causal masks and windows to the left are known before it runs, padding is a length for each
+example. A bias is the one thing it reads for all pairs. What it cannot take, `refuses` says.
+
+Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.attentions._structure import structure_of
+from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import per_shard, pieces, platform
+
+KERNEL = "cudnn"  # tests put JAX's own "xla" in its place, which takes the same arguments on any machine
+DTYPES = ("bfloat16", "float16")
+WIDEST = 128  # of a head; Hopper takes 256, which cannot be known where the GPU is only described
+PAIRS = 2**28  # numbers of a bias, beyond which blocks of it are made as they are needed
+
+
+def attend(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: _inputs.Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> jax.Array:
+    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+
+    Args:
+      bias: an array, or the bias of an encoding of distances; rounded to the dtype of the queries.
+
+    Raises:
+      ConfigError: what `refuses` says.
+      ValueError: shapes that do not fit each other.
+    """
+    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
+                     dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
+    if reason:
+        raise ConfigError(f"model.attention='cudnn': {reason}; set model.attention=auto.")
+    structure, letters = structure_of(mask), "BNTS"
+    if callable(bias):
+        bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
+    elif bias is not None:
+        bias = jnp.broadcast_to(bias, (len(bias), q_BTNH.shape[2], *bias.shape[2:]))
+    kernel = functools.partial(_attend, inputs.scale, structure.left, structure.right)
+    on_devices = per_shard(kernel, ("BTNH", "BSKH", "BSKH", letters, "BS"), "BTNH")
+    return on_devices(q_BTNH, k_BSKH, v_BSKH, bias, structure.keep_BS)
+
+
+def refuses(
+    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, softcap=0.0, dropout_rate=0.0, dropout_key=None, q_index=None,
+    k_index=None,
+) -> str:  # fmt: skip
+    """Why the kernel cannot take this call, or nothing."""
+    T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
+    if platform() != "gpu":
+        return f"the kernel is for NVIDIA GPUs, not for {platform()}"
+    if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
+        return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
+    if H % 8 or H > WIDEST or v_BSKH.shape[3] != H:
+        return f"heads {H} wide; cuDNN takes multiples of 8 up to {WIDEST}, values as wide as keys"
+    if T % 2 or S % 2:
+        return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
+    if softcap:
+        return "the kernel has no soft cap"
+    if dropout_key is not None and dropout_rate > 0:
+        return "the kernel drops no weights (attention dropout)"
+    if q_index is not None or k_index is not None:
+        return "rows and columns go by slots of a cache"
+    if pieces("T").count > 1:
+        return "the sequence is split over mesh.context"
+    return _bias_unfit(q_BTNH, S, bias) or _mask_unfit(T, S, mask, bias)
+
+
+def _bias_unfit(q_BTNH: jax.Array, S: int, bias) -> str:
+    if callable(bias) and not getattr(bias, "by_distance", False):
+        return "the bias is neither an array nor one of distances"
+    if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > PAIRS:
+        return "the bias of all pairs is too large"
+    return ""
+
+
+def _mask_unfit(T: int, S: int, mask, bias) -> str:
+    structure = structure_of(mask)
+    if structure is None:
+        return "the mask is no intersection of a window and padding"
+    if structure.q_segments_BT is not None:
+        return "packed documents; cuDNN tells examples apart, not documents"
+    left, right = structure.left, structure.right
+    if right not in (None, 0) or (right is None and left is not None):
+        return "the window reaches ahead"
+    if right == 0 and T != S:
+        return f"a causal mask over {T} rows and {S} columns"
+    if structure.keep_BS is not None and (right == 0 or bias is not None):
+        return "padding beside a causal mask or a bias; cuDNN takes lengths, and padding may stand anywhere"
+    return ""
+
+
+def _attend(scale: float, left: int | None, right: int | None, q_BTNH, k_BSKH, v_BSKH, bias, keep_BS) -> jax.Array:
+    """On one device. Without causality and bias the order of columns is nothing: those that are kept come first."""
+    (B, T, _, _), S, lengths_B = q_BTNH.shape, k_BSKH.shape[1], None
+    if keep_BS is not None:
+        keep_BS = jnp.broadcast_to(keep_BS, (B, S))
+        order_BS = jnp.argsort(~keep_BS, axis=1, stable=True)
+        k_BSKH, v_BSKH = (_reordered(x, order_BS) for x in (k_BSKH, v_BSKH))
+        lengths_B = keep_BS.sum(axis=1, dtype=jnp.int32)
+    if bias is not None:
+        bias = (_whole(bias, T, S) if bias.ndim == 2 else bias).astype(q_BTNH.dtype)
+    out_BTNH = jax.nn.dot_product_attention(
+        q_BTNH, k_BSKH, v_BSKH, bias=bias, scale=scale, is_causal=right == 0, implementation=KERNEL,
+        local_window_size=None if left is None else (left, 0),
+        key_value_seq_lengths=None if lengths_B is None else jnp.maximum(lengths_B, 1),
+    )  # fmt: skip
+    return out_BTNH if lengths_B is None else jnp.where((lengths_B > 0)[:, None, None, None], out_BTNH, 0)
+
+
+def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:
+    """Rows in another order. That none comes twice is said, as the gradient is then written and not added up."""
+    examples_B1 = jnp.arange(len(x_BSKH), dtype=order_BS.dtype)[:, None]
+    return x_BSKH.at[examples_B1, order_BS].get(mode="promise_in_bounds", unique_indices=True)
+
+
+def _whole(diagonals_NL: jax.Array, T: int, S: int) -> jax.Array:
+    """[1, N, T, S] with entry (t, s) = diagonals[T - 1 + s - t], L = T + S.
+
+    Rows of L - 1 cut out of a text that repeats every L begin one earlier each. The gradient is a sum, not a scatter.
+    """
+    N, L = diagonals_NL.shape
+    text_NX = jnp.broadcast_to(diagonals_NL[:, None], (N, T, L)).reshape(N, T * L)
+    return text_NX[:, T - 1 : T - 1 + T * (L - 1)].reshape(1, N, T, L - 1)[..., :S]
