@@ -1,7 +1,8 @@
 """Says whether a training run fits a machine, and what it will cost, before there is one.
 
-The train step of the config is compiled for the machine's chips by the TPU compiler, on this CPU (pip install
-'flaxformer_lite[tpu-plan]'). Without it, or for GPUs, the plan is analytic, and says so.
+The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip install
+'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan is analytic, and
+says so.
 """
 
 import argparse

@@ -12,15 +12,20 @@ from flaxformer_lite.objectives import _sums
 from flaxformer_lite.objectives._packing import Packing, windows
 from flaxformer_lite.objectives._rows import next_tokens
 
+DOCUMENTS = ("apart", "joined")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLm:
-    """maximize sum_t log P(x_t | x_<t), x_<t of the same document only.
+    """maximize sum_t log P(x_t | x_<t), x_<t of the same document only, or of all that stands in the row.
 
     The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one
-    token: no padding, and every token but the first of a document is once a label.
+    token: no padding, and every token but the first of a document is once a label. With `documents="joined"` a row is
+    one text, as for GPT-2 and GPT-3: each token sees all before it and every token is a label, which a mask that is
+    causal and nothing else makes cheaper where a kernel does not tell documents apart (cuDNN's).
     """
 
+    documents: str = "apart"  # or joined
     z_loss: float = 0.0  # times log(Z)^2, keeps the logits' scale from drifting (PaLM: 1e-4)
     label_smoothing: float = 0.0
 
@@ -31,6 +36,8 @@ class CausalLm:
 
     def __post_init__(self):
         _sums.check(self)
+        if self.documents not in DOCUMENTS:
+            raise ValueError(f"documents={self.documents!r}: choose from {', '.join(DOCUMENTS)}.")
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         return length, 0
@@ -39,8 +46,12 @@ class CausalLm:
         return windows(offsets, width=length + 1, stride=length)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """inputs: input_ids, segment_ids [T] int32. targets: labels [T] int32, weights [T] float32."""
-        inputs, targets = next_tokens(records.row(index), records.length, records.tokenizer.pad_id)
+        """inputs: input_ids and, of documents apart, segment_ids [T] int32. targets: labels [T] int32, weights [T] float32."""
+        pieces, joined = records.row(index), self.documents == "joined"
+        pieces = [np.concatenate(pieces)] if joined else pieces
+        inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
+        if joined:  # padding, if any, comes last, where no label sees it
+            del inputs["segment_ids"]
         return {"inputs": inputs, "targets": targets}
 
     def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:

@@ -75,7 +75,8 @@ class MaskedLm:
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """An example, T = records.length, M = ceil(T * rate).
 
-        inputs: input_ids, segment_ids [T], masked_positions [M], with pairs token_type_ids [T], all int32.
+        inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, of which a row holds one,
+          token_type_ids and attention_mask [T] in place of segment_ids.
         targets: labels [M] int32, weights [M] float32, with pairs next_sentence_label int32 and its weight, scalars.
         """
         tokenizer = records.tokenizer
@@ -92,7 +93,8 @@ class MaskedLm:
             targets["next_sentence_weight"] = np.float32(1)
         ids, segments = fill(texts, records.length, tokenizer.pad_id)
         hidden, positions, labels, weights = self._mask(ids, segments > 0, tokenizer, rng)
-        inputs |= {"input_ids": hidden, "segment_ids": segments, "masked_positions": positions}
+        inputs |= {"input_ids": hidden, "masked_positions": positions}
+        inputs["segment_ids" if self.pairs == "none" else "attention_mask"] = segments
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
 
     def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:

@@ -1,4 +1,4 @@
-"""The TPU compiler on a machine that has no TPU: a topology is described, the step is compiled for it, nothing runs."""
+"""The compiler of machines that are not there: a topology is described, the step is compiled for it, nothing runs."""
 
 import contextlib
 import dataclasses
@@ -9,11 +9,13 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax.experimental import topologies
 
 from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.plan import gpu
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.training.program import Program
 
@@ -43,8 +45,10 @@ class Compiled:
     rematerialised: int
 
 
-def missing() -> str:
-    """Why there is no TPU compiler, or nothing."""
+def missing(topology: Topology) -> str:
+    """Why there is no compiler for such a machine, or nothing."""
+    if topology.chip.maker == "gpu":
+        return gpu.missing()
     if importlib.util.find_spec("libtpu") is None:
         return "libtpu is not installed: pip install 'flaxformer_lite[tpu-plan]'"
     wanted = next((r for r in importlib.metadata.requires("jax") or () if r.startswith("libtpu")), "")
@@ -55,17 +59,21 @@ def missing() -> str:
     return ""
 
 
-def compiler() -> str:
+def compiler(topology: Topology) -> str:
     """Its name and version."""
+    if topology.chip.maker == "gpu":
+        return gpu.compiler()
     return f"libtpu {importlib.metadata.version('libtpu')}"
 
 
 def devices(topology: Topology, slices: int) -> list:
-    """Descriptions of a TPU slice's chips, or of several slices'.
+    """Descriptions of a TPU slice's chips, or of several slices', or of GPUs.
 
     Raises:
       ConfigError: the compiler knows no such slice.
     """
+    if topology.chip.maker == "gpu":
+        return gpu.devices(topology)
     options = {"num_slices": slices} if slices > 1 else {}
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"
@@ -78,7 +86,7 @@ def devices(topology: Topology, slices: int) -> list:
             return list(topologies.get_topology_desc(topology.name, platform="tpu", **options).devices)
     except Exception as error:  # the compiler's own kinds
         raise ConfigError(
-            f"--topology={topology.name}: {compiler()} knows no such slice ({str(error).splitlines()[0][:120]}); try"
+            f"--topology={topology.name}: {compiler(topology)} knows no such slice ({str(error).splitlines()[0][:120]}); try"
             f" v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
         ) from None
 
@@ -87,18 +95,18 @@ def compile_step(program: Program) -> Compiled:
     """Compiles the train step, as a run would, for the mesh's chips."""
     with quiet() as noise:
         start = time.perf_counter()
+        platform = {"gpu": "cuda"}.get(kind := program.mesh.devices.flat[0].platform, kind)
         traced = program.train_step.trace(program.target, program.batch)
         constraints = str(traced.jaxpr).count("sharding_constraint")
-        lowered = traced.lower(lowering_platforms=("tpu",))
+        lowered = traced.lower(lowering_platforms=(platform,))
         try:
-            done = lowered.compile()
+            done = lowered.compile({"xla_gpu_autotune_level": 0} if kind == "gpu" else None)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return Compiled(time.perf_counter() - start, None, _excess(str(error)), "", constraints, noise())
         seconds = time.perf_counter() - start
-        peak = int(done.memory_analysis().peak_memory_in_bytes)
-        return Compiled(seconds, peak, "", done.as_text(), constraints, noise())
+        return Compiled(seconds, _peak(done.memory_analysis()), "", done.as_text(), constraints, noise())
 
 
 def needed(excess: str, arguments: int) -> int | None:
@@ -106,6 +114,12 @@ def needed(excess: str, arguments: int) -> int | None:
     found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
     size = found and SIZE.match(found[1] or found[2])
     return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if size else None
+
+
+def _peak(sizes: Any) -> int:
+    """Where the compiler does not say, as for GPUs: what goes in, what comes out beside it, and what lies between."""
+    sum_of_all = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    return int(sizes.peak_memory_in_bytes or sum_of_all - sizes.alias_size_in_bytes)
 
 
 def _excess(message: str) -> str:

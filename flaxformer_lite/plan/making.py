@@ -29,6 +29,7 @@ class Plan:
       excess: its words where the step does not fit.
       model_flops, executed_flops: of all chips together; the second with what is computed twice.
       seconds: all traffic hidden behind the computation, and none.
+      timed_by: what the seconds come from: the compiler's cycles, or data sheets.
       utilisation: of the peak, by the model's FLOPs: at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
       unknown_loops: counted once, as the program does not say how often they turn.
@@ -54,6 +55,7 @@ class Plan:
     executed_flops: int
     exchanges: tuple[costs.Exchange, ...]
     seconds: tuple[float, float] | None
+    timed_by: str
     utilisation: tuple[float, float] | None
     largest: tuple[tuple[str, float], ...]
     unknown_loops: int
@@ -84,7 +86,7 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
 
 def without_compiler(topology: Topology) -> str:
     """Why a plan for this machine is analytic, or nothing."""
-    return "no compiler for GPUs is used" if topology.chip.maker == "gpu" else aot.missing()
+    return aot.missing(topology)
 
 
 def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:
@@ -109,7 +111,7 @@ def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
 
 def _compiled(program: Program, topology: Topology) -> Plan:
     done = aot.compile_step(program)
-    how = f"compiled by {aot.compiler()} with jax {jax.__version__}"
+    how = f"compiled by {aot.compiler(topology)} with jax {jax.__version__}"
     if done.peak is None:
         needs = aot.needed(done.excess, sum(memory.held(program)[:2]))
         needs = needs and memory.compiled(program, needs)
@@ -117,8 +119,10 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     module = hlo.parse(done.text)
     seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # rows of a decoder see half of all pairs
     cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
+    if not cost.parts:  # GPU programs tell no cycles
+        cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
     return _plan(
-        program, topology, how, True, memory.compiled(program, done.peak), cost,
+        program, topology, how, done.peak <= topology.chip.memory, memory.compiled(program, done.peak), cost,
         warnings=tuple(findings.warnings(program, done, module)), compile_seconds=done.seconds,
     )  # fmt: skip
 
@@ -159,6 +163,7 @@ def _plan(
         executed_flops=programs.executed_flops(program),
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
+        timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
         utilisation=seconds and (ideal / seconds[1], ideal / seconds[0]),
         largest=tuple(cost.largest()) if cost else (),
         unknown_loops=cost.unknown if cost else 0,

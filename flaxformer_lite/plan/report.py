@@ -83,10 +83,9 @@ def _time(plan: Plan) -> Rows:
         return []
     low, high = plan.seconds
     worst, best = plan.utilisation
-    said = "the compiler's estimate" if plan.compile_seconds is not None else "from data sheets"
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
     found = [
-        ("step time", f"{duration(low)} to {duration(high)} ({said}: traffic hidden, or not at all; not measured)"),
+        ("step time", f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at all; not measured)"),
         ("utilisation", f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
                         f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"),
         ("largest costs", largest),

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 
 def test_every_token_is_predicted_once_from_its_own_document(create, records_of, generator):
@@ -27,3 +28,16 @@ def test_no_label_is_of_the_next_document(create, records_of, generator):
         crossings += ends.sum()
         assert not example["targets"]["weights"][ends].any()
     assert crossings > 20
+
+
+def test_joined_documents_are_one_text_of_which_every_token_is_a_label(create, records_of, generator):
+    joined, apart = create("causal_lm", documents="joined"), create("causal_lm")
+    records = records_of(joined)
+    rows = [[objective.make_example(records, row, generator()) for row in range(len(records))] for objective in (joined, apart)]
+    predicted = [row["targets"]["labels"][row["targets"]["weights"] > 0] for row in rows[0]]
+    np.testing.assert_array_equal(np.concatenate(predicted), records.ids[1:])
+    for one, other in zip(*rows, strict=True):
+        assert list(one["inputs"]) == ["input_ids"]
+        np.testing.assert_array_equal(one["inputs"]["input_ids"], other["inputs"]["input_ids"])
+    with pytest.raises(ValueError, match="documents='mixed': choose from apart, joined"):
+        create("causal_lm", documents="mixed")

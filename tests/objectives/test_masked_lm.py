@@ -108,7 +108,7 @@ def pairs(create, records_of, generator, kind, count):
         first, second = np.flatnonzero(ids == tok.sep_id)
         assert ids[0] == tok.cls_id and (ids[second + 1 :] == tok.pad_id).all()
         assert types.tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (len(ids) - second - 1)
-        assert (example["inputs"]["segment_ids"] == [1] * (second + 1) + [0] * (len(ids) - second - 1)).all()
+        assert (example["inputs"]["attention_mask"] == [1] * (second + 1) + [0] * (len(ids) - second - 1)).all()
         a, b = ids[1:first].tolist(), ids[first + 1 : second].tolist()
         assert a and b
         yield piece.tolist(), a, b, int(example["targets"]["next_sentence_label"])

@@ -58,8 +58,8 @@ def test_every_config_of_scale_has_a_mesh_for_its_machine(name):
 
 def test_gpus_are_planned_from_data_sheets_and_nodes():
     cfg = dataclasses.replace(config("gpt2_xl"), mesh=MeshConfig(data=-1, fsdp=8))
-    plan = making.make(cfg, topology.parse("h100:16"))
-    assert "analytic (no compiler for GPUs is used)" in plan.how and plan.chips == 16
+    plan = making.make(cfg, topology.parse("h100:16"), compiler=False)
+    assert "analytic (asked for)" in plan.how and plan.chips == 16 and plan.timed_by == "from data sheets"
     text = dict(report.rows(plan))
     assert text["step time"].endswith("not measured)") and "data sheets" in text["step time"]
 
