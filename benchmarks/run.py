@@ -11,14 +11,17 @@ ratios of paired rounds. The page is written after every case, beside the cases 
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
+import shlex
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,8 +39,8 @@ class Kind:
     Attributes:
       python: whose interpreter: "", "torch" or "flax".
       module: in this folder.
-      rounds: its cases, and at most how many rounds of each, or None. The whole is to take a quarter of an hour, so what
-        tells least is left out.
+      rounds: of the cases that it can do, at most how many are run unasked, or None. The whole is to take a quarter of an
+        hour, so what tells least is run where --peer names it: 0.
       environment: of its process.
     """
 
@@ -48,12 +51,15 @@ class Kind:
 
 
 TRAIN, GENERATE = (dict.fromkeys(n for n, c in CASES.items() if c.kind == kind) for kind in ("train", "generate"))
+ON_REQUEST = dict.fromkeys(CASES, 0)
 PEERS = {
     table.OURS: Kind("", "ours", TRAIN | GENERATE),
-    "HF torch.compile": Kind("torch", "hf_torch", TRAIN, {"BENCHMARK_COMPILE": "1"}),
-    "HF torch eager": Kind("torch", "hf_torch", {"gpt_small": 2, "t5_small": 2} | GENERATE),
-    "plain torch.compile": Kind("torch", "nano_torch", {"gpt_small": 3}),
-    "HF Flax": Kind("flax", "hf_flax", {"gpt_small": 2, "generate_t5_b8": 1}),
+    "HF torch.compile": Kind(
+        "torch", "hf_torch", ON_REQUEST | TRAIN | {"generate_gpt2_b1": 2}, {"BENCHMARK_COMPILE": "1"}
+    ),
+    "HF torch eager": Kind("torch", "hf_torch", ON_REQUEST | GENERATE | {"gpt_small": 1, "t5_small": 2}),
+    "plain torch.compile": Kind("torch", "nano_torch", {"gpt_small": 2, "gpt2_124m": 0}),
+    "HF Flax": Kind("flax", "hf_flax", ON_REQUEST | {"gpt_small": 2}),
 }
 
 
@@ -184,22 +190,38 @@ def alike(theirs: list[list[int]], ours: list[list[int]]) -> float:
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
+def plan(name: str, installed: Iterable[str], asked: list[str] | None, most: int) -> dict[str, int]:
+    """Rounds of each peer in a case, ours first: of those asked for in full, else of those that are run unasked."""
+    most, rounds = min(most, CASES[name].rounds), {}
+    for peer in installed:
+        limit = PEERS[peer].rounds.get(name, 0)
+        if peer == table.OURS or (asked and peer in asked and name in PEERS[peer].rounds):
+            rounds[peer] = most
+        elif not asked and limit != 0:
+            rounds[peer] = min(most, limit or most)
+    return rounds
+
+
 def versions(pythons: dict[str, str]) -> dict[str, dict[str, str]]:
     """Versions by peer, of those that are installed; all that they import has then been read from disk once."""
     found = {}
     for name, kind in PEERS.items():
         if kind.python in pythons:
-            command = [pythons[kind.python], "-m", f"benchmarks.{kind.module}"]
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}
-            )
-            if done.returncode:
-                print(
-                    f"left out: {name}: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}", file=sys.stderr
-                )
-            else:
-                found[name] = json.loads(done.stdout)
+            try:
+                found[name] = _said(pythons[kind.python], f"benchmarks.{kind.module}")
+            except subprocess.CalledProcessError as error:
+                words = error.stderr.strip() or str(error)
+                print(f"left out: {name}: {words.splitlines()[-1]}", file=sys.stderr)
     return found
+
+
+@functools.cache
+def _said(python: str, module: str) -> dict[str, str]:
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [python, "-m", module], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+    )  # fmt: skip
+    return json.loads(done.stdout)
 
 
 def main() -> None:
@@ -207,22 +229,24 @@ def main() -> None:
     parser.add_argument("--torch", help="a python that has torch and transformers")
     parser.add_argument("--flax", help="a python that has transformers 4 and its Flax models")
     parser.add_argument("--case", action="append", choices=CASES, help="may be given again; all by default")
-    parser.add_argument("--peer", action="append", choices=list(PEERS)[1:], help="may be given again; all by default")
+    parser.add_argument(
+        "--peer", action="append", choices=list(PEERS)[1:], help="may be given again; where it can, in full"
+    )
     parser.add_argument("--rounds", type=int, default=99, help="at most; each case has its own number")
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
+    for flag in ("torch", "flax"):
+        if (path := getattr(args, flag)) and not shutil.which(path):
+            parser.error(f"--{flag}={path}: no such interpreter.")
     pythons = {"": sys.executable} | {flag: path for flag in ("torch", "flax") if (path := getattr(args, flag))}
-    given = " ".join(a for a in sys.argv[1:] if not a.startswith("--out"))
+    given = shlex.join(a for a in sys.argv[1:] if not a.startswith("--out"))
     command = f"python -m benchmarks.run {given}".replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
     known = versions(pythons)
+    if table.OURS not in known:
+        sys.exit(1)
     with tempfile.TemporaryDirectory() as folder:
         for name in args.case or CASES:
-            most = min(args.rounds, CASES[name].rounds)
-            rounds = {
-                peer: min(most, PEERS[peer].rounds[name] or most)
-                for peer in known
-                if name in PEERS[peer].rounds and peer in [table.OURS, *(args.peer or PEERS)]
-            }
+            rounds = plan(name, known, args.peer, args.rounds)
             with results.stamped(command) as result:
                 try:
                     result |= measure(CASES[name], rounds, pythons, Path(folder))

@@ -153,7 +153,7 @@ def row(what: str, values: list[float], unit: str = " s", most: float | None = N
     return {"what": what, "values": values, "unit": unit, "most": most}
 
 
-QUESTIONS = {"imports": (imports, 5), "help": (help_text, 3), "first_step": (first_step, 1), "depths": (depths, 2)}
+QUESTIONS = {"imports": (imports, 3), "help": (help_text, 3), "first_step": (first_step, 1), "depths": (depths, 2)}
 
 
 def main() -> None:

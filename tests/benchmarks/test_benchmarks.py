@@ -91,11 +91,15 @@ def test_results_stand_beside_those_of_earlier_runs(tmp_path, monkeypatch):
     assert not json.loads((tmp_path / "cpu.json").read_text())["cases"]
 
 
-def test_every_round_is_of_a_case_that_there_is():
-    for kind in run.PEERS.values():
-        assert set(kind.rounds) <= set(cases.CASES)
-    for name in cases.CASES:
-        assert all(name in run.PEERS[who].rounds for who in (table.OURS, table.USUAL[cases.CASES[name].kind])), name
+@pytest.mark.parametrize("name", cases.CASES)
+def test_every_case_is_measured_beside_the_usual_choice_and_peers_are_named_in_full(name):
+    case, usual = cases.CASES[name], table.USUAL[cases.CASES[name].kind]
+    unasked = run.plan(name, run.PEERS, None, 99)
+    assert next(iter(unasked)) == table.OURS and unasked[table.OURS] == unasked[usual] == case.rounds
+    assert all(1 <= rounds <= case.rounds for rounds in unasked.values())
+    assert run.plan(name, run.PEERS, ["HF Flax"], 99) == {table.OURS: case.rounds, "HF Flax": case.rounds}
+    assert run.plan(name, [table.OURS], None, 1) == {table.OURS: 1}
+    assert all(set(kind.rounds) <= set(cases.CASES) for kind in run.PEERS.values())
 
 
 @pytest.mark.parametrize("name", cases.CASES)
