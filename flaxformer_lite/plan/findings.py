@@ -44,22 +44,17 @@ def _quadratic(program: Program, module: hlo.Module) -> Iterator[str]:
     """Buffers that hold a number for every pair of positions."""
     lengths = {x.shape[1] for x in jax.tree.leaves(program.batch["inputs"]) if len(x.shape) > 1}
     lengths = {length for length in lengths if length >= 256}
-    found = [op for op in _buffers(module) if _pairs(op, lengths, program)]
+    found = [array for op in _buffers(module) for array in op.arrays if _pairs(op, array, lengths, program)]
     if found:
         yield (f"arrays of all pairs of positions, the largest {_shown(found)}: set model.attention=auto or blockwise.")
 
 
-def _pairs(op: hlo.Op, lengths: set[int], program: Program) -> bool:
+def _pairs(op: hlo.Op, array: hlo.Array, lengths: set[int], program: Program) -> bool:
     model = program.cfg.model
     widths = {model.d_model, model.mlp_dim, model.num_heads * model.head_width}
-    for array in op.arrays:
-        hits = [n for n in array.shape if n in lengths]
-        if len(hits) < 2 or array.bytes < LARGE:
-            continue
-        # A width that equals a length looks the same; then only what attention itself makes is meant.
-        if not widths & set(hits) or SCORES.search(op.source):
-            return True
-    return False
+    hits = [n for n in array.shape if n in lengths]
+    # A width that equals a length looks the same; then only what attention itself makes is meant.
+    return len(hits) > 1 and array.bytes >= LARGE and (not widths & set(hits) or bool(SCORES.search(op.source)))
 
 
 def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
@@ -76,7 +71,7 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
             others = math.prod(array.shape) // max(split, default=1)
             table = model.d_model in array.shape and model.d_model not in lengths
             if split and others >= tokens and not table:
-                found.append(op)
+                found.append(array)
     if found:
         yield f"logits of all tokens at once, the largest {_shown(found)}: raise train.loss_chunks."
 
@@ -87,6 +82,6 @@ def _buffers(module: hlo.Module) -> Iterator[hlo.Op]:
             yield visit.op
 
 
-def _shown(ops: list[hlo.Op]) -> str:
-    array = max((array for op in ops for array in op.arrays), key=lambda array: array.bytes)
+def _shown(arrays: list[hlo.Array]) -> str:
+    array = max(arrays, key=lambda array: array.bytes)
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"

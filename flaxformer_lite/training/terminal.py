@@ -1,7 +1,8 @@
 """What a run says while it runs: a live bar on a terminal, one plain line an interval elsewhere."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -46,7 +47,12 @@ class Terminal:
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """While in the block, the bar is alive."""
+        """While in the block, the bar is alive, and what the package logs (which attention it takes, and why) is noted."""
+        with _noted(self.note), self._alive():
+            yield
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
         if not self.console.is_terminal:
             yield
             return
@@ -90,3 +96,19 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextlib.contextmanager
+def _noted(note: Callable[[str], None]) -> Iterator[None]:
+    log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: note(record.getMessage())
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # absl's handler would say it again
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

@@ -9,7 +9,11 @@ import pytest
 
 from flaxformer_lite import ConfigError, attention, registry
 from flaxformer_lite.attentions import _choice, cudnn, dense
+from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.partitioning import build_mesh
+from flaxformer_lite.placement import Placement
 
 B, T, S, N, K, H = 3, 8, 12, 4, 2, 16
 SCATTERED = np.random.default_rng(0).random((B, S)) < 0.6
@@ -140,3 +144,30 @@ def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
         "attention: cudnn",
         "attention: dense (not cudnn, packed documents; cuDNN tells examples apart, not documents)",
     ]
+
+
+@pytest.mark.parametrize("kind", ["padding", "array", "distances"])
+def test_each_device_has_its_own_rows_and_heads(kind):
+    q, k, v, _ = (jnp.concatenate([x, x[:1]]) for x in inputs(S))  # four examples, on two devices of two heads each
+    options = {
+        "padding": {"mask": masks.padding(np.concatenate([SCATTERED, SCATTERED[:1]]))},
+        "array": {"bias": jax.random.normal(jax.random.key(5), (1, N, T, S))},
+        "distances": {"bias": registry.resolve_class("positions", "alibi")().attention_bias(
+            {}, jnp.arange(T)[None], jnp.arange(S)[None], bidirectional=True)},
+    }[kind]  # fmt: skip
+    parts = []
+
+    def kernel(q, k, v, **given):
+        parts.append((q.shape, k.shape, None if given["bias"] is None else given["bias"].shape))
+        return plain(q, k, v, **given)
+
+    plain, placement = jax.nn.dot_product_attention, Placement(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4]))
+
+    @jax.jit
+    def run(q, k, v):
+        with bind(placement), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jax.nn, "dot_product_attention", kernel)
+            return cudnn.attend(q, k, v, **options)
+
+    np.testing.assert_allclose(run(q, k, v), dense.attend(q, k, v, **options), rtol=1e-5, atol=1e-5)
+    assert parts == [((2, T, 2, H), (2, S, 1, H), None if kind == "padding" else (1, 2, T, S))]

@@ -1,4 +1,5 @@
 import io
+import logging
 
 from rich.console import Console
 
@@ -67,3 +68,12 @@ def test_a_sample_keeps_its_brackets_and_lines():
     assert out.getvalue().splitlines()[3:] == [
         "  def f(", "  --- the model goes on", "  x[0]):", "      return [red]x",
     ]  # fmt: skip
+
+
+def test_what_the_package_logs_while_training_is_noted():
+    plain, out = terminal(False)
+    log = logging.getLogger("flaxformer_lite")
+    with plain.training():
+        log.info("attention: dense")
+    log.info("nobody listens")
+    assert out.getvalue() == "attention: dense\n" and not log.handlers
