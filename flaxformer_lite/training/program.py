@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from flaxformer_lite import partitioning, registry
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
 from flaxformer_lite.models import _partition
-from flaxformer_lite.training import flops, optimizer, state, step
+from flaxformer_lite.training import flops, fresh, optimizer, state, step
 
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # what counts as a token of input
 
@@ -66,7 +66,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
         return state.create(lambda: plain.init(init_key, **zeros, method="features")["params"], tx)
 
-    shapes = jax.eval_shape(create)
+    created, shapes = jax.make_jaxpr(create, return_shape=True)()
     shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
     over = None if cfg.mesh.mode == "jit" else partitioning.DATA
@@ -76,7 +76,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         mesh=mesh,
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
-        fresh_state=jax.jit(create, out_shardings=shardings),
+        fresh_state=fresh.by_leaf(created, shardings),
         train_step=partitioning.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
         eval_step=partitioning.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
