@@ -12,7 +12,7 @@ import jax
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import ExperimentConfig, fingerprint
 from flaxformer_lite.processes import ALONE, Processes
-from flaxformer_lite.training import compiles, flops, plot, report, resume
+from flaxformer_lite.training import ahead, compiles, flops, plot, report, resume
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.metrics import Meter, Recorder
@@ -48,6 +48,8 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
+        if (checkpoints.latest_step or 0) < cfg.train.steps:
+            experiment = stack.enter_context(ahead.compiling(experiment, "eval_step", "train_step"))
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)

@@ -1,4 +1,4 @@
-"""The state made leaf by leaf is the one that a single program would make, on any mesh, and compiles as little for any depth."""
+"""The state made leaf by leaf is the one that a single program makes, on any mesh, and compiles as little for any depth."""
 
 import dataclasses
 

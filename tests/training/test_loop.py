@@ -109,7 +109,7 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(folder, tmp_pa
             broken = jax.numpy.where(state.step >= 5, jax.numpy.nan, out["loss"])
             return state, {**out, "loss": broken}
 
-        return dataclasses.replace(experiment, train_step=step)
+        return dataclasses.replace(experiment, train_step=jax.jit(step))
 
     monkeypatch.setattr(loop, "prepare", poisoned)
     expected = r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good checkpoint is step 3"
