@@ -12,7 +12,7 @@ from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, Op
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
-from flaxformer_lite.training import program, setup
+from flaxformer_lite.training import ahead, program, setup
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 
@@ -27,11 +27,12 @@ def model_config(case: cases.Case) -> ModelConfig:
 
 
 def train(case: cases.Case):
-    batch, cfg = rows(case), experiment(case)
+    batch, cfg = rows(case), experiment(case, cache=os.environ["BENCHMARK_CACHE"])
     setup.keep_compiled(cfg.data.cache)
     ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = partitioning.place_batch(batch, ready.mesh)
-    state = ready.fresh_state()
+    with ahead.compiling(ready, "train_step") as ready:  # as a run does
+        state = ready.fresh_state()
 
     def step() -> dict:
         nonlocal state
@@ -41,11 +42,11 @@ def train(case: cases.Case):
     return step
 
 
-def experiment(case: cases.Case) -> ExperimentConfig:
+def experiment(case: cases.Case, cache: str = "") -> ExperimentConfig:
     return ExperimentConfig(
         model=model_config(case),
         objective=OBJECTIVES[case.family],
-        data=DataConfig(length=case.length, target_length=case.target, cache=os.environ["BENCHMARK_CACHE"]),
+        data=DataConfig(length=case.length, target_length=case.target, cache=cache),
         optimizer=OptimizerConfig(schedule="constant", warmup_steps=0, **cases.OPTIMIZER),
         train=TrainConfig(batch_size=case.batch),
     )
