@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 TRAIN = {  # a page of configs/, and what is changed of it
     "gpt2_124m": ("gpt2_small", {"objective": {"documents": "joined"}}),
-    "gpt2_xl": ("gpt2_xl", {"objective": {"documents": "joined"}, "mesh": {"fsdp": 1}}),
+    "gpt2_xl": ("gpt2_xl", {"objective": {"documents": "joined"}, "mesh": {"fsdp": 1}, "model": {"remat": "none"}}),
     "bert_base": ("bert_base", {}),
     "t5_base": ("t5_base", {}),
 }

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.sharding import pieces, shard_act
+from flaxformer_lite.functions.sharding import pieces, platform, shard_act
 
 
 @jax.tree_util.register_dataclass
@@ -142,8 +142,11 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
     """Loss, negative log-likelihood and correct labels, summed with weights."""
     # A label under weight zero may be anything (-100); under a positive weight one beyond the vocabulary gives NaN.
     labels = jnp.where(weights == 0, 0, labels)
-    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
     top = jax.lax.stop_gradient(logits.max(axis=-1))
+    if platform() == "gpu":
+        label_logit = top + _compared(logits - top[..., None], labels)
+    else:  # a TPU does both alike, a CPU compares on one core
+        label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
     if options.label_smoothing:
@@ -151,6 +154,17 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
     if options.z_loss:
         loss += options.z_loss * lse**2
     return (weights * loss).sum(), (weights * nll).sum(), jnp.where(label_logit >= top, weights, 0).sum()
+
+
+def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The logits of the labels, NaN where there is no such label, without a look-up.
+
+    The gradient of a look-up is a scatter into all logits, which a GPU writes and reads again for its sake; a comparison is
+    a part of passes that it makes anyhow.
+    """
+    columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    found = jnp.where(columns == labels[..., None], logits, 0).sum(axis=-1)
+    return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -8,6 +8,7 @@ import pytest
 
 from flaxformer_lite import hlo
 from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.functions import losses
 from flaxformer_lite.functions.losses import Projection, cross_entropy, gather_positions
 from flaxformer_lite.functions.sharding import Pieces, bind, shard_act
 from flaxformer_lite.partitioning import build_mesh
@@ -62,6 +63,22 @@ def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
     undifferentiated = fused(x, kernel, bias)[1]
     for ours, wanted in ((sums, expected), (undifferentiated, expected), (grads, expected_grads)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), ours, wanted)
+
+
+def test_a_gpu_compares_where_others_look_up(case, monkeypatch):
+    x, kernel, _, labels, weights = case
+
+    def run(labels, x):
+        ce = cross_entropy(Projection(x, kernel), labels, weights, label_smoothing=0.1)
+        return ce.loss_sum, (ce.nll_sum, ce.correct_sum)
+
+    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
+    monkeypatch.setattr(losses, "platform", lambda: "gpu")
+    compared = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compared, looked_up)
+    assert "scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: run(labels, x)[0]))(x))
+    assert jnp.isnan(run(labels.at[1, 3].set(V), x)[0]) and weights[1, 3] > 0
+    assert run(labels.at[0, 0].set(-100), x)[0] == run(labels, x)[0] and weights[0, 0] == 0
 
 
 @pytest.mark.parametrize("tokens", [(6,), (2, 3), (2, 3, 1)])
@@ -132,7 +149,7 @@ def test_logits_of_all_tokens_are_never_held_at_once():
 def test_chunks_keep_the_batch_axis_whole(case):
     x, kernel, _, labels, _ = case
     seen = []
-    whole = SimpleNamespace(
+    whole = SimpleNamespace(platform="cpu",
         constrain=lambda x, names: seen.append((names, x.shape)) or x, pieces=lambda name: Pieces(1, ())
     )
     with bind(whole):
