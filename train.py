@@ -10,7 +10,7 @@ On a TPU pod, under Slurm or OpenMPI, run the same command in every process; doc
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from flaxformer_lite import cli
+from flaxformer_lite import cli, machine
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: a file of configs/, or your own.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and the loss curve.")
@@ -30,4 +30,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+    machine.settle()
     app.run(main, flags_parser=cli.parser((CONFIG, "configs/demo.py"), (WORKDIR, "runs/demo")))

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import NoReturn
 
-from flaxformer_lite import cli
+from flaxformer_lite import cli, machine
 
 COMMANDS = {
     "generate": "write text with a model",
@@ -88,4 +88,5 @@ def _exit_code(error: Exception) -> int | None:
 
 
 if __name__ == "__main__":
+    machine.settle()
     main(sys.argv[1:])

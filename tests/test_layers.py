@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = [
-    ["axes", "checks", "processes", "config", "hlo", "model_config", "registry"],
+    ["axes", "checks", "processes", "config", "hlo", "machine", "model_config", "registry"],
     ["functions"],
     ["attentions"],
     ["positions"],

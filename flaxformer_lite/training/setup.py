@@ -1,16 +1,13 @@
 """From a config to everything a run needs, before anything is compiled: data, model, mesh, steps."""
 
 import dataclasses
-import hashlib
-import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import machine, partitioning
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.training import begin, program
@@ -61,14 +58,5 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
 def keep_compiled(cache: str) -> None:
     """Keeps compiled programs beside the tokenized data, so that a second start does not wait for the compiler."""
     compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
-    folder = Path(cache).expanduser() / "compiled" / _instruction_set()
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-
-
-def _instruction_set() -> str:
-    """A hash of what the host's processor can do: programs compiled on one host crash on another that can do less."""
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
-    return hashlib.sha256(features.encode()).hexdigest()[:8]
+    jax.config.update("jax_compilation_cache_dir", str(machine.compiled(cache)))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

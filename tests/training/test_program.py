@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from flaxformer_lite import partitioning
 from flaxformer_lite.config import ConfigError, MeshConfig
@@ -23,3 +24,19 @@ def test_what_does_not_split_is_refused(tmp_path, mesh, message):
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=message):
         program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, family):
+    counts = []
+    for depth in (2, 8):
+        cfg = tiny_runs.config(tmp_path, family)
+        layers = {side: depth for side in ("encoder_layers", "decoder_layers") if getattr(cfg.model, side)}
+        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, scan=True, **layers))
+        built = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+        counts.append(operations(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr))
+    assert counts[0] == counts[1]
+
+
+def operations(jaxpr) -> int:
+    return sum(1 + sum(map(operations, jaxprs_in_params(eqn.params))) for eqn in jaxpr.eqns)

@@ -1,0 +1,67 @@
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite import machine
+from flaxformer_lite.config import DataConfig
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A machine with libtpu, one PCI device of another vendor and no accelerator."""
+    for name in ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "libtpu" else None)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    write(tmp_path, "sys/bus/pci/devices/0/vendor", "0x8086\n")
+    return tmp_path
+
+
+def write(root, name, text=""):
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def test_where_libtpu_has_no_device_to_find_it_is_not_asked(bare):
+    assert machine.only_cpu(bare)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("sys/bus/pci/devices/1/vendor", "0x1ae0\n"), ("dev/accel0", ""), ("dev/vfio/0", "")],
+)
+def test_an_accelerator_is_never_hidden(bare, name, text):
+    write(bare, name, text)
+    assert not machine.only_cpu(bare)
+
+
+@pytest.mark.parametrize("name", ["JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"])
+def test_what_the_user_says_stands(bare, monkeypatch, name):
+    monkeypatch.setenv(name, "tpu")
+    assert not machine.only_cpu(bare)
+
+
+def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_decides(bare, monkeypatch):
+    assert not machine.only_cpu(bare / "nowhere")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["cuda"])
+    assert not machine.only_cpu(bare)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not machine.only_cpu(bare)
+
+
+def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_path):
+    said = "import os; from flaxformer_lite import machine; machine.settle(); print(os.environ['JAX_COMPILATION_CACHE_DIR'])"
+
+    def folder(**environment):
+        environment = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **environment}
+        return subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True).stdout.strip()
+
+    cache = DataConfig.cache.replace("~", str(tmp_path))
+    assert folder() == str(machine.compiled(cache)) and Path(folder()).is_dir()
+    assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
