@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from flaxformer_lite.training.metrics import Record, text_loss
 
 TRAIN, HELD_OUT, BASELINE = "#8fa8c8", "#c44e52", "#555555"
@@ -19,6 +16,9 @@ def loss_curve(path: Path, history: list[Record], *, unigram: float, title: str)
       unigram: loss of a model that knows only how frequent each token is, nats per target.
       title: above the axes.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second, which no start should wait for
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
