@@ -69,16 +69,15 @@ def page(results: dict) -> str:
     cases = in_order(results["cases"])
     peers = {name: p["versions"] for result in cases.values() for name, p in result["peers"].items()}
     versions = "\n".join(f"* {name}: {_pairs(facts)}" for name, facts in peers.items())
-    lines = [
-        "# Measured on a CPU",
-        f"{_pairs(results['machine'])}.",
-        versions,
-        "![Time, first step and memory of the usual choice over ours](cpu.png)",
-        "## Beside the usual choice\n\nTheirs / ours, higher is better; a goal that is missed is in bold.",
-        _usual_table(beside_the_usual(cases)),
-        "## All peers",
-        *(of_case(name, result) for name, result in cases.items()),
-    ]
+    lines = ["# Measured on a CPU", f"{_pairs(results['machine'])}.", versions]
+    if usual := beside_the_usual(cases):
+        lines += [
+            "![Time, first step and memory of the usual choice over ours](cpu.png)",
+            "## Beside the usual choice\n\nTheirs / ours, higher is better; a goal that is missed is in bold.",
+            _usual_table(usual),
+        ]
+    if cases:
+        lines += ["## All peers", *(of_case(name, result) for name, result in cases.items())]
     if results["start"]:
         lines += ["## How it starts", _start_table(results["start"])]
     return "\n\n".join(line.rstrip("\n") for line in lines if line) + "\n"
@@ -110,7 +109,10 @@ def _start_table(start: dict[str, dict]) -> str:
         most = "" if row["most"] is None else form.format(row["most"])
         missed = row["most"] is not None and statistics.median(row["values"]) > row["most"]
         lines.append(f"| {row['what']} | {f'**{said}**' if missed else said} | {most} |")
-    stamps = dict.fromkeys(_stamp(result) for result in start.values())
+    together = {}
+    for result in start.values():
+        together.setdefault((result["date"], result["command"]), []).extend(result["load"])
+    stamps = (_stamp({"date": date, "command": c, "load": loads}) for (date, c), loads in together.items())
     return "\n".join([*lines, "", *stamps])
 
 
@@ -124,7 +126,7 @@ def _spread(ratio: dict[str, float]) -> str:
 
 
 def _stamp(result: dict) -> str:
-    before, after = result["load"]
+    before, *_, after = result["load"]
     return f"{result['date']}, load {before:.1f} before and {after:.1f} after: `{result['command']}`"
 
 
