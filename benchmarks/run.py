@@ -247,6 +247,7 @@ def main() -> None:
     known = versions(pythons)
     if table.OURS not in known:
         sys.exit(1)
+    failed = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.case or CASES:
             rounds = plan(name, known, args.peer, args.rounds)
@@ -254,11 +255,15 @@ def main() -> None:
                 try:
                     result |= measure(CASES[name], rounds, pythons, Path(folder))
                 except RuntimeError as error:
-                    sys.exit(f"{name}: {error}")
+                    failed.append(name)
+                    print(f"{name}: {error}", file=sys.stderr)
+                    continue
                 for peer, numbers in result["peers"].items():
                     numbers["versions"] = known[peer]
             results.keep(args.out, "cases", name, result)
             print(table.of_case(name, result), flush=True)
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}.")
 
 
 if __name__ == "__main__":
