@@ -34,14 +34,19 @@ parity: $(STAMP)  ## compare with torch transformers, both ways, on fresh weight
 	$(BIN)/python tools/parity.py ours runs/parity/fixtures runs/parity/exported
 	$(TORCH) tools/parity.py theirs runs/parity/exported
 
-# Each takes a minute or more: the step is compiled for the chips by the TPU compiler. Needs .[tpu-plan].
+# Each takes a minute or more: the step is compiled for the chips by their compiler. Needs .[tpu-plan] and .[cuda].
 PLANS := gpt2_xl-v5e-16x16 gpt2_xl-v5p-4x4x4 llama_7b-v5e-16x16 llama_7b-v5p-4x4x4 llama_70b-v5p-4x8x8 \
-	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4
+	t5_xl-v5e-16x16 t5_xxl-v5p-4x4x4 gpt2_small-h100-1 gpt2_xl-h100-8 bert_base-h100-1 t5_base-h100-1
 # Meshes of the configs are for 256 chips; 64 hold a quarter of the batch.
 llama_7b-v5p-4x4x4_FLAGS := --config.train.batch_size=512
 gpt2_xl-v5p-4x4x4_FLAGS := --config.mesh.fsdp=16
+gpt2_small-h100-1_FLAGS := --config.objective.documents=joined --config.train.accumulate=15
+gpt2_xl-h100-8_FLAGS := --config.objective.documents=joined --config.mesh.fsdp=8 --config.train.accumulate=8 \
+	--config.model.remat=none
+bert_base-h100-1_FLAGS := --config.model.dropout=0.0 --config.train.accumulate=4
+t5_base-h100-1_FLAGS := --config.model.attention=blockwise --config.train.accumulate=2
 .PHONY: plans $(PLANS)
-plans: $(PLANS)  ## compile the large configs for TPU slices, into docs/plans
+plans: $(PLANS)  ## compile the large configs for TPU slices and GPUs, into docs/plans
 $(PLANS): $(STAMP)
 	@mkdir -p docs/plans
 	@config=$(word 1,$(subst -, ,$@)); topology=$(word 2,$(subst -, ,$@)):$(word 3,$(subst -, ,$@)); \

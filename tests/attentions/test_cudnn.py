@@ -163,11 +163,25 @@ def test_each_device_has_its_own_rows_and_heads(kind):
 
     plain, placement = jax.nn.dot_product_attention, Placement(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4]))
 
-    @jax.jit
-    def run(q, k, v):
+    def on_devices(q, k, v, **options):
         with bind(placement), pytest.MonkeyPatch.context() as patch:
             patch.setattr(jax.nn, "dot_product_attention", kernel)
             return cudnn.attend(q, k, v, **options)
 
-    np.testing.assert_allclose(run(q, k, v), dense.attend(q, k, v, **options), rtol=1e-5, atol=1e-5)
+    def both(attend):
+        array = options.get("bias") if kind == "array" else None
+
+        @jax.jit
+        def run(*arrays):
+            def attended(q, k, v, array):
+                return attend(q, k, v, **(options if array is None else {"bias": array}))
+
+            out, pull = jax.vjp(attended, *arrays)
+            return out, pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+        return run(q, k, v, array)
+
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(on_devices), both(dense.attend)
+    )
     assert parts == [((2, T, 2, H), (2, S, 1, H), None if kind == "padding" else (1, 2, T, S))]
