@@ -55,12 +55,12 @@ def attend(
     Reference: Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762); grouped queries, Ainslie et al. 2023
       (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
     """
-    weights_BNTS = weights(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, scale=scale, softcap=softcap, q_index=q_index,
-                           k_index=k_index)
+    scores_BNTS, visible_BTS = _scores(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, softcap, q_index, k_index)
+    factor_BNTS = None
     if dropout_key is not None and dropout_rate > 0:
-        keep_BNTS = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights_BNTS.shape)
-        weights_BNTS = jnp.where(keep_BNTS, weights_BNTS / (1 - dropout_rate), 0)
-    return kernels.pool(weights_BNTS, v_BSKH)
+        keep_BNTS = jax.random.bernoulli(dropout_key, 1 - dropout_rate, scores_BNTS.shape)
+        factor_BNTS = keep_BNTS.astype(jnp.float32) / (1 - dropout_rate)
+    return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor_BNTS)
 
 
 def weights(
@@ -80,10 +80,14 @@ def weights(
 
     The arguments are those of `attend`.
     """
+    return kernels.softmax(*_scores(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, softcap, q_index, k_index))
+
+
+def _scores(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, softcap, q_index, k_index) -> tuple[jax.Array, jax.Array | None]:
+    """Logits float32 [B, N, T, S], and what is visible of them, bool [B or 1, T, S] or None for all."""
     inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
     if callable(bias):
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
         bias = bias(q_BTNH, rows_T, columns_S)
-    scores_BNTS = _inputs.scores(q_BTNH, k_BSKH, bias, inputs.scale, softcap)
     visible_BTS = None if inputs.mask is None else inputs.mask(inputs.q_index_T, inputs.k_index_S)
-    return kernels.softmax(scores_BNTS, visible_BTS)
+    return _inputs.scores(q_BTNH, k_BSKH, bias, inputs.scale, softcap), visible_BTS

@@ -103,6 +103,58 @@ def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | No
     return out_BTKGH.reshape(B, T, N, H)
 
 
+@jax.custom_jvp
+def softmax_pool(
+    scores_BNTS: jax.Array,
+    v_BSKH: jax.Array,
+    visible_BTS: jax.Array | None = None,
+    factor_BNTS: jax.Array | None = None,
+    /,
+) -> jax.Array:
+    """`pool(factor softmax(scores), v)` that divides T x H outputs, not T x S weights, and keeps one T x S array.
+
+    The backward pass has `exp(scores - top)` and each row's sum; the steps of a softmax would keep two or three arrays of
+    that size. Its row means are those of the products that it has, not of output and gradient, which would not cancel.
+
+    Args:
+      scores_BNTS: float32, finite.
+      v_BSKH: values.
+      visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
+      factor_BNTS: of the weights, after the softmax: what dropout leaves of them; no gradient reaches it.
+
+    Returns:
+      [B, T, N, H] in the dtype of the values.
+    """
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    return (_pooled(kernel_BNTS, factor_BNTS, v_BSKH) / total_BTN1).astype(v_BSKH.dtype)
+
+
+@softmax_pool.defjvp
+def _softmax_pool_jvp(primals, tangents):
+    scores_BNTS, v_BSKH, visible_BTS, factor_BNTS = primals
+    d_scores_BNTS, d_v_BSKH = tangents[:2]
+    kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
+    mean_BNT1 = (kernel_BNTS * d_scores_BNTS).sum(axis=-1, keepdims=True) / jnp.swapaxes(total_BTN1, 1, 2)
+    d_kernel_BNTS = kernel_BNTS * (d_scores_BNTS - mean_BNT1)
+    d_out = _pooled(d_kernel_BNTS, factor_BNTS, v_BSKH) + _pooled(kernel_BNTS, factor_BNTS, d_v_BSKH)
+    out = _pooled(kernel_BNTS, factor_BNTS, v_BSKH)
+    return tuple((x / total_BTN1).astype(v_BSKH.dtype) for x in (out, d_out))
+
+
+def _exponentials(scores_BNTS: jax.Array, visible_BTS: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """exp(scores - each row's largest), and the rows' sums as [B, T, N, 1], one where nothing is visible."""
+    if visible_BTS is not None:
+        scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
+    # A row that sees nothing is compared with half of MASKED, which leaves it zero without a second mask.
+    kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(scores_BNTS.max(axis=-1, keepdims=True), MASKED / 2))
+    total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
+    return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
+
+
+def _pooled(kernel_BNTS: jax.Array, factor_BNTS: jax.Array | None, v_BSKH: jax.Array) -> jax.Array:
+    return pool(kernel_BNTS if factor_BNTS is None else kernel_BNTS * factor_BNTS, v_BSKH, dtype=jnp.float32)
+
+
 def kernel_weights(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,

@@ -98,7 +98,8 @@ def cross_entropy(
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
-      chunks: pieces; 1 holds all logits.
+      chunks: pieces; 1 holds all logits. Logits of no more than D tokens are not cut: every piece makes and adds a
+        gradient of the kernel, [V, D], which is then as large as all of them.
 
     Returns:
       Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
@@ -118,6 +119,8 @@ def cross_entropy(
                          f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     if isinstance(projection, Projection):
+        if labels.size <= projection.x.shape[-1]:
+            options = options._replace(chunks=1)
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
     else:

@@ -1,5 +1,7 @@
 """Layer and root-mean-square normalisation over the last axis, computed in float32 whatever the input's dtype."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -18,10 +20,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /,
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization" (2016), section 3.
     """
-    x32 = x.astype(jnp.float32)
-    centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-    y = centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + eps)
-    y = y * _widen(scale, x.ndim)
+    y = _standardised(x.astype(jnp.float32), eps, True) * _widen(scale, x.ndim)
     return (y if bias is None else y + _widen(bias, x.ndim)).astype(x.dtype)
 
 
@@ -38,9 +37,31 @@ def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
     """
-    x32 = x.astype(jnp.float32)
-    y = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + eps)
-    return (y * _widen(scale, x.ndim)).astype(x.dtype)
+    return (_standardised(x.astype(jnp.float32), eps, False) * _widen(scale, x.ndim)).astype(x.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
+    """x / sqrt(E[x^2] + eps), of x - E[x] with `centre`."""
+    return _standardise(x, eps, centre)[0]
+
+
+@_standardised.defjvp
+def _standardised_jvp(eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]):
+    """Keeps the result and a number a row for the backward pass; the steps' own derivatives would keep three arrays."""
+    y, shrink = _standardise(*primals, eps, centre)
+    d_x = tangents[0] - _mean(tangents[0]) if centre else tangents[0]
+    return y, shrink * (d_x - y * _mean(y * d_x))
+
+
+def _standardise(x: jax.Array, eps: float, centre: bool) -> tuple[jax.Array, jax.Array]:
+    centred = x - _mean(x) if centre else x
+    shrink = jax.lax.rsqrt(_mean(jnp.square(centred)) + eps)
+    return centred * shrink, shrink
+
+
+def _mean(x: jax.Array) -> jax.Array:
+    return jnp.mean(x, axis=-1, keepdims=True)
 
 
 def _widen(weight: jax.Array, ndim: int) -> jax.Array:

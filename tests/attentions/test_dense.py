@@ -12,7 +12,8 @@ def test_the_weights_are_those_the_output_is_made_with(kv_heads):
     q, k, v, _ = heads(kv_heads)
     weights = dense.weights(q, k, v, mask=MASKS["packed"], softcap=3.0)
     assert weights.shape == (B, N, T, T) and weights.dtype == jnp.float32
-    np.testing.assert_array_equal(kernels.pool(weights, v), dense.attend(q, k, v, mask=MASKS["packed"], softcap=3.0))
+    out = dense.attend(q, k, v, mask=MASKS["packed"], softcap=3.0)
+    np.testing.assert_allclose(kernels.pool(weights, v), out, atol=1e-6)
 
 
 def test_rows_of_weights_sum_to_one_or_zero_and_obey_the_mask():
