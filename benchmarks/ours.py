@@ -2,6 +2,11 @@
 
 import os
 
+from flaxformer_lite import machine
+
+if __name__ == "__main__":
+    machine.settle()  # as every command of the package does, before jax
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a program settles before it imports jax: where compiled programs are kept, and which devices to look for."""
+"""What a program settles before it imports jax: the size of pages, where compiled programs are kept, which devices to seek."""
 
 import contextlib
 import hashlib
@@ -6,16 +6,23 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import sys
 from pathlib import Path
 
 from flaxformer_lite.config import DataConfig
 
 DEVICES = ("dev/accel*", "dev/vfio/*")  # of TPUs; where no plugin is installed, jax can use no others
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
+C_LIBRARY = "CS_GNU_LIBC_VERSION"
+HUGE_PAGES = "glibc.malloc.hugetlb=1"  # read when a process begins, and only then
 
 
 def settle() -> None:
-    """Settles both by jax's environment variables; those that are set already stand."""
+    """Settles it by environment variables, of which those already set stand; may start the program again from its beginning."""
+    if wants_huge_pages():
+        os.environ["GLIBC_TUNABLES"] = HUGE_PAGES
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     folder = compiled(DataConfig.cache)
@@ -23,6 +30,19 @@ def settle() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def wants_huge_pages(root: Path = Path("/")) -> bool:
+    """Whether the C library could ask for huge pages, and has not been told whether to.
+
+    XLA:CPU gives its arrays back after every step, and the system clears them anew, 4 KiB at a time: a fifth to a quarter
+    of a step's time, which pages of 2 MiB save. Where the kernel is set to `always` it does so unasked, under `never` not.
+    """
+    mode = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    if "GLIBC_TUNABLES" in os.environ or not mode.exists() or "[madvise]" not in mode.read_text():
+        return False
+    name, _, version = str(os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else "").partition(" ")
+    return name == "glibc" and tuple(int(n) for n in version.split(".")[:2]) >= (2, 35)
 
 
 def compiled(cache: str) -> Path:

@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,45 @@ def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_
     cache = DataConfig.cache.replace("~", str(tmp_path))
     assert folder() == str(machine.compiled(cache)) and Path(folder()).is_dir()
     assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
+
+
+@pytest.fixture
+def advised(tmp_path, monkeypatch):
+    """A machine whose kernel gives huge pages to those who ask, under a C library that can."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.36")
+    write(tmp_path, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    return tmp_path
+
+
+def test_huge_pages_are_asked_for_where_they_must_be_and_can(advised, monkeypatch):
+    assert machine.wants_huge_pages(advised) and not machine.wants_huge_pages(advised / "nowhere")
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
+    assert not machine.wants_huge_pages(advised)
+
+
+@pytest.mark.parametrize("mode", ["[always] madvise never", "always madvise [never]"])
+def test_a_kernel_that_has_decided_is_not_asked(advised, mode):
+    write(advised, "sys/kernel/mm/transparent_hugepage/enabled", mode)
+    assert not machine.wants_huge_pages(advised)
+
+
+def test_what_the_user_tells_the_c_library_stands(advised, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert not machine.wants_huge_pages(advised)
+
+
+def test_a_program_starts_again_once_with_the_same_arguments(advised):
+    said = f"""
+import os, sys
+from pathlib import Path
+from flaxformer_lite import machine
+asked = machine.wants_huge_pages
+machine.wants_huge_pages = lambda: asked(Path({str(advised)!r}))
+print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
+machine.settle()
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", said, "--a=b", "c d"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, machine.HUGE_PAGES)], done.stderr

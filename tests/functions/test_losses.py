@@ -146,6 +146,15 @@ def test_logits_of_all_tokens_are_never_held_at_once():
     assert temporary(1) > whole
 
 
+def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
+    def products(tokens):
+        projection, labels = Projection(jnp.ones((tokens, 16)), jnp.ones((32, 16))), jnp.zeros(tokens, jnp.int32)
+        loss = lambda projection: cross_entropy(projection, labels, chunks=4).loss_sum  # noqa: E731
+        return str(jax.make_jaxpr(jax.grad(loss))(projection)).count("dot_general[")
+
+    assert products(17) == 4 * products(16)
+
+
 def test_chunks_keep_the_batch_axis_whole(case):
     x, kernel, _, labels, _ = case
     seen = []

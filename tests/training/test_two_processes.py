@@ -78,7 +78,8 @@ def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_
                 break
         (out, err, code), other = launched.outputs(started)
     assert (code, other[2]) == (0, 0), (err, other)
-    assert "SIGTERM of process 1: stopped after step" in out and not err
+    assert "SIGTERM of process 1: stopped after step" in out
+    assert all(line.startswith("waiting for process 1") for line in err.splitlines()), err  # where the machine is slow
     assert other[1] == "\nSIGTERM: stopping after this step; once more stops at once.\n"
     with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
         (out, _, code), other = launched.outputs(started)
