@@ -139,6 +139,7 @@ def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights
             "BENCHMARK_CACHE": cache,
             "BENCHMARK_WEIGHTS": str(weights),
             "HF_HUB_OFFLINE": "1",
+            "JAX_COMPILATION_CACHE_DIR": cache,
             "JAX_PLATFORMS": "cpu",
             "OMP_NUM_THREADS": str(os.cpu_count()),
             "TORCHINDUCTOR_CACHE_DIR": cache,

@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from flaxformer_lite import machine
 from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
@@ -15,10 +17,16 @@ class Ahead:
     """A jitted function that compiles in the background; a call waits until it has."""
 
     def __init__(self, background: Executor, function: Callable, *shapes: Any):
-        self._compiled = background.submit(lambda: function.lower(*shapes).compile())
+        self._compiling = background.submit(lambda: function.lower(*shapes).compile())
 
     def __call__(self, *args: Any) -> Any:
-        return self._compiled.result()(*args)
+        return self._compiled(*args)
+
+    @functools.cached_property
+    def _compiled(self) -> Callable:
+        compiled = self._compiling.result()
+        machine.give_back()  # before the step takes as much for itself
+        return compiled
 
 
 @contextlib.contextmanager
