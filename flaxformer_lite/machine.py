@@ -14,14 +14,15 @@ from flaxformer_lite.config import DataConfig
 
 DEVICES = ("dev/accel*", "dev/vfio/*")  # of TPUs; where no plugin is installed, jax can use no others
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
+BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # read when a process begins, and only then
 
 
 def settle() -> None:
     """Settles it by environment variables, of which those already set stand; may start the program again from its beginning."""
-    if wants_huge_pages():
-        os.environ["GLIBC_TUNABLES"] = HUGE_PAGES
+    if wants_huge_pages() and sys.executable and BEGUN not in os.environ:
+        os.environ.update({"GLIBC_TUNABLES": HUGE_PAGES, BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if only_cpu():

@@ -122,7 +122,7 @@ def test_argument_chooses_the_encoding():
         ("data.length", 0, "length=0: must be positive"),
         ("data.length", 4096, "data.length=4096, model.max_length=128: learned positions end there"),
         ("data.corpus", "wikipedia", "corpus='wikipedia'"),
-        ("objective.name", "masked_lm", "the objective is for encoder models"),
+        ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
         ("optimizer.name", "adam", "did you mean 'adamw'"),
         ("train.accumulate", 3, "train.batch_size=16, train.accumulate=3"),
         ("mesh.data", 0, "sizes are positive"),

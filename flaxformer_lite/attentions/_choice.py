@@ -75,8 +75,8 @@ def choose(name: str, target: int, source: int) -> Callable:
         _say(f"attention: {name}")
     homes = [home for home, names in FUSED.items() if name in names]
     if homes and platform() not in homes:
-        raise ConfigError(f"model.attention={name!r}: a kernel for {homes[0]} devices, and these are {platform()}; set"
-                          f" model.attention=auto.")
+        raise ConfigError(f"attention {name!r}: a kernel for {homes[0]} devices, and these are {platform()}; set"
+                          f" model.attention=auto, or implementation='auto'.")
     attend = registry.resolve("attentions", name).attend
     return spread(attend) if parts > 1 else attend
 

@@ -19,6 +19,7 @@ from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
 KERNEL = "cudnn"  # tests put JAX's own "xla" in its place, which takes the same arguments on any machine
 DTYPES = ("bfloat16", "float16")
+OLDEST = 8.0  # compute capability
 WIDEST = 128  # of a head; Hopper takes 256, which cannot be known where the GPU is only described
 PAIRS = 2**28  # numbers of a bias, beyond which blocks of it are made as they are needed
 
@@ -51,7 +52,7 @@ def attend(
     reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
                      dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
-        raise ConfigError(f"model.attention='cudnn': {reason}; set model.attention=auto.")
+        raise ConfigError(f"attention 'cudnn': {reason}; set model.attention=auto, or implementation='auto'.")
     structure, letters = structure_of(mask), "BNTS"
     if callable(bias):
         bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
@@ -70,6 +71,8 @@ def refuses(
     T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
     if platform() != "gpu":
         return f"the kernel is for NVIDIA GPUs, not for {platform()}"
+    if reason := _device_unfit():
+        return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
     if H % 8 or H > WIDEST or v_BSKH.shape[3] != H:
@@ -85,6 +88,17 @@ def refuses(
     if pieces("T").count > 1:
         return "the sequence is split over mesh.context"
     return _bias_unfit(q_BTNH, S, bias) or _mask_unfit(T, S, mask, bias)
+
+
+def _device_unfit() -> str:
+    """Of the devices at hand; those that a plan describes are taken for new ones."""
+    if jax.default_backend() != "gpu":
+        return ""
+    device = jax.devices()[0]
+    if "cuda" not in device.client.platform_version.lower():
+        return "the kernel is for NVIDIA GPUs"
+    oldest = float(getattr(device, "compute_capability", OLDEST))
+    return f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer" if oldest < OLDEST else ""
 
 
 def _bias_unfit(q_BTNH: jax.Array, S: int, bias) -> str:

@@ -47,7 +47,7 @@ def attend(
     reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
                      dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
-        raise ConfigError(f"model.attention='relative': {reason}; set model.attention=auto.")
+        raise ConfigError(f"attention 'relative': {reason}; set model.attention=auto, or implementation='auto'.")
     structure = structure_of(mask)
     (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
     diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)

@@ -50,7 +50,7 @@ def attend(
     reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
                      q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
-        raise ConfigError(f"model.attention='splash': {reason}; set model.attention=auto.")
+        raise ConfigError(f"attention 'splash': {reason}; set model.attention=auto, or implementation='auto'.")
     structure = structure_of(mask)
     kernel = functools.partial(_attend, (structure.left, structure.right), softcap, platform() != "tpu")
     q_BTNH = (q_BTNH * inputs.scale).astype(q_BTNH.dtype)

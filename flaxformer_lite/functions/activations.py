@@ -14,7 +14,7 @@ def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.
     What both passes share XLA computes once and keeps, up to four arrays as large as the layer; so only x is.
     """
     function = jax.custom_jvp(activation)
-    function.defjvp(lambda x, d_x: (activation(*x), slope(*x) * d_x[0]))
+    function.defjvp(lambda x, d_x: (activation(*x), slope(x[0].astype(jnp.float32)).astype(x[0].dtype) * d_x[0]))
     return function
 
 

@@ -117,7 +117,7 @@ def softmax_pool(
     that size. Its row means are those of the products that it has, not of output and gradient, which would not cancel.
 
     Args:
-      scores_BNTS: float32, finite.
+      scores_BNTS: float32, finite; a row that stays below half of MASKED counts as one that sees nothing.
       v_BSKH: values.
       visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
       factor_BNTS: of the weights, after the softmax: what dropout leaves of them; no gradient reaches it.
@@ -126,7 +126,7 @@ def softmax_pool(
       [B, T, N, H] in the dtype of the values.
     """
     kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
-    return (_pooled(kernel_BNTS, factor_BNTS, v_BSKH) / total_BTN1).astype(v_BSKH.dtype)
+    return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH)
 
 
 @softmax_pool.defjvp
@@ -136,9 +136,8 @@ def _softmax_pool_jvp(primals, tangents):
     kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
     mean_BNT1 = (kernel_BNTS * d_scores_BNTS).sum(axis=-1, keepdims=True) / jnp.swapaxes(total_BTN1, 1, 2)
     d_kernel_BNTS = kernel_BNTS * (d_scores_BNTS - mean_BNT1)
-    d_out = _pooled(d_kernel_BNTS, factor_BNTS, v_BSKH) + _pooled(kernel_BNTS, factor_BNTS, d_v_BSKH)
-    out = _pooled(kernel_BNTS, factor_BNTS, v_BSKH)
-    return tuple((x / total_BTN1).astype(v_BSKH.dtype) for x in (out, d_out))
+    d_out = _mean(d_kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH) + _mean(kernel_BNTS, total_BTN1, factor_BNTS, d_v_BSKH)
+    return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH), d_out
 
 
 def _exponentials(scores_BNTS: jax.Array, visible_BTS: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -151,8 +150,13 @@ def _exponentials(scores_BNTS: jax.Array, visible_BTS: jax.Array | None) -> tupl
     return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
 
 
-def _pooled(kernel_BNTS: jax.Array, factor_BNTS: jax.Array | None, v_BSKH: jax.Array) -> jax.Array:
-    return pool(kernel_BNTS if factor_BNTS is None else kernel_BNTS * factor_BNTS, v_BSKH, dtype=jnp.float32)
+def _mean(kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array | None, v_BSKH: jax.Array) -> jax.Array:
+    if factor_BNTS is not None:
+        kernel_BNTS *= factor_BNTS
+    if v_BSKH.dtype == jnp.float32:
+        return pool(kernel_BNTS, v_BSKH) / total_BTN1
+    # They are rounded in a pass of their own, in which dividing costs nothing, and the quotient is rounded once.
+    return pool(kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2), v_BSKH)
 
 
 def kernel_weights(

@@ -98,7 +98,7 @@ def cross_entropy(
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
-      chunks: pieces; 1 holds all logits. Logits of no more than D tokens are not cut: every piece makes and adds a
+      chunks: pieces; 1 holds all logits. Float32 logits of no more than D tokens are not cut: every piece makes and adds a
         gradient of the kernel, [V, D], which is then as large as all of them.
 
     Returns:
@@ -119,14 +119,21 @@ def cross_entropy(
                          f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     if isinstance(projection, Projection):
-        if labels.size <= projection.x.shape[-1]:
-            options = options._replace(chunks=1)
+        options = options._replace(chunks=pieces_of(labels.size, projection.x, chunks))
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
     else:
         loss_sum, nll_sum, correct_sum = _sums(options, projection.astype(jnp.float32), labels, weights)
     nll_sum, correct_sum = jax.lax.stop_gradient((nll_sum, correct_sum))
     return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
+
+
+def pieces_of(tokens: int, x: jax.Array | jax.ShapeDtypeStruct, chunks: int) -> int:
+    """In how many pieces `cross_entropy` makes its logits: one, where they are no larger than the kernel's gradient.
+
+    Of other dtypes than float32 XLA:CPU cannot run that one product: what it has for bfloat16 needs the copies of the pieces.
+    """
+    return 1 if tokens <= x.shape[-1] and x.dtype == jnp.float32 else chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
@@ -144,7 +151,7 @@ def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
 def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
     """Loss, negative log-likelihood and correct labels, summed with weights."""
     # A label under weight zero may be anything (-100); under a positive weight one beyond the vocabulary gives NaN.
-    labels = jnp.where(weights == 0, 0, labels)
+    labels = jnp.where(weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels))  # a look-up counts them from the end
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if platform() == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)

@@ -48,12 +48,14 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
+        terminal = Terminal(cfg.train.steps, speaks=group.first)
+        stack.enter_context(terminal.listening())
         if (checkpoints.latest_step or 0) < cfg.train.steps:
-            experiment = stack.enter_context(ahead.compiling(experiment, "eval_step", "train_step"))
+            needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
+            experiment = stack.enter_context(ahead.compiling(experiment, *needed))
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
-        terminal = Terminal(cfg.train.steps, start, speaks=group.first)
         terminal.rows("flaxformer_lite", report.banner(experiment, workdir, start))
         for notice in notices:
             terminal.note(f"notice: {notice}")
@@ -88,7 +90,7 @@ class Trainer:
         """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         evaluated = self._group.decide("records", len(self._recorder.of("eval")), lambda counts: counts[0])
-        with self._terminal.training(), Interrupt(self._group, start) as interrupt:
+        with self._terminal.training(start), Interrupt(self._group, start) as interrupt:
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches = self._meter.waiting(self._experiment.train_batches(start))

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig, TrainConfig
+from flaxformer_lite.functions.losses import pieces_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -92,7 +93,10 @@ def _passing(program: Program) -> int:
     layers = max(1, model.encoder_layers + model.decoder_layers)
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
     labels = math.prod(program.batch["targets"]["labels"].shape[1:])
-    logits = rows(program) * -(-labels // train.loss_chunks) * model.of_decoder.vocab_size / mesh["tensor"]
+    batch = labels * program.batch["targets"]["labels"].shape[0] // train.accumulate
+    x = jax.ShapeDtypeStruct((model.of_decoder.d_model,), model.dtype)
+    pieces = pieces_of(batch, x, train.loss_chunks)
+    logits = rows(program) * -(-labels // pieces) * model.of_decoder.vocab_size / mesh["tensor"]
     return int(2 * weights * _itemsize(model) + logits * (FLOAT32 + _itemsize(model)) / _context(program))
 
 

@@ -17,14 +17,13 @@ class Terminal:
 
     Args:
       steps: of the whole run.
-      start: the step it starts from.
       speaks: whether it prints at all.
       console: where to; tests pass their own.
     """
 
-    def __init__(self, steps: int, start: int, *, speaks: bool = True, console: Console | None = None):
+    def __init__(self, steps: int, *, speaks: bool = True, console: Console | None = None):
         self.console = console or Console(highlight=False, soft_wrap=True, quiet=not speaks)
-        self._steps, self._start, self._bar = steps, start, None
+        self._steps, self._bar, self._unsaid = steps, None, []
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
         """A title and aligned pairs under it."""
@@ -45,14 +44,21 @@ class Terminal:
         """One line that matters, above the bar."""
         self.console.print(text, markup=False)
 
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """While in the block, what the package logs (which attention it takes, and why) is noted, once training has begun."""
+        return _noted(lambda line: self.note(line) if self._unsaid is None else self._unsaid.append(line))
+
     @contextlib.contextmanager
-    def training(self) -> Iterator[None]:
-        """While in the block, the bar is alive, and what the package logs (which attention it takes, and why) is noted."""
-        with _noted(self.note), self._alive():
+    def training(self, start: int) -> Iterator[None]:
+        """While in the block, the bar is alive, from step `start` on."""
+        with self._alive(start):
+            unsaid, self._unsaid = self._unsaid, None
+            for line in unsaid or ():
+                self.note(line)
             yield
 
     @contextlib.contextmanager
-    def _alive(self) -> Iterator[None]:
+    def _alive(self, start: int) -> Iterator[None]:
         if not self.console.is_terminal:
             yield
             return
@@ -60,7 +66,7 @@ class Terminal:
             TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
         )  # fmt: skip
         with Progress(*columns, console=self.console) as progress:
-            self._bar = progress, progress.add_task("", total=self._steps, completed=self._start, text=COMPILING)
+            self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
             yield
             self._bar = None
 

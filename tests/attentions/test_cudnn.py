@@ -120,7 +120,7 @@ def test_structure_reaches_cudnn_as_structure(monkeypatch):
 )
 def test_it_says_what_it_cannot(options, reason):
     q, k, v, _ = inputs(options.pop("source", T), dtype=options.pop("dtype", jnp.float32))
-    with pytest.raises(ConfigError, match=rf"model.attention='cudnn': .*{reason}.*; set model.attention=auto"):
+    with pytest.raises(ConfigError, match=rf"attention 'cudnn': .*{reason}.*; set model.attention=auto"):
         attention(q, k, v, **options, implementation="cudnn")
 
 

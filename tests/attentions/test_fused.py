@@ -67,7 +67,7 @@ def test_splash_crosses_and_computes_in_bfloat16():
 )
 def test_splash_says_what_it_cannot(options, reason):
     q, k, v, _ = inputs()
-    with pytest.raises(ConfigError, match=rf"model.attention='splash': .*{reason}.*; set model.attention=auto"):
+    with pytest.raises(ConfigError, match=rf"attention 'splash': .*{reason}.*; set model.attention=auto"):
         splash.attend(q, k, v, **options)
 
 
@@ -130,7 +130,7 @@ def test_relative_says_what_it_cannot():
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
     ):
-        with pytest.raises(ConfigError, match=rf"model.attention='relative': .*{reason}.*; set model.attention=auto"):
+        with pytest.raises(ConfigError, match=rf"attention 'relative': .*{reason}.*; set model.attention=auto"):
             relative.attend(q, k, v, **options)
 
 

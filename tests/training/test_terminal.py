@@ -19,12 +19,12 @@ RECORD = {
 def terminal(is_terminal):
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=100, highlight=False, soft_wrap=True)
-    return Terminal(100, 0, console=console), out
+    return Terminal(100, console=console), out
 
 
 def test_plain_lines_where_there_is_no_terminal():
     plain, out = terminal(False)
-    with plain.training():
+    with plain.training(0):
         plain.advance(20)
         plain.train_record({**RECORD, "mfu": 0.41})
         plain.eval_record({"step": 20, "split": "eval", "loss": 3.5, "accuracy": 0.25})
@@ -36,7 +36,7 @@ def test_plain_lines_where_there_is_no_terminal():
 
 def test_a_bar_on_a_terminal():
     live, out = terminal(True)
-    with live.training():
+    with live.training(0):
         live.advance(20)
         live.train_record(RECORD)
         live.eval_record({"step": 20, "split": "eval", "loss": 3.5})
@@ -46,7 +46,7 @@ def test_a_bar_on_a_terminal():
 
 def test_the_bar_says_compiling_until_the_first_step_is_done():
     live, _ = terminal(True)
-    with live.training():
+    with live.training(0):
         progress, task = live._bar
         assert progress.tasks[task].fields["text"] == "compiling"
         live.advance(1)
@@ -73,7 +73,10 @@ def test_a_sample_keeps_its_brackets_and_lines():
 def test_what_the_package_logs_while_training_is_noted():
     plain, out = terminal(False)
     log = logging.getLogger("flaxformer_lite")
-    with plain.training():
+    with plain.listening():
         log.info("attention: dense")
+        assert not out.getvalue(), "the banner comes first"
+        with plain.training(0):
+            assert out.getvalue() == "attention: dense\n"
     log.info("nobody listens")
     assert out.getvalue() == "attention: dense\n" and not log.handlers
