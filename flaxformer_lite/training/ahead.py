@@ -17,7 +17,8 @@ class Ahead:
     """A jitted function that compiles in the background; a call waits until it has."""
 
     def __init__(self, background: Executor, function: Callable, *shapes: Any):
-        self._compiling = background.submit(lambda: function.lower(*shapes).compile())
+        lowered = function.lower(*shapes)  # here: two threads that trace hold each other up
+        self._compiling = background.submit(lowered.compile)
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)

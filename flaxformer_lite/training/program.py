@@ -29,7 +29,7 @@ class Program:
       target: the train state's shapes, types and shardings.
       batch: those of a whole batch.
       fresh_state: builds the state before the first step.
-      train_step, eval_step: compiled at their first call.
+      train_step, eval_step: compiled at their first call, or before it (`training/ahead.py`).
       tokens_per_step: input tokens, padding included.
       flops_per_step: of the model, forward and backward, all pairs of positions counted in attention.
     """

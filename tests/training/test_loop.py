@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from flaxformer_lite.attentions import _choice
 from flaxformer_lite.checkpoint import CheckpointError, Checkpoints
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.processes import ALONE
@@ -36,6 +37,7 @@ def leaves_of(workdir, step):
 
 
 def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
+    _choice._say.cache_clear()
     loop.run(
         tiny_runs.config(folder, train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9}),
         tmp_path,
@@ -43,6 +45,7 @@ def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     for word in (
         "parameters",
+        "attention: dense",
         "unigram baseline",
         "perplexity",
         "bits per byte",

@@ -1,0 +1,72 @@
+"""Steps that compile in the background are the same steps; what goes wrong is told, and the unneeded never begins."""
+
+import dataclasses
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import partitioning
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import blank
+from flaxformer_lite.training import ahead, program
+from tests.training import tiny_runs
+
+
+def build(folder, mode="jit"):
+    cfg = tiny_runs.config(folder, mesh=MeshConfig(data=1, mode=mode))
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
+    return program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+
+
+def test_a_step_compiled_ahead_is_the_same_step(tmp_path):
+    plain = build(tmp_path)
+    batch = partitioning.place_batch(jax.tree.map(lambda x: np.ones(x.shape, x.dtype), plain.batch), plain.mesh)
+    _, due = plain.train_step(plain.fresh_state(), batch)
+    with ahead.compiling(plain, "train_step") as ready:
+        assert ready.eval_step is plain.eval_step and ready.train_step is not plain.train_step
+        state, metrics = ready.train_step(ready.fresh_state(), batch)
+    assert {n: float(x) for n, x in metrics.items()} == {n: float(x) for n, x in due.items()}
+    assert int(ready.train_step(state, batch)[0].step) == 2
+
+
+class Slow:
+    """Stands for a jitted function whose compilation ends when it may, with what it is told to end with."""
+
+    def __init__(self, outcome):
+        self.outcome, self.begun, self.may_end = outcome, threading.Event(), threading.Event()
+
+    def lower(self, *_):
+        return self
+
+    def compile(self):
+        self.begun.set()
+        assert self.may_end.wait(60)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return lambda *_: self.outcome
+
+
+def test_it_compiles_before_it_is_called_and_the_unneeded_never(tmp_path):
+    first, second = Slow("evaluated"), Slow("trained")
+    toy = dataclasses.replace(build(tmp_path), eval_step=first, train_step=second)
+    with ahead.compiling(toy, "eval_step", "train_step") as ready:
+        assert first.begun.wait(60)
+    first.may_end.set()
+    assert ready.eval_step(None, None) == "evaluated"
+    assert not second.begun.is_set()
+
+
+def test_what_fails_to_compile_is_raised_by_the_call(tmp_path):
+    step = Slow(ValueError("no such shape"))
+    step.may_end.set()
+    toy = dataclasses.replace(build(tmp_path), train_step=step)
+    with ahead.compiling(toy, "train_step") as ready, pytest.raises(ValueError, match="no such shape"):
+        ready.train_step(None, None)
+
+
+def test_under_pmap_the_program_stays_as_it_is(tmp_path):
+    plain = build(tmp_path, "pmap")
+    with ahead.compiling(plain, "train_step") as ready:
+        assert ready is plain
