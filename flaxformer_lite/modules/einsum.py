@@ -37,7 +37,7 @@ class Einsum(nn.Module):
 
     Attributes:
       cfg: dtypes and initialiser.
-      equation: `BTD,DNH->BTNH`; the second operand is the weight.
+      equation: `BTD,DNH->BTNH`; the second operand is the weight, what is summed ends the first and begins the second.
       sizes: size of each letter of the weight.
       bias: whether to add one over the output letters that the weight brings.
       residual: whether the output is added to the residual stream (see `initializer`).
@@ -56,13 +56,14 @@ class Einsum(nn.Module):
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
+        summed = sum(c not in out for c in w_letters)
         fan_in = math.prod(self.sizes[c] for c in w_letters if c not in out)
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.cfg, fan_in, fan_out, residual=self.residual, gain=self.gain)
         kernel = self.param("kernel", init, shape, jnp.dtype(self.cfg.param_dtype))
-        # What is summed keeps the weight's order, which jnp.einsum turns round: XLA would copy the weight at every call.
-        summed = [c for c in w_letters if c not in out]
-        y = jnp.tensordot(x, kernel.astype(x.dtype), [[s.index(c) for c in summed] for s in (x_letters, w_letters)])
+        # As one matrix: of a weight with more axes XLA:CPU makes a transposed copy for the backward pass, before the forward.
+        y = x.reshape(*x.shape[: len(x_letters) - summed], fan_in) @ kernel.astype(x.dtype).reshape(fan_in, fan_out)
+        y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, jnp.dtype(self.cfg.param_dtype))
