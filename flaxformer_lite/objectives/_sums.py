@@ -35,7 +35,18 @@ class LossSums(NamedTuple):
           float32 scalar; a term whose weight is 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
+        return self.in_units(totals) / self.unit(totals)
+
+    def unit(self, totals: dict[str, Array]) -> Array:
+        """The first term's weight in the global batch, or 1 where it is 0."""
+        weight = totals[next(iter(self.loss))]
+        return jnp.where(weight > 0, weight, 1.0)
+
+    def in_units(self, totals: dict[str, Array]) -> Array:
+        """`mean(totals) * unit(totals)`. Its slope towards the first term's sum is the number 1, so that gradients which the
+        forward pass has made need no pass, and no copy, to be scaled."""
+        first, *others = self.loss
+        return self.loss[first] + sum(self.loss[term] * ratio(self.unit(totals), totals[term]) for term in others)
 
 
 def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
