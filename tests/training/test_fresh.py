@@ -34,7 +34,8 @@ def test_the_leaves_are_those_of_one_program(tmp_path, family, model):
     key, _ = jax.random.split(jax.random.key(built.cfg.seed))
     due = jax.jit(lambda: built.model.init(key, **ids, method="features")["params"])()
     state = built.fresh_state()
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), state.params, due)
+    # Compiled with another optimisation level, which contracts other products and sums.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7), state.params, due)
     for leaf, target in zip(jax.tree.leaves(state), jax.tree.leaves(built.target), strict=True):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (target.shape, target.dtype, target.sharding)
     assert all(not leaf.any() for leaf in jax.tree.leaves((state.step, state.opt_state)))
