@@ -37,8 +37,9 @@ def settle() -> None:
 def wants_huge_pages(root: Path = Path("/")) -> bool:
     """Whether the C library could ask for huge pages, and has not been told whether to.
 
-    XLA:CPU gives its arrays back after every step, and the system clears them anew, 4 KiB at a time: a fifth to a quarter
-    of a step's time, which pages of 2 MiB save. Where the kernel is set to `always` it does so unasked, under `never` not.
+    XLA:CPU gives its arrays back after every step, and the system clears them anew, 4 KiB at a time: a seventh to a
+    quarter of a step's time, which pages of 2 MiB save. Where the kernel is set to `always` it does so unasked, under
+    `never` not.
     """
     mode = root / "sys/kernel/mm/transparent_hugepage/enabled"
     if "GLIBC_TUNABLES" in os.environ or not mode.exists() or "[madvise]" not in mode.read_text():
