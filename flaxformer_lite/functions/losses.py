@@ -35,7 +35,7 @@ class Projection:
 
     def logits(self) -> jax.Array:
         """All logits, float32 [..., V]."""
-        return self.finish(_dot("...D,VD->...V", self.x, self.kernel_VD.astype(self.x.dtype)))
+        return self.finish(_dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
 
     def finish(self, dots: jax.Array) -> jax.Array:
         """Logits of the bare dot products `x W^T`."""
@@ -98,7 +98,7 @@ def cross_entropy(
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
-      chunks: pieces; 1 holds all logits. Float32 logits of no more than D tokens are not cut: every piece makes and adds a
+      chunks: pieces; 1 holds all logits. Those of no more than D tokens are not cut: every piece makes and adds a
         gradient of the kernel, [V, D], which is then as large as all of them.
 
     Returns:
@@ -129,11 +129,8 @@ def cross_entropy(
 
 
 def pieces_of(tokens: int, x: jax.Array | jax.ShapeDtypeStruct, chunks: int) -> int:
-    """In how many pieces `cross_entropy` makes its logits: one, where they are no larger than the kernel's gradient.
-
-    Of other dtypes than float32 XLA:CPU cannot run that one product: what it has for bfloat16 needs the copies of the pieces.
-    """
-    return 1 if tokens <= x.shape[-1] and x.dtype == jnp.float32 else chunks
+    """In how many pieces `cross_entropy` makes its logits: one, where they are no larger than the kernel's gradient."""
+    return 1 if tokens <= x.shape[-1] else chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
@@ -198,13 +195,13 @@ def _fused_forward(options, projection, labels, weights):
     total, d_x = (), []
     for part in _parts(options, labels):
         x = _after(total[1:2], projection.x[..., part, :])
-        dots, tokens = _dot("...D,VD->...V", x, kernel_VD), tuple(range(x.ndim - 1))
+        dots, tokens = _dot(x, kernel_VD, (-1, 1)), tuple(range(x.ndim - 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
         d_dots = d_dots.astype(x.dtype)
-        d_x.append(_dot("...V,VD->...D", d_dots, kernel_VD))
+        d_x.append(_dot(d_dots, kernel_VD, (-1, 0)))
         # As [D, V]: the other way round XLA:CPU copies all of d_dots into a transposed array first.
-        d_kernel_DV = jnp.tensordot(x, d_dots, (tokens, tokens), preferred_element_type=jnp.float32)
+        d_kernel_DV = _dot(x, d_dots, (tokens, tokens))
         total = _add(total, (sums, d_kernel_DV, d_bias_V))
     sums, d_kernel_DV, d_bias_V = total
     gradient = dataclasses.replace(
@@ -251,5 +248,8 @@ def _add(total: Any, more: Any) -> Any:
     return jax.tree.map(jnp.add, total, more) if total else more
 
 
-def _dot(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+def _dot(a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
+    """Summed over `axes` of a and b, in float32."""
+    if platform() == "cpu":  # XLA:CPU lacks some products of bfloat16 that make float32
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)

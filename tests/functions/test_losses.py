@@ -99,17 +99,18 @@ def test_logits_instead_of_a_projection(case):
                  cross_entropy(projection, labels, weights, **options))
 
 
-def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(case):
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(case, chunks):
     x, kernel, bias, labels, weights = case
     x = x.astype(jnp.bfloat16)
 
     def fused(x, kernel, bias):
-        return cross_entropy(Projection(x, kernel, bias), labels, weights).loss_sum / weights.sum()
+        return cross_entropy(Projection(x, kernel, bias), labels, weights, chunks=chunks).loss_sum / weights.sum()
 
     def reference(x, kernel, bias):
         return plain(x, kernel.astype(jnp.bfloat16).astype(jnp.float32), bias, labels, weights)[0] / weights.sum()
 
-    loss, grads = jax.value_and_grad(fused, (0, 1, 2))(x, kernel, bias)
+    loss, grads = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))(x, kernel, bias)
     wanted, wanted_grads = jax.value_and_grad(reference, (0, 1, 2))(x, kernel, bias)
     assert loss.dtype == jnp.float32 and [g.dtype for g in grads] == [jnp.bfloat16, jnp.float32, jnp.float32]
     np.testing.assert_allclose(loss, wanted, rtol=1e-5)
