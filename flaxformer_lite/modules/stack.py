@@ -64,8 +64,9 @@ class Stack(nn.Module):
     def _loop(self, x_BTD: jax.Array, context: Context, caches):
         cfg, kept, blocks = self.cfg, [], {}
         make = Block if cfg.remat == "none" else nn.remat(Block, policy=POLICIES[cfg.remat])
-        # Layers of one look are traced once. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
-        make = make if self.is_initializing() else nn.jit(make)
+        if isinstance(x_BTD, jax.core.Tracer) and not self.is_initializing():
+            # Layers of one look are traced once. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
+            make = nn.jit(make)
         for i in range(self.num_layers):
             which = cfg.share_layers[i] if cfg.share_layers else i
             if which not in blocks:

@@ -9,6 +9,7 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.mlp import FeedForward
 from flaxformer_lite.modules.stack import Stack
+from flaxformer_lite.training import compiles
 
 INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
 
@@ -37,8 +38,16 @@ def test_layers_are_traced_once_for_each_look_and_each_call(monkeypatch, options
     seen, call = [], FeedForward.__call__
     monkeypatch.setattr(FeedForward, "__call__", lambda self, x: seen.append(x) or call(self, x))
     for number in (1, 2):  # a second call may be traced for another mesh, which jit does not look at
-        jax.eval_shape(lambda v: model.apply(v, *INPUTS), variables)
+        jax.eval_shape(model.apply, variables, *INPUTS)
         assert len(seen) == 2 * number
+
+
+def test_without_jit_around_it_no_layer_is_compiled():
+    model, variables = build(3)
+    model.apply(variables, *INPUTS)
+    before = compiles.total()
+    model.apply(variables, *INPUTS)
+    assert compiles.total() == before
 
 
 def test_values_inside_the_layers_can_be_caught():
