@@ -20,7 +20,7 @@ class Projection:
     """Logits not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
 
     Attributes:
-      x: features [..., D], in the dtype of the matmul.
+      x: features [..., D], in the dtype of the matmul (which a CPU does in float32).
       kernel_VD: the vocabulary's vectors; tied embeddings go in as they are.
       bias_V: or None.
       scale: factor on the dot products (T5's D ** -0.5).
@@ -119,7 +119,7 @@ def cross_entropy(
                          f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     if isinstance(projection, Projection):
-        options = options._replace(chunks=pieces_of(labels.size, projection.x, chunks))
+        options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
     else:
@@ -128,9 +128,9 @@ def cross_entropy(
     return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
 
 
-def pieces_of(tokens: int, x: jax.Array | jax.ShapeDtypeStruct, chunks: int) -> int:
+def pieces_of(tokens: int, width: int, chunks: int) -> int:
     """In how many pieces `cross_entropy` makes its logits: one, where they are no larger than the kernel's gradient."""
-    return 1 if tokens <= x.shape[-1] else chunks
+    return 1 if tokens <= width else chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:

@@ -109,6 +109,11 @@ def pieces(letter: str) -> Pieces:
     return Pieces(1, ()) if binding is None else binding.pieces(*_names("pieces", letter))
 
 
+def bound() -> bool:
+    """Whether a trainer is tracing."""
+    return _binding.get() is not None
+
+
 def platform() -> str:
     """Of the devices that this is traced for: those of the trainer's mesh, else jax's default backend."""
     binding = _binding.get()

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.sharding import bound
 from flaxformer_lite.modules.attention import lower
 from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.context import Context
@@ -64,8 +65,9 @@ class Stack(nn.Module):
     def _loop(self, x_BTD: jax.Array, context: Context, caches):
         cfg, kept, blocks = self.cfg, [], {}
         make = Block if cfg.remat == "none" else nn.remat(Block, policy=POLICIES[cfg.remat])
-        if isinstance(x_BTD, jax.core.Tracer) and not self.is_initializing():
-            # Layers of one look are traced once. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
+        if bound():
+            # A trainer's layers of one look are traced once; to all others each layer's inside stays its own, for interceptors
+            # and captured intermediates. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
             make = nn.jit(make)
         for i in range(self.num_layers):
             which = cfg.share_layers[i] if cfg.share_layers else i

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flaxformer_lite.functions.losses import cross_entropy
 
 Array = jax.Array
+TOKENS = "weights"  # the term that every objective has
 
 
 class LossSums(NamedTuple):
@@ -35,18 +36,21 @@ class LossSums(NamedTuple):
           float32 scalar; a term whose weight is 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return self.in_units(totals) / self.unit(totals)
+        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
 
-    def unit(self, totals: dict[str, Array]) -> Array:
-        """The first term's weight in the global batch, or 1 where it is 0."""
-        weight = totals[next(iter(self.loss))]
-        return jnp.where(weight > 0, weight, 1.0)
+    def times_tokens(self, totals: dict[str, Array]) -> Array:
+        """`mean(totals)` times the weight of the tokens, `tokens(totals)`.
 
-    def in_units(self, totals: dict[str, Array]) -> Array:
-        """`mean(totals) * unit(totals)`. Its slope towards the first term's sum is the number 1, so that gradients which the
-        forward pass has made need no pass, and no copy, to be scaled."""
-        first, *others = self.loss
-        return self.loss[first] + sum(self.loss[term] * ratio(self.unit(totals), totals[term]) for term in others)
+        Its slope towards the tokens' sum is the number 1: gradients that the forward pass of the fused loss has made need
+        no pass, and no copy, to be scaled.
+        """
+        others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
+        return self.loss[TOKENS] + sum(others)
+
+
+def tokens(totals: dict[str, Array]) -> Array:
+    """The weight of the tokens in the global batch, or 1 where it is 0."""
+    return jnp.where(totals[TOKENS] > 0, totals[TOKENS], 1.0)
 
 
 def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ AnyProgram = TypeVar("AnyProgram", bound=Program)
 
 
 class Ahead:
-    """A jitted function that compiles in the background; a call waits until it has."""
+    """A jitted function that is traced at once and compiles in the background; a call waits until it has."""
 
     def __init__(self, background: Executor, function: Callable, *shapes: Any):
         lowered = function.lower(*shapes)  # here: two threads that trace hold each other up
@@ -32,7 +32,7 @@ class Ahead:
 
 @contextlib.contextmanager
 def compiling(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
-    """The program with steps that compile from now on, until the block ends: what has not begun by then never does.
+    """The program with steps that compile from now on, until the block ends: what is not being compiled by then never is.
 
     Args:
       program: with mesh.mode=pmap, whose compiled form cannot be called by itself, it stays as it is.

@@ -94,8 +94,7 @@ def _passing(program: Program) -> int:
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
     labels = math.prod(program.batch["targets"]["labels"].shape[1:])
     batch = labels * program.batch["targets"]["labels"].shape[0] // train.accumulate
-    x = jax.ShapeDtypeStruct((model.of_decoder.d_model,), model.dtype)
-    pieces = pieces_of(batch, x, train.loss_chunks)
+    pieces = pieces_of(batch, model.of_decoder.d_model, train.loss_chunks)
     logits = rows(program) * -(-labels // pieces) * model.of_decoder.vocab_size / mesh["tensor"]
     return int(2 * weights * _itemsize(model) + logits * (FLOAT32 + _itemsize(model)) / _context(program))
 

@@ -100,7 +100,7 @@ def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
 
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
-    """(params, batch) -> the scalar that is differentiated, dropout off."""
+    """(params, batch) -> the loss that a step descends, dropout off."""
     sums = _eval_step(cfg, _model(cfg.model))
     return lambda params, batch: sums(params, batch).mean()
 

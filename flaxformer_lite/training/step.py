@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.objectives._sums import LossSums, ratio, weight_sums
+from flaxformer_lite.objectives._sums import LossSums, ratio, tokens, weight_sums
 from flaxformer_lite.training.state import TrainState
 
 Features = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
@@ -49,7 +49,7 @@ def train_step(
         def loss(params):
             out = features(params, microbatch["inputs"], key)
             sums = objective.loss(out, microbatch["targets"], chunks=chunks)
-            return sums.in_units(totals), sums
+            return sums.times_tokens(totals), sums
 
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
         return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
@@ -60,7 +60,7 @@ def train_step(
             key = jax.random.fold_in(key, jax.lax.axis_index(over))
         totals = whole(weight_sums(batch["targets"]))
         grads, sums = whole(_accumulate(gradient, state.params, batch, totals, key, accumulate))
-        scale = 1 / sums.unit(totals)
+        scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)

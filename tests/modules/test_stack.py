@@ -1,14 +1,18 @@
-"""Layers of one look are traced once, and still are layers of their own."""
+"""A trainer's layers of one look are traced once, and still are layers of their own; to others nothing is changed."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite import partitioning
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.functions.sharding import bind, shard_act
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.context import Context
-from flaxformer_lite.modules.mlp import FeedForward
 from flaxformer_lite.modules.stack import Stack
+from flaxformer_lite.placement import Placement
 from flaxformer_lite.training import compiles
 
 INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
@@ -20,37 +24,64 @@ def build(layers, **options):
     return model, model.init(jax.random.key(0), *INPUTS)
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_every_layer_drops_at_random_for_itself(scan):
-    model, variables = build(2, dropout=0.5, dropout_at=("branch",), scan=scan)
+def trained(function):
+    """The function as a trainer runs it."""
+
+    def run(*args):
+        with bind(Placement(partitioning.build_mesh(MeshConfig(data=1)))):
+            return function(*args)
+
+    return jax.jit(run)
+
+
+@pytest.mark.parametrize("options", [{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}])
+def test_every_layer_drops_at_random_for_itself(options):
+    model, variables = build(2, dropout=0.5, dropout_at=("branch",), **options)
 
     def only_the_last_bias(path, x):
         return jnp.full_like(x, jax.tree_util.keystr(path).endswith("['mlp']['down']['bias']"))
 
     variables = jax.tree.map_with_path(only_the_last_bias, variables)
-    y, _ = model.apply(variables, *INPUTS, rngs={"dropout": jax.random.key(1)})
+    y, _ = trained(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
     assert set(np.unique(y)) == {0, 2, 4}, "each layer adds 0 or 2: never 2 in all, if both drew the same"
 
 
 @pytest.mark.parametrize("options", [{}, {"remat": "full"}])
-def test_layers_are_traced_once_for_each_look_and_each_call(monkeypatch, options):
+def test_a_trainer_traces_layers_of_one_look_once(options):
     model, variables = build(4, windows=(2, 0), **options)
-    seen, call = [], FeedForward.__call__
-    monkeypatch.setattr(FeedForward, "__call__", lambda self, x: seen.append(x) or call(self, x))
-    for number in (1, 2):  # a second call may be traced for another mesh, which jit does not look at
-        jax.eval_shape(model.apply, variables, *INPUTS)
-        assert len(seen) == 2 * number
+    seen = []
+
+    def note(call, args, kwargs, context):
+        seen.append(context.module.path)
+        return call(*args, **kwargs)
+
+    def apply(*args):
+        with nn.intercept_methods(lambda f, a, k, c: note(f, a, k, c) if c.module.name == "mlp" else f(*a, **k)):
+            variables, x_BTD, *rest = args
+            return model.apply(variables, shard_act(x_BTD, "BTD"), *rest)  # as an embedding leaves it
+
+    jax.eval_shape(trained(apply), variables, *INPUTS)
+    assert len(seen) == 2
+    seen.clear()
+    jax.eval_shape(apply, variables, *INPUTS)
+    assert seen == [(f"layer_{i}", "mlp") for i in range(4)]
 
 
-def test_without_jit_around_it_no_layer_is_compiled():
+def test_it_computes_the_same():
     model, variables = build(3)
-    model.apply(variables, *INPUTS)
-    before = compiles.total()
-    model.apply(variables, *INPUTS)
-    assert compiles.total() == before
+    x_BTD = jax.random.normal(jax.random.key(1), INPUTS[0].shape)
+
+    def loss(variables, x_BTD):
+        return jnp.square(model.apply(variables, x_BTD, *INPUTS[1:])[0]).mean()
+
+    once, each = (wrap(jax.grad(loss))(variables, x_BTD) for wrap in (trained, jax.jit))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), once, each)
 
 
-def test_values_inside_the_layers_can_be_caught():
+def test_gradients_without_jit_compile_nothing_twice():
     model, variables = build(2)
-    _, caught = model.apply(variables, *INPUTS, capture_intermediates=True, mutable=["intermediates"])
-    assert {"layer_0", "layer_1"} <= caught["intermediates"].keys()
+    gradient = jax.grad(lambda v: model.apply(v, *INPUTS)[0].sum())
+    gradient(variables)
+    before = compiles.total()
+    gradient(variables)
+    assert compiles.total() == before

@@ -32,15 +32,17 @@ def test_a_step_compiled_ahead_is_the_same_step(tmp_path):
 
 
 class Slow:
-    """Stands for a jitted function whose compilation ends when it may, with what it is told to end with."""
+    """Stands for a jitted function: traced here, compiled elsewhere, until it may end with what it is told to end with."""
 
     def __init__(self, outcome):
         self.outcome, self.begun, self.may_end = outcome, threading.Event(), threading.Event()
 
     def lower(self, *_):
+        assert threading.current_thread() is threading.main_thread()
         return self
 
     def compile(self):
+        assert threading.current_thread() is not threading.main_thread()
         self.begun.set()
         assert self.may_end.wait(60)
         if isinstance(self.outcome, Exception):

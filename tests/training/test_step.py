@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +13,14 @@ from flaxformer_lite.training import optimizer, state, step
 from tests.training import toy
 
 
-def build(accumulate=1, dropout=0.0, tx=None, name="adamw"):
+def build(accumulate=1, dropout=0.0, tx=None, name="adamw", objective=None):
     model = toy.Toy(dropout)
     cfg = OptimizerConfig(name=name, learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = tx or optimizer.build(cfg, 10)
     key = jax.random.key(1) if dropout else None
     fn = step.train_step(
         toy.features(model),
-        toy.NextToken(),
+        objective or toy.NextToken(),
         tx,
         optimizer.schedule(cfg, 10),
         dropout_key=key,
@@ -54,6 +56,34 @@ def test_microbatches_with_uneven_weights_add_up_to_the_batch(accumulate):
     assert one_metrics.keys() == many_metrics.keys()
     for name in one_metrics:
         np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoTerms:
+    """As BERT's pairs do, a second term with another weight, whose name sorts before the tokens'."""
+
+    def loss(self, features, targets, *, chunks):
+        sums, weights = toy.NextToken().loss(features, targets, chunks=chunks), targets["pair_weights"]
+        second = (jnp.square(features.logits).mean(axis=(1, 2)) * weights).sum()
+        return LossSums({**sums.loss, "pair_weights": second}, {**sums.weight, "pair_weights": weights.sum()}, {})
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate):
+    batch = toy.batch(8)
+    batch["targets"]["pair_weights"] = np.linspace(0, 3, 8, dtype=np.float32)
+    train, start = build(accumulate, tx=optax.sgd(1.0), objective=TwoTerms())
+
+    def mean_loss(params):
+        features = toy.Toy().apply({"params": params}, batch["inputs"]["input_ids"])
+        sums = TwoTerms().loss(features, batch["targets"], chunks=1)
+        return sums.loss["weights"] / sums.weight["weights"] + sums.loss["pair_weights"] / sums.weight["pair_weights"]
+
+    after, metrics = train(start, batch)
+    loss, grads = jax.value_and_grad(mean_loss)(start.params)
+    np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
+    for new, old, grad in zip(*map(jax.tree.leaves, (after.params, start.params, grads)), strict=True):
+        np.testing.assert_allclose(old - new, grad, atol=2e-6)
 
 
 def test_rows_without_targets_neither_count_nor_break():
