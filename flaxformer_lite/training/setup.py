@@ -56,7 +56,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
 
 
 def keep_compiled(cache: str) -> None:
-    """Keeps compiled programs beside the tokenized data, so that a second start does not wait for the compiler."""
+    """Keeps compiled programs beside the tokenized data for the next start, whatever JAX_COMPILATION_CACHE_DIR says."""
     compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
     jax.config.update("jax_compilation_cache_dir", str(machine.compiled(cache)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
