@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flaxformer_lite.functions.losses import cross_entropy
 
 Array = jax.Array
-TOKENS = "weights"  # the term that every objective has
+TOKENS = "weights"  # the term of an objective's tokens
 
 
 class LossSums(NamedTuple):
@@ -45,12 +45,13 @@ class LossSums(NamedTuple):
         no pass, and no copy, to be scaled.
         """
         others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
-        return self.loss[TOKENS] + sum(others)
+        return self.loss.get(TOKENS, 0.0) + sum(others)
 
 
 def tokens(totals: dict[str, Array]) -> Array:
-    """The weight of the tokens in the global batch, or 1 where it is 0."""
-    return jnp.where(totals[TOKENS] > 0, totals[TOKENS], 1.0)
+    """The weight of the tokens in the global batch, or 1 where it is 0 or an objective has none."""
+    weight = totals.get(TOKENS, jnp.float32(1))
+    return jnp.where(weight > 0, weight, 1.0)
 
 
 def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:

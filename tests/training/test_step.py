@@ -86,6 +86,25 @@ def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate
         np.testing.assert_allclose(old - new, grad, atol=2e-6)
 
 
+@dataclasses.dataclass(frozen=True)
+class OtherName:
+    """Of somebody's own objective: one term, over weights of another name."""
+
+    def loss(self, features, targets, *, chunks):
+        sums = toy.NextToken().loss(features, {**targets, "weights": targets["mine"]}, chunks=chunks)
+        return LossSums({"mine": sums.loss["weights"]}, {"mine": sums.weight["weights"]}, {})
+
+
+def test_an_objective_may_name_its_weights_as_it_likes():
+    batch = toy.batch(8)
+    train, start = build(tx=optax.sgd(1.0))
+    renamed, _ = build(tx=optax.sgd(1.0), objective=OtherName())
+    after, _ = train(start, batch)
+    targets = {"labels": batch["targets"]["labels"], "mine": batch["targets"]["weights"]}
+    same, _ = renamed(start, {**batch, "targets": targets})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), after.params, same.params)
+
+
 def test_rows_without_targets_neither_count_nor_break():
     train, start = build()
     batch = toy.batch(8)
