@@ -1,3 +1,5 @@
+import threading
+
 import jax
 import jax.numpy as jnp
 
@@ -31,3 +33,14 @@ def test_the_watch_counts_from_its_start_and_excuses_first_times():
     with watch.first("evaluation"):
         triple(arrays[3])
     assert watch.late == 2
+
+
+def test_what_another_thread_compiles_ahead_of_need_is_not_late():
+    quadruple, array = jax.jit(lambda x: x * 4), jnp.ones(10)
+    watch, before = compiles.Watch(), compiles.total()
+    watch.start()
+    ahead = threading.Thread(target=quadruple.lower(array).compile)
+    ahead.start()
+    ahead.join()
+    assert compiles.total() == before + 1
+    assert watch.late == 0
