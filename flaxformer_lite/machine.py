@@ -1,4 +1,4 @@
-"""What a program settles before it imports jax: the size of pages, where compiled programs are kept, which devices to seek."""
+"""What a program settles before it imports jax: pages, XLA's treatment of layers, the compilation cache, devices to seek."""
 
 import contextlib
 import ctypes
@@ -17,6 +17,8 @@ GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 HUGE_PAGES = "glibc.malloc.hugetlb=1"  # read when a process begins, and only then
+EXTRA = "--xla_backend_extra_options"
+FUSION = "xla_cpu_flatten_after_fusion"  # XLA:CPU then fuses a function that many calls share once, not at each call
 
 
 def settle() -> None:
@@ -25,6 +27,8 @@ def settle() -> None:
         os.environ.update({"GLIBC_TUNABLES": HUGE_PAGES, BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if EXTRA not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     folder = compiled(DataConfig.cache)

@@ -68,6 +68,20 @@ def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_
     assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
 
 
+def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options():
+    said = "import os; from flaxformer_lite import machine; machine.settle(); print(os.environ['XLA_FLAGS'])"
+
+    def flags(**environment):
+        done = subprocess.run([sys.executable, "-c", said], env={"PYTHONPATH": str(ROOT), "HOME": "/nowhere", **environment},
+                              capture_output=True, text=True)  # fmt: skip
+        return done.stdout.strip()
+
+    ours, theirs = f"{machine.EXTRA}={machine.FUSION}", f"{machine.EXTRA}=xla_cpu_optimize_for_size"
+    assert flags() == ours
+    assert flags(XLA_FLAGS="--xla_dump_to=x") == f"--xla_dump_to=x {ours}"
+    assert flags(XLA_FLAGS=theirs) == theirs
+
+
 @pytest.fixture
 def advised(tmp_path, monkeypatch):
     """A machine whose kernel gives huge pages to those who ask, under a C library that can."""

@@ -152,8 +152,8 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if platform() == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
-    else:  # a TPU does both alike, a CPU compares on one core
-        label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
+    else:  # a TPU does both alike, a CPU sums what it compares on one core
+        label_logit = _looked_up(logits.shape[-1], logits, labels)
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
     if options.label_smoothing:
@@ -172,6 +172,24 @@ def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
     columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     found = jnp.where(columns == labels[..., None], logits, 0).sum(axis=-1)
     return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _looked_up(size: int, logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """The logits of the labels, NaN where there is no such label; its gradient is a comparison, as a scatter needs zeros."""
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
+
+
+def _looked_up_forward(size, logits, labels):
+    return _looked_up(size, logits, labels), labels
+
+
+def _looked_up_backward(size, labels, cotangent):
+    columns = jax.lax.broadcasted_iota(labels.dtype, (*labels.shape, size), labels.ndim)
+    return (columns == labels[..., None]).astype(cotangent.dtype) * cotangent[..., None], None
+
+
+_looked_up.defvjp(_looked_up_forward, _looked_up_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

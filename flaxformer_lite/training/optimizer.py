@@ -1,5 +1,6 @@
 """Optimizers and schedules from OptimizerConfig: clip, direction, decay, learning rate, always in this order."""
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     (2025), section 2.2.
     """
     chain = optax.chain(
-        optax.clip_by_global_norm(cfg.clip_norm) if cfg.clip_norm else optax.identity(),
+        optax.stateless(functools.partial(_clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
         _direction(cfg),
         optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
@@ -87,6 +88,12 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
             return chain.update(*args, **kwargs)
 
     return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+def _clip(most: float, updates: Any, _: Any) -> Any:
+    """Scaled to a global norm of at most `most`. As one factor: the quotients that optax makes XLA keeps, of all gradients."""
+    factor = jnp.minimum(most / optax.tree.norm(updates), 1.0)
+    return jax.tree.map(lambda g: g * factor, updates)
 
 
 def _direction(cfg: OptimizerConfig) -> optax.GradientTransformation:
