@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +54,15 @@ class Dataset:
         return len(self.records)
 
     def batches(
-        self, *, batch_size: int, seed: int = 0, start_step: int = 0, rows: Sequence[int] | None = None
-    ) -> Iterator[Batch]:
+        self,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        start_step: int = 0,
+        rows: Sequence[int] | None = None,
+        place: Callable[[Batch], Any] = lambda batch: batch,
+        ahead: int = 0,
+    ) -> Iterator[Any]:
         """Batches of numpy arrays, from `start_step` on; each process asks for its own rows of the same batches.
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example k * batch_size + r,
@@ -67,9 +74,11 @@ class Dataset:
           seed: of shuffling, masking and noise.
           start_step: batches to leave out at the beginning, at no cost.
           rows: of each batch, those to make; all by default.
+          place: what becomes of a batch before it is handed out.
+          ahead: batches that a thread places before they are asked for, until the iterator's `close()`.
 
         Yields:
-          {"inputs": {...}, "targets": {...}}, arrays of [rows, ...].
+          {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         if self.split == "train":
@@ -86,7 +95,8 @@ class Dataset:
             return example(step * batch_size + int(rows[row]))
 
         examples = grain.MapDataset.range(count * len(rows)).map(own)
-        return iter(examples.batch(len(rows))[start_step:].to_iter_dataset(THREADS))
+        placed = examples.batch(len(rows))[start_step:].to_iter_dataset(THREADS).map(place)
+        return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
     def example(self, row: int, seed: int, position: int) -> Batch:
         """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""

@@ -218,12 +218,11 @@ def _fused_forward(options, projection, labels, weights):
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
         d_dots = d_dots.astype(x.dtype)
         d_x.append(_dot(d_dots, kernel_VD, (-1, 0)))
-        # As [D, V]: the other way round XLA:CPU copies all of d_dots into a transposed array first.
-        d_kernel_DV = _dot(x, d_dots, (tokens, tokens))
-        total = _add(total, (sums, d_kernel_DV, d_bias_V))
-    sums, d_kernel_DV, d_bias_V = total
+        d_kernel_VD = _dot(d_dots, x, (tokens, tokens))
+        total = _add(total, (sums, d_kernel_VD, d_bias_V))
+    sums, d_kernel_VD, d_bias_V = total
     gradient = dataclasses.replace(
-        projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_DV.T, bias_V=d_bias_V
+        projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
     return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 

@@ -1,5 +1,6 @@
 """From a config to everything a run needs, before anything is compiled: data, model, mesh, steps."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +23,9 @@ class Experiment(Program):
     eval_data: Dataset
 
     def train_batches(self, start: int) -> Iterator[Any]:
-        """Batches from step `start` on, placed on the devices, without end."""
-        yield from self._placed(self.train_data, start)
+        """Batches from step `start` on, without end, placed on the devices before a step asks for them."""
+        with contextlib.closing(self._placed(self.train_data, start, ahead=2)) as batches:
+            yield from batches
 
     def eval_batches(self) -> Iterator[Any]:
         """The first `train.eval_batches` batches of held-out text, the same each time."""
@@ -31,11 +33,16 @@ class Experiment(Program):
         for batch, _ in zip(batches, range(self.cfg.train.eval_batches), strict=False):
             yield batch
 
-    def _placed(self, data: Dataset, start: int) -> Iterator[Any]:
+    def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Iterator[Any]:
         size = self.cfg.train.batch_size
-        rows = partitioning.batch_rows(self.mesh, size)
-        for batch in data.batches(batch_size=size, seed=self.cfg.seed, start_step=start, rows=rows):
-            yield partitioning.place_batch(batch, self.mesh, size)
+        return data.batches(
+            batch_size=size,
+            seed=self.cfg.seed,
+            start_step=start,
+            rows=partitioning.batch_rows(self.mesh, size),
+            place=lambda batch: partitioning.place_batch(batch, self.mesh, size),
+            ahead=ahead,
+        )
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:

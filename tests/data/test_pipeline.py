@@ -1,4 +1,5 @@
 import itertools
+import threading
 
 import jax
 import numpy as np
@@ -95,6 +96,23 @@ def test_any_rows_in_any_order(numbers):
     (whole,) = take(numbers["train"].batches(batch_size=12), 1)
     (some,) = take(numbers["train"].batches(batch_size=12, rows=[7, 2, 3]), 1)
     assert rows_of(some) == [rows_of(whole)[row] for row in (7, 2, 3)]
+
+
+def test_placed_ahead_of_need_by_a_thread_that_ends_when_closed(numbers):
+    threads = []
+
+    def place(batch):
+        threads.append(threading.current_thread())
+        return {"placed": batch}
+
+    ahead = numbers["train"].batches(batch_size=4, start_step=3, place=place, ahead=2)
+    placed = take(ahead, 5)
+    ahead.close()
+    assert threading.current_thread() not in threads and not threads[0].is_alive()
+    assert len(threads) <= 5 + 2 + 1, "it runs ahead no further than told"
+    for batch, due in zip(placed, take(numbers["train"].batches(batch_size=4, start_step=3), 5), strict=True):
+        assert rows_of(batch["placed"]) == rows_of(due)
+
 
 
 @pytest.mark.parametrize("name", [name for name in available("objectives") if name != "seq2seq"])
