@@ -27,8 +27,9 @@ def settle() -> None:
         os.environ.update({"GLIBC_TUNABLES": HUGE_PAGES, BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    if EXTRA not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {EXTRA}={FUSION}".strip()
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if EXTRA not in flags and (not flags or flags.startswith("-")):  # else it names a file of flags
+        os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     folder = compiled(DataConfig.cache)

@@ -80,6 +80,7 @@ def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options():
     assert flags() == ours
     assert flags(XLA_FLAGS="--xla_dump_to=x") == f"--xla_dump_to=x {ours}"
     assert flags(XLA_FLAGS=theirs) == theirs
+    assert flags(XLA_FLAGS="flags.txt") == "flags.txt"
 
 
 @pytest.fixture

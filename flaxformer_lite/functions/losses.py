@@ -118,6 +118,7 @@ def cross_entropy(
         raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
                          f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
+    labels = labels.astype(jnp.int32)  # bytes could not name a column of any vocabulary
     if isinstance(projection, Projection):
         options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
         projection, labels, weights = _by_part(projection, labels, weights)
@@ -152,8 +153,8 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if platform() == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
-    else:  # a TPU does both alike, a CPU sums what it compares on one core
-        label_logit = _looked_up(logits.shape[-1], logits, labels)
+    else:  # a CPU sums what it compares on one core
+        label_logit = _looked_up(logits, labels)
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
     if options.label_smoothing:
@@ -174,22 +175,18 @@ def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _looked_up(size: int, logits: jax.Array, labels: jax.Array) -> jax.Array:
+@jax.custom_jvp
+def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """The logits of the labels, NaN where there is no such label; its gradient is a comparison, as a scatter needs zeros."""
     return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
 
 
-def _looked_up_forward(size, logits, labels):
-    return _looked_up(size, logits, labels), labels
-
-
-def _looked_up_backward(size, labels, cotangent):
-    columns = jax.lax.broadcasted_iota(labels.dtype, (*labels.shape, size), labels.ndim)
-    return (columns == labels[..., None]).astype(cotangent.dtype) * cotangent[..., None], None
-
-
-_looked_up.defvjp(_looked_up_forward, _looked_up_backward)
+@_looked_up.defjvp
+def _looked_up_jvp(primals, tangents):
+    logits, labels = primals
+    columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    found = (columns == labels[..., None]).astype(logits.dtype)  # where() XLA:CPU would fuse by itself, before the first chunk
+    return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

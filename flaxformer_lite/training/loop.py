@@ -90,10 +90,14 @@ class Trainer:
         """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         evaluated = self._group.decide("records", len(self._recorder.of("eval")), lambda counts: counts[0])
-        with self._terminal.training(start), Interrupt(self._group, start) as interrupt:
+        with (
+            self._terminal.training(start),
+            Interrupt(self._group, start) as interrupt,
+            contextlib.closing(self._experiment.train_batches(start)) as placed,
+        ):
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
-            batches = self._meter.waiting(self._experiment.train_batches(start))
+            batches = self._meter.waiting(placed)
             for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
                 state, metrics = train_step(state, batch)
                 self._in_flight.append((step, metrics))

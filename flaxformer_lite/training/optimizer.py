@@ -93,7 +93,7 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
 def _clip(most: float, updates: Any, _: Any) -> Any:
     """Scaled to a global norm of at most `most`. As one factor: the quotients that optax makes XLA keeps, of all gradients."""
     factor = jnp.minimum(most / optax.tree.norm(updates), 1.0)
-    return jax.tree.map(lambda g: g * factor, updates)
+    return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
 def _direction(cfg: OptimizerConfig) -> optax.GradientTransformation:

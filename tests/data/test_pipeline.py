@@ -114,7 +114,6 @@ def test_placed_ahead_of_need_by_a_thread_that_ends_when_closed(numbers):
         assert rows_of(batch["placed"]) == rows_of(due)
 
 
-
 @pytest.mark.parametrize("name", [name for name in available("objectives") if name != "seq2seq"])
 def test_every_objective_end_to_end(experiment, name):
     data = open_dataset(experiment(name), "train")

@@ -81,6 +81,22 @@ def test_a_gpu_compares_where_others_look_up(case, monkeypatch):
     assert run(labels.at[0, 0].set(-100), x)[0] == run(labels, x)[0] and weights[0, 0] == 0
 
 
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int8, jnp.int32])
+def test_labels_of_bytes_and_derivatives_in_both_modes(dtype):
+    labels = jnp.asarray([5, 100], dtype)
+    logits, direction = (jax.random.normal(jax.random.key(n), (2, 384)) for n in range(2))
+
+    def loss(logits):
+        return cross_entropy(logits, labels).loss_sum
+
+    softmax = jax.nn.softmax(logits)
+    due = softmax - jax.nn.one_hot(labels.astype(jnp.int32), 384)
+    np.testing.assert_allclose(jax.grad(loss)(logits), due, atol=1e-6)
+    np.testing.assert_allclose(jax.jvp(loss, (logits,), (direction,))[1], (due * direction).sum(), rtol=1e-5)
+    curved = jax.jvp(jax.grad(loss), (logits,), (direction,))[1]
+    np.testing.assert_allclose(curved, softmax * (direction - (softmax * direction).sum(axis=-1, keepdims=True)), atol=1e-6)
+
+
 @pytest.mark.parametrize("tokens", [(6,), (2, 3), (2, 3, 1)])
 def test_any_leading_axes(case, tokens):
     x, kernel, bias, labels, weights = case
