@@ -40,7 +40,7 @@ class Watch:
 
 def total() -> int:
     """Compilations of this process since the first call of this function."""
-    return sum(_counts().values())
+    return sum(list(_counts().values()))  # a copy: another thread may begin to count meanwhile
 
 
 def _here() -> int:
