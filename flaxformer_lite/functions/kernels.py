@@ -48,6 +48,10 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
     """`q . k` as float32 [B, N, T, S]; query head n meets key head n // (N / K), and no key is repeated in memory."""
     B, T, N, H = q_BTNH.shape
     S, K = k_BSKH.shape[1:3]
+    if T == 1:  # heads first, as a cache keeps them: XLA:CPU would transpose all of it for every token
+        q_BKGH, k_BKSH = q_BTNH.reshape(B, K, N // K, H), jnp.swapaxes(k_BSKH, 1, 2)
+        dots_BKGS = jnp.einsum("BKGH,BKSH->BKGS", q_BKGH, k_BKSH, preferred_element_type=jnp.float32)
+        return dots_BKGS.reshape(B, N, 1, S)
     if N == K:
         return jnp.einsum("BTNH,BSNH->BNTS", q_BTNH, k_BSKH, preferred_element_type=jnp.float32)
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
@@ -96,6 +100,9 @@ def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | No
     B, N, T, S = weights_BNTS.shape
     K, H = v_BSKH.shape[2:]
     weights_BNTS = weights_BNTS.astype(v_BSKH.dtype)
+    if T == 1:  # as in dot_products
+        weights_BKGS, v_BKSH = weights_BNTS.reshape(B, K, N // K, S), jnp.swapaxes(v_BSKH, 1, 2)
+        return jnp.einsum("BKGS,BKSH->BKGH", weights_BKGS, v_BKSH, preferred_element_type=dtype).reshape(B, 1, N, H)
     if N == K:
         return jnp.einsum("BNTS,BSNH->BTNH", weights_BNTS, v_BSKH, preferred_element_type=dtype)
     weights_BKGTS = weights_BNTS.reshape(B, K, N // K, T, S)

@@ -13,6 +13,8 @@ import numpy as np
 
 from flaxformer_lite.functions.sharding import pieces, platform, shard_act
 
+SLICES = 4  # of the kernel's gradient
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
@@ -207,17 +209,19 @@ def _fused_forward(options, projection, labels, weights):
         sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).finish(dots), labels, weights)
         return sums[0], sums
 
-    total, d_x = (), []
+    total, d_x, d_kernel_VD = (), [], None
     for part in _parts(options, labels):
-        x = _after(total[1:2], projection.x[..., part, :])
-        dots, tokens = _dot(x, kernel_VD, (-1, 1)), tuple(range(x.ndim - 1))
+        x = projection.x[..., part, :]
+        if d_kernel_VD is not None:
+            x = _after([d_kernel_VD[-1:] if _in_place() else d_kernel_VD], x)
+        dots = _dot(x, kernel_VD, (-1, 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
         d_dots = d_dots.astype(x.dtype)
         d_x.append(_dot(d_dots, kernel_VD, (-1, 0)))
-        d_kernel_VD = _dot(d_dots, x, (tokens, tokens))
-        total = _add(total, (sums, d_kernel_VD, d_bias_V))
-    sums, d_kernel_VD, d_bias_V = total
+        d_kernel_VD = _add_product(d_kernel_VD, d_dots, x)
+        total = _add(total, (sums, d_bias_V))
+    sums, d_bias_V = total
     gradient = dataclasses.replace(
         projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
     )
@@ -260,6 +264,25 @@ def _after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 
 def _add(total: Any, more: Any) -> Any:
     return jax.tree.map(jnp.add, total, more) if total else more
+
+
+def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
+    """`total + d_dots^T x`, summed over tokens."""
+    tokens = tuple(range(x.ndim - 1))
+    if total_VD is None or not _in_place():
+        product_VD = _dot(d_dots, x, (tokens, tokens))
+        return product_VD if total_VD is None else total_VD + product_VD
+    bounds = np.linspace(0, total_VD.shape[0], SLICES + 1).astype(int).tolist()
+    for start, stop in itertools.pairwise(bounds):
+        slice_VD = total_VD[start:stop] + _dot(d_dots[..., start:stop], x, (tokens, tokens))
+        total_VD = jax.lax.dynamic_update_slice_in_dim(total_VD, slice_VD, start, axis=0)
+        x = _after([total_VD[stop - 1 : stop]], x)
+    return total_VD
+
+
+def _in_place() -> bool:
+    """Whether sums are written slice by slice: XLA:CPU adds two whole arrays into a third."""
+    return platform() == "cpu" and pieces("V").count == 1
 
 
 def _dot(a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:

@@ -97,7 +97,14 @@ def batch_axis(cfg: ModelConfig) -> int:
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
 def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
     """Each example's caches `times` in a row."""
-    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=batch_axis(cfg)), cache)
+    axis = batch_axis(cfg)
+
+    def layer(kept: LayerCache) -> LayerCache:
+        if kept.k_BKSH.ndim == 3 + axis and times > 1:  # of a lone example
+            kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
+        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept)
+
+    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))
 
 
 def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:

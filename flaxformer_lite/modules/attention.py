@@ -85,8 +85,8 @@ class Attention(nn.Module):
         cache = cache.replace(k_BKSH=k_BKSH, v_BKSH=v_BKSH)
         if k_BSKH.shape[1] > 1:
             return k_BSKH, v_BSKH, cache, None, None
-        k_index = caches.slots(k_BKSH.shape[2], context.index)
-        return caches.heads_first(k_BKSH), caches.heads_first(v_BKSH), cache, context.index[None], k_index
+        k_index = caches.slots(k_BKSH.shape[-2], context.index)
+        return caches.read(k_BKSH), caches.read(v_BKSH), cache, context.index[None], k_index
 
     def _mask(self, context: Context):
         if not self.window:

@@ -13,7 +13,8 @@ class LayerCache:
 
     Attributes:
       k_BKSH, v_BKSH: one slot a position; a sliding window of W keeps W slots, and position i lives in slot i mod W.
-        Heads stand before slots: a head's slots lie side by side, and no step copies them to make them so.
+        Heads stand before slots: a head's slots lie side by side, and no step copies them to make them so. Those of a lone
+        example have no axis B: XLA:CPU would drop it for every product, and copy what it has just written to.
       cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that sees the encoder's output.
     """
 
@@ -34,7 +35,7 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[LayerCache] | 
     cfg, dtype = cfg.of_decoder, jnp.dtype(cfg.dtype)
 
     def empty(window: int) -> LayerCache:
-        shape = (batch, cfg.kv_heads, min(length, window or length), cfg.head_width)
+        shape = (batch,)[: batch > 1] + (cfg.kv_heads, min(length, window or length), cfg.head_width)
         return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     period = len(cfg.windows)
@@ -55,11 +56,17 @@ def slots(capacity: int, index: jax.Array) -> jax.Array:
 
 def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array) -> jax.Array:
     """Writes one position (T = 1) at its slot, or a whole prompt from position 0, of which a window keeps the tail."""
-    capacity, length = cache_BKSH.shape[2], new_BTKH.shape[1]
+    capacity, length = cache_BKSH.shape[-2], new_BTKH.shape[1]
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
+    new_BKTH = new_BKTH[0] if cache_BKSH.ndim == 3 else new_BKTH
     if length > 1 and length >= capacity:
-        return jnp.roll(new_BKTH[:, :, length - capacity :], shift=(length - capacity) % capacity, axis=2)
-    return jax.lax.dynamic_update_slice_in_dim(cache_BKSH, new_BKTH, jnp.mod(index, capacity), axis=2)
+        return jnp.roll(new_BKTH[..., length - capacity :, :], shift=(length - capacity) % capacity, axis=-2)
+    return jax.lax.dynamic_update_slice_in_dim(cache_BKSH, new_BKTH, jnp.mod(index, capacity), axis=cache_BKSH.ndim - 2)
+
+
+def read(cache_BKSH: jax.Array) -> jax.Array:
+    """All slots in attention's order of axes, [B, S, K, H]."""
+    return heads_first(cache_BKSH[None] if cache_BKSH.ndim == 3 else cache_BKSH)
 
 
 def heads_first(x_BSKH: jax.Array) -> jax.Array:

@@ -31,7 +31,6 @@ class Program:
       fresh_state: builds the state before the first step.
       train_step, eval_step: compiled at their first call, or before it (`training/ahead.py`).
       tokens_per_step: input tokens, padding included.
-      flops_per_step: of the model, forward and backward, all pairs of positions counted in attention.
     """
 
     cfg: ExperimentConfig
@@ -43,7 +42,11 @@ class Program:
     train_step: Callable
     eval_step: Callable
     tokens_per_step: int
-    flops_per_step: int
+
+    @functools.cached_property
+    def flops_per_step(self) -> int:
+        """Of the model, forward and backward, all pairs of positions counted in attention; traced when first asked for."""
+        return flops.per_step(_eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch)
 
 
 def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
@@ -80,7 +83,6 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         train_step=partitioning.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
         eval_step=partitioning.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
-        flops_per_step=flops.per_step(_eval_step(cfg, _counted(cfg)), shapes.params, batch),
     )
 
 

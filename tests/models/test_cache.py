@@ -1,5 +1,7 @@
 """Decoding token by token with a cache equals the full forward pass, for every position encoding, windows and scan."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,11 +12,11 @@ from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, logits_of,
 
 
 @pytest.mark.parametrize(("family", "position"), [pair for pair in PAIRS if pair[0] != "bert"])
-@pytest.mark.parametrize(("windows", "scan"), [((0,), False), ((3, 0), True)])
-def test_cached_decode_equals_full_forward(family, position, windows, scan):
+@pytest.mark.parametrize(("batch", "windows", "scan"), [(1, (0,), False), (2, (3, 0), True)])
+def test_cached_decode_equals_full_forward(family, position, batch, windows, scan):
     cfg = small(family, position=registry.resolve_class("positions", position)(), windows=windows, scan=scan)
     model, params = built(cfg)
-    inputs = inputs_of(cfg, ids())
+    inputs = jax.tree.map(lambda x: x[:batch], inputs_of(cfg, ids()))
     full = logits_of(model, params, **inputs)
     encoded = None
     if two_sided(cfg):
@@ -33,7 +35,7 @@ def test_cached_decode_equals_full_forward(family, position, windows, scan):
                                cache_index=index, method="decode")  # fmt: skip
         return model.apply({"params": params}, x, method="project").logits(), cache
 
-    cache, decoded = init_cache(cfg, 2, T), []
+    cache, decoded = init_cache(cfg, batch, T), []
     for start, stop in [(0, prompt), *((i, i + 1) for i in range(prompt, T))]:
         logits, cache = step(params, tokens[:, start:stop], jnp.int32(start), cache, encoded if start == 0 else None)
         decoded.append(logits)
@@ -44,3 +46,19 @@ def test_window_cache_keeps_only_its_window():
     cfg = small("gpt2", windows=(3, 0))
     shapes = [jax.tree.leaves(layer)[0].shape[2] for layer in init_cache(cfg, 2, T)]
     assert shapes == [3, T]
+
+
+@pytest.mark.parametrize("heads", [4, 2], ids=["multi-head", "grouped"])
+def test_no_token_copies_the_cache_of_a_lone_example(heads):
+    cfg = small("gpt2", num_kv_heads=heads)
+    model, params = built(cfg)
+
+    def write(index, state):
+        tokens, cache = state
+        out = model.apply({"params": params}, tokens, position_ids=index[None, None], cache=cache, cache_index=index)
+        return out.logits.argmax(axis=-1).astype(jnp.int32), out.cache
+
+    program = jax.jit(lambda tokens, cache: jax.lax.fori_loop(0, T, write, (tokens, cache)), donate_argnums=1)
+    text = program.lower(ids()[:1, :1], init_cache(cfg, 1, T)).compile().as_text()
+    kept = rf"= f32\[(1,)?{cfg.kv_heads},({T},{cfg.head_width}|{cfg.head_width},{T})\]\S* (copy|transpose)\("
+    assert not re.findall(kept, text)
