@@ -16,8 +16,6 @@ DEVICES = ("dev/accel*", "dev/vfio/*")  # of TPUs; where no plugin is installed,
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
-# Read when a process begins, and only then. As many pools as cores, not eight times as many: each keeps some of what is freed.
-MALLOC = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={os.cpu_count() or 1}"
 EXTRA = "--xla_backend_extra_options"
 FUSION = "xla_cpu_flatten_after_fusion"  # XLA:CPU then fuses a function that many calls share once, not at each call
 
@@ -25,7 +23,7 @@ FUSION = "xla_cpu_flatten_after_fusion"  # XLA:CPU then fuses a function that ma
 def settle() -> None:
     """Settles it by environment variables, of which those already set stand; may start the program again from its beginning."""
     if wants_huge_pages() and sys.executable and BEGUN not in os.environ:
-        os.environ.update({"GLIBC_TUNABLES": MALLOC, BEGUN: "again"})  # some processes lose the first: once is enough
+        os.environ.update({"GLIBC_TUNABLES": tunables(), BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     flags = os.environ.get("XLA_FLAGS", "").strip()
@@ -52,6 +50,14 @@ def wants_huge_pages(root: Path = Path("/")) -> bool:
         return False
     name, _, version = str(os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else "").partition(" ")
     return name == "glibc" and tuple(int(n) for n in version.split(".")[:2]) >= (2, 35)
+
+
+def tunables() -> str:
+    """What the C library is asked for, on Linux: it reads that when a process begins, and only then.
+
+    Pages of 2 MiB; and as many pools as this process has cores, not eight times as many: each keeps some of what is freed.
+    """
+    return f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
 
 
 def give_back() -> None:

@@ -120,6 +120,7 @@ print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
 machine.settle()
 """
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {"PYTHONPATH": str(ROOT)}
+    asked = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
     command = [sys.executable, "-c", said, "--a=b", "c d"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, machine.MALLOC)], done.stderr
+    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], done.stderr

@@ -272,7 +272,7 @@ def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) ->
     if total_VD is None or not _in_place():
         product_VD = _dot(d_dots, x, (tokens, tokens))
         return product_VD if total_VD is None else total_VD + product_VD
-    bounds = np.linspace(0, total_VD.shape[0], SLICES + 1).astype(int).tolist()
+    bounds = np.linspace(0, total_VD.shape[0], min(SLICES, total_VD.shape[0]) + 1).astype(int).tolist()
     for start, stop in itertools.pairwise(bounds):
         slice_VD = total_VD[start:stop] + _dot(d_dots[..., start:stop], x, (tokens, tokens))
         total_VD = jax.lax.dynamic_update_slice_in_dim(total_VD, slice_VD, start, axis=0)
@@ -281,8 +281,8 @@ def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) ->
 
 
 def _in_place() -> bool:
-    """Whether sums are written slice by slice: XLA:CPU adds two whole arrays into a third."""
-    return platform() == "cpu" and pieces("V").count == 1
+    """Whether sums are written slice by slice: XLA:CPU adds two whole arrays into a third. Not where devices share the work."""
+    return platform() == "cpu" and all(pieces(name).count == 1 for name in "BTV")
 
 
 def _dot(a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:

@@ -29,13 +29,13 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[LayerCache] | 
 
     Args:
       cfg: the decoder's.
-      batch: B.
+      batch: B; the caches of one example have no such axis, see `LayerCache`.
       length: S, prompt and continuation together.
     """
     cfg, dtype = cfg.of_decoder, jnp.dtype(cfg.dtype)
 
     def empty(window: int) -> LayerCache:
-        shape = (batch,)[: batch > 1] + (cfg.kv_heads, min(length, window or length), cfg.head_width)
+        shape = (batch,)[: batch != 1] + (cfg.kv_heads, min(length, window or length), cfg.head_width)
         return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
     period = len(cfg.windows)
@@ -58,7 +58,7 @@ def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array) -> jax.
     """Writes one position (T = 1) at its slot, or a whole prompt from position 0, of which a window keeps the tail."""
     capacity, length = cache_BKSH.shape[-2], new_BTKH.shape[1]
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
-    new_BKTH = new_BKTH[0] if cache_BKSH.ndim == 3 else new_BKTH
+    new_BKTH = jnp.squeeze(new_BKTH, 0) if cache_BKSH.ndim == 3 else new_BKTH
     if length > 1 and length >= capacity:
         return jnp.roll(new_BKTH[..., length - capacity :, :], shift=(length - capacity) % capacity, axis=-2)
     return jax.lax.dynamic_update_slice_in_dim(cache_BKSH, new_BKTH, jnp.mod(index, capacity), axis=cache_BKSH.ndim - 2)

@@ -59,7 +59,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     if cfg.train.init_from:
         built = dataclasses.replace(built, fresh_state=begin.with_published(built, cfg.train.init_from))
-    return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
+    fields = {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
+    return Experiment(**fields, train_data=train_data, eval_data=eval_data)
 
 
 def keep_compiled(cache: str) -> None:

@@ -172,6 +172,13 @@ def test_gradients_of_the_kernel_are_added_in_place():
     assert compiled.memory_analysis().temp_size_in_bytes < 2.3 * 4 * vocabulary * width
 
 
+@pytest.mark.parametrize("vocabulary", [1, 3])
+def test_a_vocabulary_of_fewer_words_than_slices(vocabulary):
+    x, kernel, labels = jax.random.normal(jax.random.key(0), (7, 5)), jnp.ones((vocabulary, 5)), jnp.zeros(7, jnp.int32)
+    gradient = lambda chunks: jax.grad(lambda k: cross_entropy(Projection(x, k), labels, chunks=chunks).loss_sum)(kernel)  # noqa: E731
+    np.testing.assert_allclose(gradient(3), gradient(1), atol=1e-6)
+
+
 def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
     def products(tokens):
         projection, labels = Projection(jnp.ones((tokens, 16)), jnp.ones((32, 16))), jnp.zeros(tokens, jnp.int32)

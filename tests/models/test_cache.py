@@ -12,7 +12,7 @@ from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, logits_of,
 
 
 @pytest.mark.parametrize(("family", "position"), [pair for pair in PAIRS if pair[0] != "bert"])
-@pytest.mark.parametrize(("batch", "windows", "scan"), [(1, (0,), False), (2, (3, 0), True)])
+@pytest.mark.parametrize(("batch", "windows", "scan"), [(1, (0,), False), (2, (3, 0), True), (1, (3, 0), True)])
 def test_cached_decode_equals_full_forward(family, position, batch, windows, scan):
     cfg = small(family, position=registry.resolve_class("positions", position)(), windows=windows, scan=scan)
     model, params = built(cfg)
