@@ -50,15 +50,14 @@ def by_leaf(create: ClosedJaxpr, shardings: Any) -> Callable[[], Any]:
 
 
 def _parts(create: ClosedJaxpr) -> list[Part]:
-    """A part for each leaf; but one for all that depend on no key, and one for all that come out of one scan."""
+    """A part for each leaf, but one for all that come out of one scan."""
     jaxpr, _ = partial_eval.dce_jaxpr(create.jaxpr, [True] * len(create.jaxpr.outvars))
     source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     together = collections.defaultdict(list)
     for i, out in enumerate(jaxpr.outvars):
         equations = _needed([out], source)
-        drawn = any(var in jaxpr.constvars for eqn in equations for var in eqn.invars)
         scans = [id(eqn) for eqn in equations if len(eqn.outvars) > 1]
-        together["constant" if not drawn else scans[-1] if scans else (i,)].append(i)
+        together[scans[-1] if scans else (i,)].append(i)
 
     def part(leaves):
         numbers, places = [], []
