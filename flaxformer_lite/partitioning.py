@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import ConfigError, MeshConfig
@@ -46,7 +46,8 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
         )
     if cfg.mode == "pmap" and jax.process_count() > 1:
         raise ConfigError("mesh.mode='pmap': is for one process; try mesh.mode=shard_map, which gives the same numbers.")
-    return Mesh(_grid(tuple(sizes.values()), cfg.slices, devices[:count]), MESH_AXES)
+    grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:

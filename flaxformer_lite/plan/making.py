@@ -5,7 +5,7 @@ import datetime
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite import hlo, partitioning
 from flaxformer_lite.config import ExperimentConfig
@@ -94,7 +94,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     slices = cfg.mesh.slices
     sizes = partitioning.mesh_sizes(cfg.mesh, topology.count * slices)
     if described:
-        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     else:
         mesh = partitioning.build_mesh(cfg.mesh, aot.devices(topology, slices))
     partitioning.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
