@@ -213,7 +213,7 @@ def _fused_forward(options, projection, labels, weights):
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
         if d_kernel_VD is not None:
-            x = _after([d_kernel_VD[-1:] if _in_place() else d_kernel_VD], x)
+            x = _after([_row(d_kernel_VD, x) if _in_place() else d_kernel_VD], x)
         dots = _dot(x, kernel_VD, (-1, 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
@@ -276,8 +276,13 @@ def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) ->
     for start, stop in itertools.pairwise(bounds):
         slice_VD = total_VD[start:stop] + _dot(d_dots[..., start:stop], x, (tokens, tokens))
         total_VD = jax.lax.dynamic_update_slice_in_dim(total_VD, slice_VD, start, axis=0)
-        x = _after([total_VD[stop - 1 : stop]], x)
+        x = _after([_row(total_VD, x)], x)
     return total_VD
+
+
+def _row(total_VD: jax.Array, x: jax.Array) -> jax.Array:
+    """A row of the sum, which one XLA cannot know: one that it knows it takes from before the sum, and copies that whole."""
+    return jax.lax.dynamic_index_in_dim(total_VD, jnp.isnan(x[(0,) * x.ndim]).astype(jnp.int32))
 
 
 def _in_place() -> bool:

@@ -1,3 +1,4 @@
+import re
 from types import SimpleNamespace
 
 import jax
@@ -170,6 +171,7 @@ def test_gradients_of_the_kernel_are_added_in_place():
     compiled = square.lower(*(jax.ShapeDtypeStruct((*n, width), jnp.float32) for n in ((vocabulary,), labels.shape))).compile()
     # The sum and what makes a chunk's logits and gradients, half as large each; a second sum would make it 2.6.
     assert compiled.memory_analysis().temp_size_in_bytes < 2.3 * 4 * vocabulary * width
+    assert not re.search(rf"= f32\[{vocabulary},{width}\]\S* copy\(", compiled.as_text())
 
 
 @pytest.mark.parametrize("vocabulary", [1, 3])
