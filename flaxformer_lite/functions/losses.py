@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.functions.order import after, alone
 from flaxformer_lite.functions.sharding import pieces, platform, shard_act
 
 SLICES = 4  # of the kernel's gradient
@@ -195,7 +195,7 @@ def _looked_up_jvp(primals, tangents):
 def _fused(options: _Options, projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
     total = ()
     for part in _parts(options, labels):
-        x = _after(total[:1], projection.x[..., part, :])
+        x = after(total[:1], projection.x[..., part, :])
         logits = dataclasses.replace(projection, x=x).logits()
         total = _add(total, _sums(options, logits, labels[..., part], weights[..., part]))
     return total
@@ -213,7 +213,7 @@ def _fused_forward(options, projection, labels, weights):
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
         if d_kernel_VD is not None:
-            x = _after([_row(d_kernel_VD, x) if _in_place() else d_kernel_VD], x)
+            x = after([_row(d_kernel_VD, x) if alone() else d_kernel_VD], x)
         dots = _dot(x, kernel_VD, (-1, 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
@@ -251,17 +251,6 @@ def _parts(options: _Options, labels: jax.Array) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
 
 
-def _after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """`x`, but not before `done` is: else XLA:CPU runs all chunks side by side, and holds all their logits.
-
-    It drops optimization barriers, but it cannot drop the question whether a number is NaN.
-    """
-    for array in done:
-        top = array.max()
-        x = jnp.where(top == top, x, jnp.nan)
-    return x
-
-
 def _add(total: Any, more: Any) -> Any:
     return jax.tree.map(jnp.add, total, more) if total else more
 
@@ -269,25 +258,20 @@ def _add(total: Any, more: Any) -> Any:
 def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
     """`total + d_dots^T x`, summed over tokens."""
     tokens = tuple(range(x.ndim - 1))
-    if total_VD is None or not _in_place():
+    if total_VD is None or not alone():  # on one CPU slice by slice, as XLA:CPU adds two whole arrays into a third
         product_VD = _dot(d_dots, x, (tokens, tokens))
         return product_VD if total_VD is None else total_VD + product_VD
     bounds = np.linspace(0, total_VD.shape[0], min(SLICES, total_VD.shape[0]) + 1).astype(int).tolist()
     for start, stop in itertools.pairwise(bounds):
         slice_VD = total_VD[start:stop] + _dot(d_dots[..., start:stop], x, (tokens, tokens))
         total_VD = jax.lax.dynamic_update_slice_in_dim(total_VD, slice_VD, start, axis=0)
-        x = _after([_row(total_VD, x)], x)
+        x = after([_row(total_VD, x)], x)
     return total_VD
 
 
 def _row(total_VD: jax.Array, x: jax.Array) -> jax.Array:
     """A row of the sum, which one XLA cannot know: one that it knows it takes from before the sum, and copies that whole."""
     return jax.lax.dynamic_index_in_dim(total_VD, jnp.isnan(x[(0,) * x.ndim]).astype(jnp.int32))
-
-
-def _in_place() -> bool:
-    """Whether sums are written slice by slice: XLA:CPU adds two whole arrays into a third. Not where devices share the work."""
-    return platform() == "cpu" and all(pieces(name).count == 1 for name in "BTV")
 
 
 def _dot(a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:

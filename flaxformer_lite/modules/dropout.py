@@ -12,8 +12,12 @@ class Dropout(nn.Module):
     cfg: ModelConfig
     slot: str
 
+    @property
+    def on(self) -> bool:
+        return self.slot in self.cfg.dropout_at and self.cfg.dropout > 0 and self.has_rng("dropout")
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        if self.slot not in self.cfg.dropout_at or not self.cfg.dropout or not self.has_rng("dropout"):
+        if not self.on:
             return x
         return nn.Dropout(self.cfg.dropout, deterministic=False)(x)

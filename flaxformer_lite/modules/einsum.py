@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.products import product_of
 
 
 def initializer(cfg: ModelConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
@@ -52,7 +54,8 @@ class Einsum(nn.Module):
     gain: float = 1.0
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Any, of: Callable[[Any], jax.Array] | None = None) -> jax.Array:
+        """Of `of(x)`, where one is given: see `product_of`; `x` may then be a tree of arrays of one dtype and shape."""
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
@@ -62,7 +65,9 @@ class Einsum(nn.Module):
         init = initializer(self.cfg, fan_in, fan_out, residual=self.residual, gain=self.gain)
         kernel = self.param("kernel", init, shape, jnp.dtype(self.cfg.param_dtype))
         # As one matrix: of a weight with more axes XLA:CPU makes a transposed copy for the backward pass, before the forward.
-        y = x.reshape(*x.shape[: len(x_letters) - summed], fan_in) @ kernel.astype(x.dtype).reshape(fan_in, fan_out)
+        flat = lambda x: x.reshape(*x.shape[: len(x_letters) - summed], fan_in)  # noqa: E731
+        kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
+        y = flat(x) @ kernel_IO if of is None else product_of(lambda x: flat(of(x)), x, kernel_IO)
         y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)

@@ -23,10 +23,12 @@ class FeedForward(nn.Module):
         cfg, sizes = self.cfg, {"D": self.cfg.d_model, "F": self.cfg.mlp_dim}
         biased = "mlp" in cfg.bias_at
         act = ACTIVATIONS[cfg.activation]
-        up_BTF = Einsum(cfg, "BTD,DF->BTF", sizes, biased, name="up")(x_BTD)
-        if cfg.mlp == "gated":
-            h_BTF = act(Einsum(cfg, "BTD,DF->BTF", sizes, biased, name="gate")(x_BTD)) * up_BTF
-        else:
-            h_BTF = act(up_BTF)
-        h_BTF = Dropout(cfg, "mlp")(shard_act(h_BTF, "BTF"))
-        return Einsum(cfg, "BTF,FD->BTD", sizes, biased, residual=True, name="down")(h_BTF)
+        names = ("up", "gate") if cfg.mlp == "gated" else ("up",)
+        inputs = tuple(Einsum(cfg, "BTD,DF->BTF", sizes, biased, name=name)(x_BTD) for name in names)
+
+        def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
+            *up, last = inputs
+            return shard_act(act(last) * up[0] if up else act(last), "BTF")
+
+        down, dropout = Einsum(cfg, "BTF,FD->BTD", sizes, biased, residual=True, name="down"), Dropout(cfg, "mlp")
+        return down(dropout(hidden(inputs))) if dropout.on else down(inputs, hidden)
