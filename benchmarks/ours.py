@@ -36,7 +36,7 @@ def train(case: cases.Case):
     setup.keep_compiled(cfg.data.cache)
     ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = partitioning.place_batch(batch, ready.mesh)
-    with ahead.compiling(ready, "train_step") as ready:  # as a run does, and what its first lines say beside it
+    with ahead.compiling(ready, "train_step", fresh=True) as ready:  # as a run does, and what its first lines say beside it
         state, flops = ready.fresh_state(), ready.flops_per_step
 
     def step() -> dict:

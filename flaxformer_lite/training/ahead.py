@@ -1,4 +1,4 @@
-"""Steps that compile while the state is made or read, instead of after it."""
+"""Steps that compile while the state is made or read, instead of after it; a state that is made while they are traced."""
 
 import contextlib
 import dataclasses
@@ -31,19 +31,26 @@ class Ahead:
 
 
 @contextlib.contextmanager
-def compiling(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
+def compiling(program: AnyProgram, *names: str, fresh: bool = False) -> Iterator[AnyProgram]:
     """The program with steps that compile from now on, until the block ends: what is not being compiled by then never is.
 
     Args:
       program: with mesh.mode=pmap, whose compiled form cannot be called by itself, it stays as it is.
       *names: of the steps, `eval_step` and `train_step`, in the order in which they will be needed.
+      fresh: whether `fresh_state` will be called; it then begins at once, as most of it runs without Python's lock.
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
-    background = ThreadPoolExecutor(1)  # one after the other: XLA compiles each on all cores
+    background, beside = ThreadPoolExecutor(1), ThreadPoolExecutor(1)  # one step after the other: XLA takes all cores for each
+    made = [beside.submit(program.fresh_state)] if fresh else []
     try:
-        yield dataclasses.replace(program, **{n: Ahead(background, getattr(program, n), *shapes[n]) for n in names})
+        steps = {name: Ahead(background, getattr(program, name), *shapes[name]) for name in names}
+        # Popped, so that nothing here holds the state's memory; who asks again gets another.
+        yield dataclasses.replace(
+            program, **steps, fresh_state=lambda: made.pop().result() if made else program.fresh_state()
+        )
     finally:
-        background.shutdown(wait=False, cancel_futures=True)
+        for executor in (background, beside):
+            executor.shutdown(wait=False, cancel_futures=True)

@@ -52,7 +52,8 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         stack.enter_context(terminal.listening())
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            experiment = stack.enter_context(ahead.compiling(experiment, *needed))
+            fresh = checkpoints.latest_step is None
+            experiment = stack.enter_context(ahead.compiling(experiment, *needed, fresh=fresh))
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.objectives._sums import LossSums, ratio, tokens, weight_sums
+from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 
 Features = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
@@ -66,8 +67,8 @@ def train_step(
         params = optax.apply_updates(state.params, updates)
         metrics = {
             **means(sums),
-            "grad_norm": optax.tree.norm(grads),
-            "param_norm": optax.tree.norm(params),
+            "grad_norm": norm(grads),
+            "param_norm": norm(params),
             "learning_rate": rate(state.step),
         }
         metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)

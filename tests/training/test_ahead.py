@@ -68,7 +68,34 @@ def test_what_fails_to_compile_is_raised_by_the_call(tmp_path):
         ready.train_step(None, None)
 
 
+def test_a_fresh_state_begins_before_it_is_asked_for_and_is_not_held(tmp_path):
+    begun, states = threading.Event(), iter(("first", "second"))
+
+    def fresh_state():
+        begun.set()
+        return next(states)
+
+    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
+    with ahead.compiling(toy) as ready:
+        assert ready.fresh_state() == "first"
+    begun.clear()
+    with ahead.compiling(toy, fresh=True) as ready:
+        assert begun.wait(60)
+        assert ready.fresh_state() == "second"
+        with pytest.raises(StopIteration):
+            ready.fresh_state()
+
+
+def test_a_fresh_state_that_fails_is_raised_by_the_call(tmp_path):
+    def fresh_state():
+        raise ValueError("no such weights")
+
+    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
+    with ahead.compiling(toy, fresh=True) as ready, pytest.raises(ValueError, match="no such weights"):
+        ready.fresh_state()
+
+
 def test_under_pmap_the_program_stays_as_it_is(tmp_path):
     plain = build(tmp_path, "pmap")
-    with ahead.compiling(plain, "train_step") as ready:
+    with ahead.compiling(plain, "train_step", fresh=True) as ready:
         assert ready is plain

@@ -82,6 +82,17 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
     assert (updates["embed"]["position"]["table"] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_norm_of_small_leaves_and_large(dtype):
+    keys = iter(jax.random.split(jax.random.key(0), 6))
+    shapes = ((256, 64), (optimizer.SMALL - 1,), (optimizer.SMALL,), (12, 64), (768,), ())
+    tree = [jax.random.normal(next(keys), shape, dtype) for shape in shapes]
+    for some in (tree, tree[:1], tree[4:]):
+        numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in some])
+        np.testing.assert_allclose(optimizer.norm(some), np.linalg.norm(numbers), rtol=1e-6)
+    assert optimizer.norm(tree).dtype == jnp.float32
+
+
 def test_clip_bounds_the_global_norm():
     tx = optimizer.build(
         OptimizerConfig(
