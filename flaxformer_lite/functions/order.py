@@ -20,5 +20,5 @@ def after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def alone() -> bool:
-    """Whether one CPU does all the work."""
+    """Whether one CPU does all the work, as far as a trainer says: a step by shard_map or pmap sees its own part alone."""
     return platform() == "cpu" and all(pieces(name).count == 1 for name in "BTV")

@@ -55,7 +55,7 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, of: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Of `of(x)`, where one is given: see `product_of`; `x` may then be a tree of arrays of one dtype and shape."""
+        """Of `of(x)`, where one is given (see `product_of`): of an array, or a tree of them, of one shape and its own dtype."""
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)

@@ -5,7 +5,7 @@ import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.sharding import shard_act
+from flaxformer_lite.functions.sharding import bound, shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 
@@ -31,4 +31,5 @@ class FeedForward(nn.Module):
             return shard_act(act(last) * up[0] if up else act(last), "BTF")
 
         down, dropout = Einsum(cfg, "BTF,FD->BTD", sizes, biased, residual=True, name="down"), Dropout(cfg, "mlp")
-        return down(dropout(hidden(inputs))) if dropout.on else down(inputs, hidden)
+        # To all but a trainer the layer's inside stays its own, for interceptors and captured intermediates.
+        return down(inputs, hidden) if bound() and not dropout.on else down(dropout(hidden(inputs)))

@@ -17,7 +17,7 @@ class Ahead:
     """A jitted function that is traced at once and compiles in the background; a call waits until it has."""
 
     def __init__(self, background: Executor, function: Callable, *shapes: Any):
-        lowered = function.lower(*shapes)  # here: two threads that trace hold each other up
+        lowered = function.lower(*shapes)  # here: two threads that trace hold each other up (a state mostly runs)
         self._compiling = background.submit(lowered.compile)
 
     def __call__(self, *args: Any) -> Any:

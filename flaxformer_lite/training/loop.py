@@ -52,7 +52,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         stack.enter_context(terminal.listening())
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            fresh = checkpoints.latest_step is None
+            fresh = checkpoints.latest_step is None and not cfg.train.init_from  # a thread that reads files outlives ctrl-c
             experiment = stack.enter_context(ahead.compiling(experiment, *needed, fresh=fresh))
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)

@@ -1,5 +1,6 @@
 """The modules against plain numpy, and the weights they start from."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +25,18 @@ def config(**options):
 def run(module, x, seed=0):
     params = module.init(jax.random.key(seed), x)["params"]
     return params, module.apply({"params": params}, x)
+
+
+def test_interceptors_see_the_hidden_activation_of_a_feed_forward_layer():
+    seen = []
+
+    def note(call, args, kwargs, context):
+        seen.append((context.module.name, [x.shape for x in args]))
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+        run(FeedForward(config()), jnp.ones((2, 5, 8)))
+    assert ("down", [(2, 5, 12)]) in seen
 
 
 def test_einsum_names_its_weight_and_bias():

@@ -91,6 +91,7 @@ def test_norm_of_small_leaves_and_large(dtype):
         numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in some])
         np.testing.assert_allclose(optimizer.norm(some), np.linalg.norm(numbers), rtol=1e-6)
     assert optimizer.norm(tree).dtype == jnp.float32
+    assert str(jax.make_jaxpr(optimizer.norm)(tree)).count("reduce_sum[") == 3  # two large leaves, and all others in one
 
 
 def test_clip_bounds_the_global_norm():
