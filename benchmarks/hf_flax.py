@@ -1,5 +1,7 @@
 """Hugging Face's own Flax models, the last release that had them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -49,10 +51,14 @@ def write(case: cases.Case):
 
 
 def matmul() -> None:
-    jax.block_until_ready(MULTIPLY(SQUARE, SQUARE))
+    jax.block_until_ready(MULTIPLY(_square(), _square()))
 
 
-SQUARE = jnp.ones((child.MATMUL, child.MATMUL))
+@functools.cache
+def _square() -> jax.Array:
+    return jnp.ones((child.MATMUL, child.MATMUL))  # when asked for, lest it counts in the first step
+
+
 MULTIPLY = jax.jit(jnp.dot)
 
 if __name__ == "__main__":

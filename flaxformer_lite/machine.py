@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,14 +19,16 @@ BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 EXTRA = "--xla_backend_extra_options"
 FUSION = "xla_cpu_flatten_after_fusion"  # XLA:CPU then fuses a function that many calls share once, not at each call
+MORE = 10_000  # new objects before Python looks for cycles among them: modules and traces make many, and all stay
 
 
 def settle() -> None:
-    """Settles it by environment variables, of which those already set stand; may start the program again from its beginning."""
+    """By environment variables, of which those already set stand; may start the program again from its beginning."""
     if wants_huge_pages() and sys.executable and BEGUN not in os.environ:
         os.environ.update({"GLIBC_TUNABLES": tunables(), BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    gc.set_threshold(MORE)
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if EXTRA not in flags and (not flags or flags.startswith("-")):  # else it names a file of flags
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
