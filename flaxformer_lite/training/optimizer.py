@@ -85,11 +85,14 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
 
-    def update(*args, **kwargs):
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
-            return chain.update(*args, **kwargs)
+    def wide(tree):  # its state is float32, as gradients are: of bfloat16 a second moment would not decay, 0.999 being 1
+        return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
-    return optax.GradientTransformationExtraArgs(chain.init, update)
+    def update(updates, state, params=None, **more):
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
+            return chain.update(wide(updates), state, wide(params), **more)
+
+    return optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
 
 
 def _clip(most: float, updates: Any, _: Any) -> Any:

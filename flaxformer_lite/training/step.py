@@ -64,7 +64,8 @@ def train_step(
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        with jax.numpy_dtype_promotion("standard"):  # a weight of bfloat16 and its update of float32 are added as the latter
+            params = optax.apply_updates(state.params, updates)
         metrics = {
             **means(sums),
             "grad_norm": norm(grads),

@@ -7,10 +7,12 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite import partitioning
+from flaxformer_lite.config import MeshConfig, OptimizerConfig
+from flaxformer_lite.data import blank
 from flaxformer_lite.objectives._sums import LossSums
-from flaxformer_lite.training import optimizer, state, step
-from tests.training import toy
+from flaxformer_lite.training import optimizer, program, state, step
+from tests.training import tiny_runs, toy
 
 
 def build(accumulate=1, dropout=0.0, tx=None, name="adamw", objective=None):
@@ -179,3 +181,27 @@ def test_eval_step_turns_dropout_off_and_gives_sums():
     sums = evaluate(toy.init(model), toy.batch(4))
     assert sums.weight["weights"] == toy.batch(4)["targets"]["weights"].sum()
     assert sums == evaluate(toy.init(model), toy.batch(4))
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "adafactor", "muon"])
+def test_weights_of_bfloat16_stay_so_and_the_optimizer_is_float32(tmp_path, name):
+    cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1), optimizer=OptimizerConfig(name=name))
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16"))
+    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+    after, _ = jax.eval_shape(ready.train_step, ready.target, ready.batch)
+    assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, ready.target)
+    assert {x.dtype.name for x in jax.tree.leaves(ready.target.params)} == {"bfloat16"}
+    assert {x.dtype.name for x in jax.tree.leaves(ready.target.opt_state)} <= {"float32", "int32"}
+
+
+def test_training_in_bfloat16_alone_learns(tmp_path):
+    cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1))
+    model = dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16", dtype="bfloat16", dropout=0.0)
+    cfg = dataclasses.replace(cfg, model=model, optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0))
+    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+    batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), ready.batch)
+    now, losses = ready.fresh_state(), []
+    for _ in range(4):
+        now, metrics = ready.train_step(now, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0] - 0.5
