@@ -19,7 +19,7 @@ BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 EXTRA = "--xla_backend_extra_options"
 FUSION = "xla_cpu_flatten_after_fusion"  # XLA:CPU then fuses a function that many calls share once, not at each call
-MORE = 10_000  # new objects before Python looks for cycles among them: modules and traces make many, and all stay
+GC_THRESHOLD = 10_000  # new objects before Python looks for cycles among them: modules and traces make many, and all stay
 
 
 def settle() -> None:
@@ -28,7 +28,7 @@ def settle() -> None:
         os.environ.update({"GLIBC_TUNABLES": tunables(), BEGUN: "again"})  # some processes lose the first: once is enough
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    gc.set_threshold(MORE)
+    gc.set_threshold(GC_THRESHOLD)
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if EXTRA not in flags and (not flags or flags.startswith("-")):  # else it names a file of flags
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()

@@ -68,6 +68,13 @@ def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_
     assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
 
 
+def test_python_looks_for_cycles_less_often():
+    said = "import gc; from flaxformer_lite import machine; machine.settle(); print(gc.get_threshold()[0])"
+    environment = {"PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True)
+    assert int(done.stdout) == machine.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
+
+
 def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options():
     said = "import os; from flaxformer_lite import machine; machine.settle(); print(os.environ['XLA_FLAGS'])"
 

@@ -26,7 +26,7 @@ def product_of(make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: jax.Arr
     Returns:
       Array [..., O].
 
-    Reference: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174), section 4.1.
+    Reference: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174), section 4.
     """
     return _remade(make, inputs, kernel_IO) if bound() and alone() else make(inputs) @ kernel_IO
 
