@@ -10,7 +10,8 @@ On a TPU pod, under Slurm or OpenMPI, run the same command in every process; doc
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from flaxformer_lite import cli, machine
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.runtime import environment
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: a file of configs/, or your own.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and the loss curve.")
@@ -23,12 +24,12 @@ PEER_TIMEOUT = flags.DEFINE_integer("peer_timeout", 60, "Seconds until a silent 
 
 def main(_) -> None:
     logging.set_verbosity(logging.FATAL)  # orbax narrates what it does, and what fails; the run says it in one line
-    from flaxformer_lite.training import launch  # after the flags: --help does not wait for jax
+    from flaxformer_lite.cli import launch
 
     joining = COORDINATOR, NUM_PROCESSES, PROCESS_ID, START_TIMEOUT, PEER_TIMEOUT
     launch.main(CONFIG.value, WORKDIR.value, **{flag.name: flag.value for flag in joining})
 
 
 if __name__ == "__main__":
-    machine.settle()
-    app.run(main, flags_parser=cli.parser((CONFIG, "configs/demo.py"), (WORKDIR, "runs/demo")))
+    environment.configure()
+    app.run(main, flags_parser=command_line.parser((CONFIG, "configs/demo.py"), (WORKDIR, "runs/demo")))

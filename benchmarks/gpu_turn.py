@@ -47,16 +47,16 @@ def train(name: str, attention: str, batch: int, tiny: bool):
     """A step of ours, its tokens and its FLOPs."""
     import jax
 
-    from flaxformer_lite import partitioning
-    from flaxformer_lite.data import blank
+    from flaxformer_lite import sharding
+    from flaxformer_lite.data import dummy
     from flaxformer_lite.training import program
 
     cfg = config(name, attention, batch, tiny)
-    rows = blank.batch(cfg)
+    rows = dummy.batch(cfg)
     for ids in ("segment_ids", "decoder_segment_ids"):
         rows["inputs"].pop(ids, None)
-    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], rows))
-    placed, state = partitioning.place_batch(rows, ready.mesh), ready.fresh_state()
+    ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], rows))
+    placed, state = sharding.place_batch(rows, ready.mesh), ready.fresh_state()
 
     def step() -> float:
         nonlocal state

@@ -25,7 +25,7 @@ def forget() -> None:
 def trim() -> None:
     """Gives back what the C library's pools hold for nobody: what was measured in between is not the next step's memory.
 
-    As `machine.give_back` does, which interpreters of other peers may not import.
+    As `machine.release_free_memory` does, which interpreters of other peers may not import.
     """
     ctypes.CDLL(None).malloc_trim(0)
 

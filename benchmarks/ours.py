@@ -3,22 +3,23 @@
 import functools
 import os
 
-from flaxformer_lite import machine
+from flaxformer_lite.runtime import environment
 
 if __name__ == "__main__":
-    machine.settle()  # as every command of the package does, before jax
+    environment.configure()  # as every command of the package does, before jax
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import cases, child
-from flaxformer_lite import generate, load_pretrained, partitioning, registry
+from flaxformer_lite import generate, load_pretrained, registry, sharding
 from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TrainConfig
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
-from flaxformer_lite.training import ahead, program, setup
+from flaxformer_lite.training import program
+from flaxformer_lite.training.start import precompile, setup
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 
@@ -35,9 +36,11 @@ def model_config(case: cases.Case) -> ModelConfig:
 def train(case: cases.Case):
     batch, cfg = rows(case), experiment(case, cache=os.environ["BENCHMARK_CACHE"])
     setup.keep_compiled(cfg.data.cache)
-    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
-    batch = partitioning.place_batch(batch, ready.mesh)
-    with ahead.compiling(ready, "train_step", fresh=True) as ready:  # as a run does, and what its first lines say beside it
+    ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
+    batch = sharding.place_batch(batch, ready.mesh)
+    with precompile.precompile(
+        ready, "train_step", fresh=True
+    ) as ready:  # as a run does, and what its first lines say beside it
         state, flops = ready.fresh_state(), ready.flops_per_step
 
     def step() -> dict:

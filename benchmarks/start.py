@@ -123,7 +123,7 @@ def compile_scanned(layers: int) -> tuple[float, float]:
     import jax
 
     from benchmarks import ours
-    from flaxformer_lite import partitioning
+    from flaxformer_lite import sharding
     from flaxformer_lite.training import program
 
     case = dataclasses.replace(DEEP, layers=layers)
@@ -131,7 +131,7 @@ def compile_scanned(layers: int) -> tuple[float, float]:
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, scan=True))
     example = jax.tree.map(lambda x: x[0], ours.rows(case))
     wall, cpu = time.perf_counter(), time.process_time()
-    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), example)
+    ready = program.build(cfg, sharding.build_mesh(cfg.mesh), example)
     jax.block_until_ready(ready.fresh_state())
     ready.train_step.lower(ready.target, ready.batch).compile()
     return time.perf_counter() - wall, time.process_time() - cpu

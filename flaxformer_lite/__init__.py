@@ -9,11 +9,11 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
-    "attentions._choice": ("attention",),
+    "attentions.dispatch": ("attention",),
     "attentions.dense": ("attend",),
     "config": ("ConfigError", "ExperimentConfig", "ModelConfig", "from_config_dict", "to_config_dict"),
     "functions.kernels": ("kernel_weights", "pool"),
-    "functions.losses": ("CrossEntropy", "Projection", "cross_entropy"),
+    "functions.losses": ("CrossEntropy", "DeferredLogits", "cross_entropy"),
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
     "functions.pooling": ("mean_pool",),
     "functions.rotary": ("Phase", "rotate"),
@@ -26,7 +26,7 @@ _HOME = {
     "modules.context": ("Context",),
     "modules.einsum": ("Einsum",),
     "modules.layout": ("stack_layers", "unstack_layers"),
-    "modules.mlp": ("FeedForward",),
+    "modules.feed_forward": ("FeedForward",),
     "modules.norms": ("Norm",),
     "modules.stack": ("Stack",),
     "pretrained.load": ("load_pretrained",),

@@ -6,7 +6,8 @@ import os
 import sys
 from typing import NoReturn
 
-from flaxformer_lite import cli, machine
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.runtime import environment
 
 COMMANDS = {
     "generate": "write text with a model",
@@ -34,7 +35,7 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and where the help is."""
 
     def error(self, message: str) -> NoReturn:
-        cli.fail(f"{message}; {self.prog} --help shows examples.", cli.BAD_INPUT)
+        command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
 
 def main(argv: list[str]) -> None:
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> None:
     for name, what in COMMANDS.items():
         add = commands.add_parser(name, help=what, formatter_class=formatter)
         if name in argv[:1]:
-            command = importlib.import_module(f"flaxformer_lite.commands.{name.replace('-', '_')}")
+            command = importlib.import_module(f"flaxformer_lite.cli.{name.replace('-', '_')}")
             add.description, add.epilog = command.__doc__, command.EXAMPLES
             command.add_arguments(add)
     if not argv:
@@ -63,30 +64,30 @@ def _run(run, args: argparse.Namespace) -> None:
         run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        cli.fail("interrupted.", 130)
+        command_line.fail("interrupted.", 130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         kind = _exit_code(error)
         if kind is None:
             raise
-        cli.fail(str(error).splitlines()[0] if kind == cli.FAILED else error, kind)
+        command_line.fail(str(error).splitlines()[0] if kind == command_line.FAILED else error, kind)
 
 
 def _exit_code(error: Exception) -> int | None:
     """2 for what the user can put right, 1 for what failed, None for a bug."""
     import jax  # after the command has failed, no longer matters how long this takes
 
-    from flaxformer_lite.checkpoint import CheckpointError
+    from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.config import ConfigError
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
     if isinstance(error, (ConfigError, WeightsError)):
-        return cli.BAD_INPUT
+        return command_line.BAD_INPUT
     out_of_memory = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-    return cli.FAILED if out_of_memory or isinstance(error, (CheckpointError, OSError)) else None
+    return command_line.FAILED if out_of_memory or isinstance(error, (CheckpointError, OSError)) else None
 
 
 if __name__ == "__main__":
-    machine.settle()
+    environment.configure()
     main(sys.argv[1:])

@@ -11,9 +11,11 @@ from types import ModuleType
 
 
 def available(folder: str) -> list[str]:
-    """Names of the plug-ins in `flaxformer_lite/<folder>`; files that start with `_` are shared parts, not plug-ins."""
+    """Names of the plug-ins in `flaxformer_lite/<folder>`: all its files but those that its `SHARED` names."""
     package = importlib.import_module(f"flaxformer_lite.{folder}")
-    return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+    return sorted(
+        m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and m.name not in package.SHARED
+    )
 
 
 def resolve(folder: str, name: str) -> ModuleType:

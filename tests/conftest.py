@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite import machine
+from flaxformer_lite.runtime import environment
 
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what it saves.
 FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS} {machine.EXTRA}={machine.FUSION}"  # as the commands
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} {FLAGS} {environment.EXTRA}={environment.FUSION}"  # as the commands
+)
 
 import jax  # noqa: E402, after the flags it reads
 

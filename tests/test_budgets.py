@@ -15,10 +15,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import sharding
+from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
-from flaxformer_lite.data import blank
-from flaxformer_lite.training import flops, loop, program
+from flaxformer_lite.data import dummy
+from flaxformer_lite.training import loop, program
 from tests.training import tiny_runs
 
 ROOT = Path(__file__).parents[1]
@@ -30,8 +31,8 @@ HEAVY = {"flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "orba
 
 
 def build(cfg: ExperimentConfig) -> program.Program:
-    cfg = program.with_vocabulary(cfg, blank.vocab_size(cfg))
-    return program.build(cfg, partitioning.build_mesh(MeshConfig(data=1)), blank.example(cfg))
+    cfg = program.with_vocabulary(cfg, dummy.vocab_size(cfg))
+    return program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), dummy.example(cfg))
 
 
 def operations(jaxpr) -> collections.Counter:
@@ -55,7 +56,9 @@ def row(name: str) -> str:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_step_does_no_more_than_it_did(name):
-    assert row(name) in TABLE.read_text().splitlines(keepends=True), "run `python -m tests.test_budgets` and read the diff"
+    assert row(name) in TABLE.read_text().splitlines(keepends=True), (
+        "run `python -m tests.test_budgets` and read the diff"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,9 @@ def test_no_array_is_length_by_length_or_batch_by_length_by_vocabulary(long_step
     built, compiled = long_step
     shapes = set(re.findall(r"\b(?:f32|s32|u32|pred)\[([\d,]+)\]", compiled.as_text()))
     largest = max(math.prod(map(int, shape.split(","))) for shape in shapes)
-    assert largest == chunk_of_logits(built.cfg), "and not 4 x 2 x 1024 x 1024 of attention, or 4 x 1024 x 1024 of logits"
+    assert largest == chunk_of_logits(built.cfg), (
+        "and not 4 x 2 x 1024 x 1024 of attention, or 4 x 1024 x 1024 of logits"
+    )
 
 
 def test_what_a_step_holds_at_once_is_a_few_chunks_of_logits(long_step):

@@ -80,7 +80,10 @@ def kill_once(line: list[str], workdir: Path, aim: str) -> tuple[str, int, int]:
             after = newest + random.randint(1, 4)
             while process.poll() is None and max(committed(checkpoints), default=0) < after:
                 time.sleep(0.002)
-            seen = {"a save": lambda: list(checkpoints.glob("*tmp*")), "a deletion": lambda: len(committed(checkpoints)) > 2}
+            seen = {
+                "a save": lambda: list(checkpoints.glob("*tmp*")),
+                "a deletion": lambda: len(committed(checkpoints)) > 2,
+            }
             while process.poll() is None and not seen[aim]():
                 pass
             time.sleep(random.uniform(0, 0.02))

@@ -209,7 +209,9 @@ def _seq2seq() -> list[Spec]:
     for family, config in (("bart", BART | short), ("mbart", BART | short | {"scale_embedding": True})):
         for head in ("base", "sequence_classification", "question_answering"):
             cases = ("plain",) if head == "base" else ()
-            found.append(Spec(name=f"{family}_{head}", model_type=family, head=head, config=config, cases=cases, **HALF))
+            found.append(
+                Spec(name=f"{family}_{head}", model_type=family, head=head, config=config, cases=cases, **HALF)
+            )
     found.append(Spec(name="t5_base", model_type="t5", head="base", config=T5 | {"num_layers": 1}, **HALF))
     found.append(Spec(name="t5_encoder", model_type="t5", head="encoder", config=T5, cases=("plain",)))
     found.append(Spec(name="umt5_encoder", model_type="umt5", head="encoder", config=GATED, cases=("plain",)))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.attentions import arguments
 from flaxformer_lite.functions import kernels, masks
 
 
@@ -28,7 +28,7 @@ def attend(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: _inputs.Bias | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_rate: float = 0.0,
@@ -55,7 +55,7 @@ def attend(
     """
     if q_block < 1 or k_block < 1:
         raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block, at least 1.")
-    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
     T, S = q_BTNH.shape[1], k_BSKH.shape[1]
     q_block, k_block = min(q_block, T), min(k_block, S)
     q_extra, k_extra = -T % q_block, -S % k_block
@@ -73,8 +73,10 @@ def attend(
         dropout_key=dropout_key if drop else None,
         spans=_spans(inputs, q_index_T, T, S, q_block, k_block),
     )
-    padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
-              for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra))]
+    padded = [
+        jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
+        for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra))
+    ]
     return _attend(plan, *padded, bias, given)[:, :T]
 
 
@@ -94,14 +96,14 @@ class _Given(NamedTuple):
     spans: jax.Array  # int32 [blocks, 2], a row block's first and last + 1 block of columns
 
 
-def _spans(inputs: _inputs.Inputs, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
+def _spans(inputs: arguments.Inputs, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
     if inputs.mask is None or not inputs.columns_ordered:
         bounds = [(0, S)] * (q_index_T.size // q_block)
     elif inputs.rows_ordered:
-        bounds = [inputs.mask.reach(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
+        bounds = [inputs.mask.column_bounds(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
     else:
         blocks = q_index_T.reshape(-1, q_block)
-        first, last = inputs.mask.reach(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
+        first, last = inputs.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
         return jnp.stack([jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))], axis=1)
     spans = [(first // k_block, -(-last // k_block)) if first < last else (0, 0) for first, last in bounds]
     return jnp.asarray(spans, jnp.int32)
@@ -131,8 +133,11 @@ def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
             total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
             return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
 
-        start = (jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32), jnp.zeros((B, N, t, 1)),
-                 jnp.zeros((B, t, N, v_BSKH.shape[-1])))
+        start = (
+            jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32),
+            jnp.zeros((B, N, t, 1)),
+            jnp.zeros((B, t, N, v_BSKH.shape[-1])),
+        )
         top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
         seen_BNT1 = total_BNT1 > 0
         total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
@@ -165,8 +170,10 @@ def _attend_backward(plan, saved, d_out_BTNH):
             d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
             here = (0, j * plan.k_block, 0, 0)
             block = (0, 0, i * plan.q_block, j * plan.k_block)
-            d_bias = [_add_at(total, (0,) * total.ndim if callable(bias) else block, part)
-                      for total, part in zip(d_bias, _floats(d_part), strict=True)]
+            d_bias = [
+                _add_at(total, (0,) * total.ndim if callable(bias) else block, part)
+                for total, part in zip(d_bias, _floats(d_part), strict=True)
+            ]
             return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
 
         d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
@@ -189,7 +196,7 @@ def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i, j) -> jax
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
         bias = bias(q_i, rows_T, j * plan.k_block + jnp.arange(plan.k_block, dtype=jnp.int32))
-    return _inputs.scores(q_i, k_j, bias, plan.scale, plan.softcap)
+    return arguments.scores(q_i, k_j, bias, plan.scale, plan.softcap)
 
 
 def _weights(scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None) -> jax.Array:
@@ -249,7 +256,7 @@ def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
     return jax.tree.map(gradient, bias)
 
 
-def _as_pytree(bias: _inputs.Bias, q_i: jax.Array, k_block: int) -> Any:
+def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
     """A function whose arrays are leaves; those that a plain Python function closes over are found by tracing it."""
     if not jax.tree_util.all_leaves([bias]):
         return bias

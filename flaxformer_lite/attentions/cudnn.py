@@ -1,7 +1,7 @@
 """cuDNN's fused attention for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
 It takes structure, not arrays: causal masks and windows to the left are known before it runs, padding is a length for each
-example. A bias is the one thing it reads for all pairs. What it cannot take, `refuses` says.
+example. A bias is the one thing it reads for all pairs. What it cannot take, `unsupported_reason` says.
 
 Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """
@@ -11,9 +11,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attentions import _inputs
-from flaxformer_lite.attentions._structure import structure_of
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.attentions import arguments
+from flaxformer_lite.attentions.mask_structure import structure_of
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
@@ -31,7 +31,7 @@ def attend(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: _inputs.Bias | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_rate: float = 0.0,
@@ -45,11 +45,11 @@ def attend(
       bias: an array, or the bias of an encoding of distances; rounded to the dtype of the queries.
 
     Raises:
-      ConfigError: what `refuses` says.
+      ConfigError: what `unsupported_reason` says.
       ValueError: shapes that do not fit each other.
     """
-    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
+    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
                      dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
     if reason:
         raise ConfigError(f"attention 'cudnn': {reason}; set model.attention=auto, or implementation='auto'.")
@@ -63,7 +63,7 @@ def attend(
     return on_devices(q_BTNH, k_BSKH, v_BSKH, bias, structure.keep_BS)
 
 
-def refuses(
+def unsupported_reason(
     q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, softcap=0.0, dropout_rate=0.0, dropout_key=None, q_index=None,
     k_index=None,
 ) -> str:  # fmt: skip
@@ -71,7 +71,7 @@ def refuses(
     T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
     if platform() != "gpu":
         return f"the kernel is for NVIDIA GPUs, not for {platform()}"
-    if reason := _device_unfit():
+    if reason := _unsupported_device():
         return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
@@ -90,7 +90,7 @@ def refuses(
     return _bias_unfit(q_BTNH, S, bias) or _mask_unfit(T, S, mask, bias)
 
 
-def _device_unfit() -> str:
+def _unsupported_device() -> str:
     """Of the devices at hand; those that a plan describes are taken for new ones."""
     if jax.default_backend() != "gpu":
         return ""

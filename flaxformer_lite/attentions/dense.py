@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attentions import _inputs
+from flaxformer_lite.attentions import arguments
 from flaxformer_lite.functions import kernels, masks
 
 
@@ -14,7 +14,7 @@ def attend(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: _inputs.Bias | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_rate: float = 0.0,
@@ -70,7 +70,7 @@ def weights(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: _inputs.Bias | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     q_index: jax.Array | None = None,
@@ -85,9 +85,9 @@ def weights(
 
 def _scores(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, softcap, q_index, k_index) -> tuple[jax.Array, jax.Array | None]:
     """Logits float32 [B, N, T, S], and what is visible of them, bool [B or 1, T, S] or None for all."""
-    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
     if callable(bias):
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
         bias = bias(q_BTNH, rows_T, columns_S)
     visible_BTS = None if inputs.mask is None else inputs.mask(inputs.q_index_T, inputs.k_index_S)
-    return _inputs.scores(q_BTNH, k_BSKH, bias, inputs.scale, softcap), visible_BTS
+    return arguments.scores(q_BTNH, k_BSKH, bias, inputs.scale, softcap), visible_BTS

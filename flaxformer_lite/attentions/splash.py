@@ -1,7 +1,7 @@
 """JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask rules out.
 
 It takes structure, not arrays: causal and sliding windows are known before it runs, packed documents and padding are
-numbers beside the tokens. What it cannot take, `refuses` says.
+numbers beside the tokens. What it cannot take, `unsupported_reason` says.
 
 Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
 """
@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
-from flaxformer_lite.attentions import _inputs
-from flaxformer_lite.attentions._structure import Structure, structure_of
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.attentions import arguments
+from flaxformer_lite.attentions.mask_structure import Structure, structure_of
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
@@ -30,7 +30,7 @@ def attend(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: _inputs.Bias | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_rate: float = 0.0,
@@ -43,33 +43,37 @@ def attend(
     Off TPUs the kernel is interpreted, which is for tests.
 
     Raises:
-      ConfigError: what `refuses` says.
+      ConfigError: what `unsupported_reason` says.
       ValueError: shapes that do not fit each other.
     """
-    inputs = _inputs.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = refuses(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
-                     q_index=q_index, k_index=k_index)  # fmt: skip
+    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    reason = unsupported_reason(
+        q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
+        q_index=q_index, k_index=k_index,
+    )  # fmt: skip
     if reason:
         raise ConfigError(f"attention 'splash': {reason}; set model.attention=auto, or implementation='auto'.")
     structure = structure_of(mask)
     kernel = functools.partial(_attend, (structure.left, structure.right), softcap, platform() != "tpu")
     q_BTNH = (q_BTNH * inputs.scale).astype(q_BTNH.dtype)
-    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(q_BTNH, k_BSKH, v_BSKH, *ids_of(structure))
+    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
+        q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
+    )
     sees_BT = _sees(structure, inputs.mask, q_BTNH.shape[1], k_BSKH.shape[1])
     # Of what is hidden from a row that sees nothing, the kernel gives the mean; no gradient comes back through zero.
     return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
-def refuses(
+def unsupported_reason(
     q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, dropout_rate=0.0, dropout_key=None, q_index=None, k_index=None
 ) -> str:
     """Why the kernel cannot take this call, or nothing."""
     if bias is not None:
         return "the kernel adds no bias"
-    return unfit(mask, dropout_rate, dropout_key, q_index, k_index)
+    return unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index)
 
 
-def unfit(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
+def unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
     """What no kernel here can do, or nothing."""
     if platform() not in ("tpu", "cpu"):
         return f"the kernel is for TPUs, not for {platform()}"

@@ -55,8 +55,10 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
             (temporary / MANIFEST).write_text(json.dumps(files))
             _publish(temporary, final)
     except OSError as error:
-        raise ConfigError(f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space"
-                          f" or name another folder, --config.data.cache=FOLDER.") from error
+        raise ConfigError(
+            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space"
+            f" or name another folder, --config.data.cache=FOLDER."
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final

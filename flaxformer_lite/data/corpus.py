@@ -133,15 +133,19 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
             np.save(folder / f"{name}.npy", array)
 
     if split == "train" and len(tokens.ids) < length:
-        raise ConfigError(f"{corpus.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
-                          f"{length}; give more text or lower data.length.")
+        raise ConfigError(
+            f"{corpus.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
+            f"{length}; give more text or lower data.length."
+        )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
     start, length_of, document, first = (
         np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("start", "length", "document", "first")
     )
     if len(first) < 2:
-        raise ConfigError(f"{corpus.where}: no document of the {split} split is long enough for"
-                          f" {plugin_name(objective)}; give more text.")
+        raise ConfigError(
+            f"{corpus.where}: no document of the {split} split is long enough for"
+            f" {plugin_name(objective)}; give more text."
+        )
     return Records(corpus.tokenizer, length, target_length, tokens.ids, start, length_of, document, first)
 
 

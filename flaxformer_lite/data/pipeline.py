@@ -163,11 +163,15 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     corpus = open_corpus(cfg.data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
-        raise ConfigError(f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
-                          f" {', '.join(missing)}, which this vocabulary lacks; leave the path empty to train one.")
+        raise ConfigError(
+            f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
+            f" {', '.join(missing)}, which this vocabulary lacks; leave the path empty to train one."
+        )
     if 0 < cfg.model.vocab_size < corpus.tokenizer.vocab_size:
-        raise ConfigError(f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
-                          f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer.")
+        raise ConfigError(
+            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
+            f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer."
+        )
     splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]

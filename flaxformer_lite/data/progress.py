@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from flaxformer_lite import processes
+from flaxformer_lite.runtime import processes
 
 
 @contextlib.contextmanager

@@ -55,8 +55,10 @@ def split_of(documents: Iterable[Document], fraction: float, where: str) -> Spli
         raise ConfigError(f"{where}: no text in it, only blanks.")
     if texts == 1 and len(hashes) * fraction < 1:
         if longest < 2 / fraction:
-            raise ConfigError(f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"
-                              f" data.eval_fraction.")
+            raise ConfigError(
+                f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"
+                f" data.eval_fraction."
+            )
         return Split(fraction, None)
     if len(hashes) < 2:
         raise ConfigError(f"{where}: all documents are the same; at least two are needed, one of them to hold out.")

@@ -48,8 +48,10 @@ class Source:
             if is_jsonl(path):
                 yield from _lines(path, data, self.fields, self.where)
             elif len(self.fields) > 1:
-                raise ConfigError(f"{self.where}: {path.name} is no jsonl; this objective needs lines of jsonl with"
-                                  f" {' and '.join(map(repr, self.fields))}.")
+                raise ConfigError(
+                    f"{self.where}: {path.name} is no jsonl; this objective needs lines of jsonl with"
+                    f" {' and '.join(map(repr, self.fields))}."
+                )
             else:
                 text = _decoded(data, path, self.where)
                 if text and not text.isspace():
@@ -92,8 +94,10 @@ def is_jsonl(path: Path) -> bool:
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
-        raise ConfigError(f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your"
-                          f" own jsonl as data.path.")
+        raise ConfigError(
+            f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your"
+            f" own jsonl as data.path."
+        )
     version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
     name = f"text-{cfg.corpus}-{version}"
 
@@ -135,8 +139,10 @@ def _decoded(data: bytes, path: Path, where: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start});"
-                          f" convert it, or leave it out.") from None
+        raise ConfigError(
+            f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start});"
+            f" convert it, or leave it out."
+        ) from None
     if "\0" in text:
         raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {data.index(0)}), not text; leave it out.")
     return text
@@ -156,8 +162,9 @@ def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iter
         for field in fields:
             if not isinstance(record.get(field), str):
                 found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
-                raise ConfigError(f"{at}: no text under {field!r} ({found}); this objective reads"
-                                  f" {' and '.join(map(repr, fields))}.")
+                raise ConfigError(
+                    f"{at}: no text under {field!r} ({found}); this objective reads {' and '.join(map(repr, fields))}."
+                )
             if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
                 raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
         document = tuple(record[field] for field in fields)

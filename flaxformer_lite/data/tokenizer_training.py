@@ -27,8 +27,10 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         return Bytes()
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
-        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the"
-                          f" bytes, the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes.")
+        raise ConfigError(
+            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the"
+            f" bytes, the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
+        )
     return _train_byte_bpe(cfg, texts) if cfg.name == "byte_bpe" else _train_sentencepiece(cfg, texts)
 
 

@@ -143,7 +143,9 @@ def _softmax_pool_jvp(primals, tangents):
     kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)
     mean_BNT1 = (kernel_BNTS * d_scores_BNTS).sum(axis=-1, keepdims=True) / jnp.swapaxes(total_BTN1, 1, 2)
     d_kernel_BNTS = kernel_BNTS * (d_scores_BNTS - mean_BNT1)
-    d_out = _mean(d_kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH) + _mean(kernel_BNTS, total_BTN1, factor_BNTS, d_v_BSKH)
+    d_out = _mean(d_kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH) + _mean(
+        kernel_BNTS, total_BTN1, factor_BNTS, d_v_BSKH
+    )
     return _mean(kernel_BNTS, total_BTN1, factor_BNTS, v_BSKH), d_out
 
 

@@ -18,7 +18,7 @@ SLICES = 4  # of the kernel's gradient
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
-class Projection:
+class DeferredLogits:
     """Logits not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
 
     Attributes:
@@ -37,9 +37,9 @@ class Projection:
 
     def logits(self) -> jax.Array:
         """All logits, float32 [..., V]."""
-        return self.finish(_dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
+        return self.from_dots(_dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
 
-    def finish(self, dots: jax.Array) -> jax.Array:
+    def from_dots(self, dots: jax.Array) -> jax.Array:
         """Logits of the bare dot products `x W^T`."""
         if dots.ndim > 2:
             dots = shard_act(dots, "BTV" if dots.ndim == 3 else "BQTV")
@@ -74,7 +74,7 @@ class _Options(NamedTuple):
 
 
 def cross_entropy(
-    projection: Projection | jax.Array,
+    projection: DeferredLogits | jax.Array,
     labels: jax.Array,
     weights: jax.Array | None = None,
     /,
@@ -85,11 +85,11 @@ def cross_entropy(
 ) -> CrossEntropy:
     """`sum w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]` with `lse = log sum_v exp z_v`, in float32.
 
-    Given a `Projection`, the logits of one chunk of tokens exist at a time, and only once: where the loss is
+    Given a `DeferredLogits`, the logits of one chunk of tokens exist at a time, and only once: where the loss is
     differentiated, the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last
     axis of tokens, so that a batch spread over devices stays spread; they are unrolled, as XLA threads loops badly.
 
-        >>> projection = Projection(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
+        >>> projection = DeferredLogits(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
         >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
         >>> round(float(ce.loss_sum / ce.weight_sum), 4)  # the log of 10
         2.3026
@@ -112,16 +112,18 @@ def cross_entropy(
     Reference: z-loss, Chowdhery et al. 2022, PaLM, section 5 (arXiv:2204.02311); smoothing, Szegedy et al. 2016,
       section 7 (arXiv:1512.00567).
     """
-    tokens = (projection.x if isinstance(projection, Projection) else projection).shape[:-1]
+    tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
         raise ValueError(f"labels {labels.shape}, weights {weights.shape}: one of each for every token, {tokens}.")
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
-        raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
-                         f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1.")
+        raise ValueError(
+            f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
+            f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1."
+        )
     options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
     labels = labels.astype(jnp.int32)  # bytes could not name a column of any vocabulary
-    if isinstance(projection, Projection):
+    if isinstance(projection, DeferredLogits):
         options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
@@ -151,7 +153,9 @@ def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
 def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
     """Loss, negative log-likelihood and correct labels, summed with weights."""
     # A label under weight zero may be anything (-100); under a positive weight one beyond the vocabulary gives NaN.
-    labels = jnp.where(weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels))  # a look-up counts them from the end
+    labels = jnp.where(
+        weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels)
+    )  # a look-up counts them from the end
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if platform() == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
@@ -187,12 +191,16 @@ def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def _looked_up_jvp(primals, tangents):
     logits, labels = primals
     columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    found = (columns == labels[..., None]).astype(logits.dtype)  # where() XLA:CPU would fuse by itself, before the first chunk
+    found = (columns == labels[..., None]).astype(
+        logits.dtype
+    )  # where() XLA:CPU would fuse by itself, before the first chunk
     return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(options: _Options, projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
+def _fused(
+    options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, ...]:
     total = ()
     for part in _parts(options, labels):
         x = after(total[:1], projection.x[..., part, :])
@@ -206,7 +214,7 @@ def _fused_forward(options, projection, labels, weights):
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(dots, bias_V, labels, weights):
-        sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).finish(dots), labels, weights)
+        sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).from_dots(dots), labels, weights)
         return sums[0], sums
 
     total, d_x, d_kernel_VD = (), [], None
@@ -222,9 +230,7 @@ def _fused_forward(options, projection, labels, weights):
         d_kernel_VD = _add_product(d_kernel_VD, d_dots, x)
         total = _add(total, (sums, d_bias_V))
     sums, d_bias_V = total
-    gradient = dataclasses.replace(
-        projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V
-    )
+    gradient = dataclasses.replace(projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V)
     return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 
 
@@ -235,7 +241,9 @@ def _fused_backward(options, gradient, cotangents):
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def _by_part(projection: Projection, labels: jax.Array, weights: jax.Array) -> tuple[Projection, jax.Array, jax.Array]:
+def _by_part(
+    projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+) -> tuple[DeferredLogits, jax.Array, jax.Array]:
     """[B, T] as [B, Q, T / Q] where a trainer splits sequences in Q: a chunk then has tokens of every device."""
     parts = pieces("T").count
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:

@@ -35,7 +35,7 @@ class Mask:
         """The rule itself, which a new mask defines; negative columns are not its concern."""
         raise NotImplementedError
 
-    def reach(self, start: int, stop: int, length: int) -> tuple[int, int]:
+    def column_bounds(self, start: int, stop: int, length: int) -> tuple[int, int]:
         """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1.
 
         start and stop are ints, or int32 arrays that are not known before the program runs; so are the bounds then.
@@ -88,7 +88,7 @@ class Window(Mask):
             seen_1TS &= ahead_1TS <= self.right
         return seen_1TS
 
-    def reach(self, start, stop, length):
+    def column_bounds(self, start, stop, length):
         first = 0 if self.left is None else _least(_most(start - self.left, 0), length)
         last = length if self.right is None else _least(stop + self.right, length)
         return first, _most(first, last)
@@ -134,8 +134,11 @@ class And(Mask):
     def allows(self, q_index_T, k_index_S, /):
         return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
 
-    def reach(self, start, stop, length):
-        (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
+    def column_bounds(self, start, stop, length):
+        (a_first, a_last), (b_first, b_last) = (
+            self.a.column_bounds(start, stop, length),
+            self.b.column_bounds(start, stop, length),
+        )
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
 
@@ -148,8 +151,11 @@ class Or(Mask):
     def allows(self, q_index_T, k_index_S, /):
         return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
 
-    def reach(self, start, stop, length):
-        (a_first, a_last), (b_first, b_last) = self.a.reach(start, stop, length), self.b.reach(start, stop, length)
+    def column_bounds(self, start, stop, length):
+        (a_first, a_last), (b_first, b_last) = (
+            self.a.column_bounds(start, stop, length),
+            self.b.column_bounds(start, stop, length),
+        )
         return _least(a_first, b_first), _most(a_last, b_last)
 
 
@@ -221,10 +227,10 @@ def dense(mask_BTS: jax.Array) -> Mask:
     return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
 
 
-def drawn(mask: Mask, length: int) -> Mask:
+def materialize(mask: Mask, length: int) -> Mask:
     """The same mask over length x length as an array, made once for all who ask, that still tells its static reach."""
     array = dense(mask.dense(length))
-    reach = np.asarray([mask.reach(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
+    reach = np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
     left, right = max(-reach[:, 0].min(), 0), max(reach[:, 1].max() - 1, 0)
     if left >= length - 1 and right >= length - 1:
         return array
@@ -246,6 +252,7 @@ def _most(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
 
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
     if array.dtype != jnp.bool_ or array.ndim != axes.count(",") + 1:
-        raise ValueError(f"{what}: a boolean {axes} array, True = may attend, not {array.dtype} {array.shape};"
-                         f" try `x != 0`.")
+        raise ValueError(
+            f"{what}: a boolean {axes} array, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."
+        )
     return array

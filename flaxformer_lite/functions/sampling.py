@@ -129,7 +129,9 @@ def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     blocks_BMW = _blocks(x_BT, -jnp.inf)
     _, block_Bn = jax.lax.top_k(blocks_BMW.max(axis=-1), min(n, blocks_BMW.shape[1]))
     block_Bn = jnp.sort(block_Bn, axis=-1)  # of equal entries the first in the row comes first
-    values, place = jax.lax.top_k(jnp.take_along_axis(blocks_BMW, block_Bn[:, :, None], axis=1).reshape(len(x_BT), -1), n)
+    values, place = jax.lax.top_k(
+        jnp.take_along_axis(blocks_BMW, block_Bn[:, :, None], axis=1).reshape(len(x_BT), -1), n
+    )
     return values, jnp.take_along_axis(block_Bn, place // BLOCK, axis=1) * BLOCK + place % BLOCK
 
 

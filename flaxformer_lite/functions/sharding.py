@@ -58,8 +58,10 @@ def shard_act(x: jax.Array, letters: str) -> jax.Array:
     """
     names = _names("shard_act", letters)
     if len(letters) != x.ndim:
-        raise ValueError(f"shard_act letters={letters!r}: {len(letters)} letters for an array of shape {x.shape};"
-                         f" give one letter an axis.")
+        raise ValueError(
+            f"shard_act letters={letters!r}: {len(letters)} letters for an array of shape {x.shape};"
+            f" give one letter an axis."
+        )
     binding = _binding.get()
     return x if binding is None else binding.constrain(x, names)
 
@@ -92,7 +94,9 @@ def per_shard(
 
     def apply(*arguments):
         leaves, tree = jax.tree.flatten(arguments)
-        names = [_names("per_shard", letters) for letters in jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))]
+        names = [
+            _names("per_shard", letters) for letters in jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
+        ]
 
         def on_leaves(*leaves):
             with bind(None):

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.generation import _beam, _sample, _stop_strings
-from flaxformer_lite.generation._engine import prefill, repeat
-from flaxformer_lite.generation._task import Task, prepare
+from flaxformer_lite.generation import beam, sample, stop_strings
+from flaxformer_lite.generation.engine import prefill, repeat
 from flaxformer_lite.generation.settings import settings
+from flaxformer_lite.generation.task import Task, prepare
 
 
 @flax.struct.dataclass
@@ -119,28 +119,28 @@ def _read(model, params, task: Task, copies: int) -> tuple[jax.Array, Any]:
     return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
 
 
-def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[_sample.State]:
+def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[sample.State]:
     """The rows after each `every` new tokens; a state's arrays are gone once the next is asked for."""
     s, seed = task.settings, np.uint32(task.settings.seed % 2**32)
     logits_BV, cache = _read(model, params, task, s.num_return_sequences)
-    state = _sample.start(
+    state = sample.start(
         logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, seed,
         slots=task.slots, samples=s.num_return_sequences, scores=scores,
     ).replace(cache=cache)  # fmt: skip
     rows, new = task.rows(s.num_return_sequences), 0
-    every = min(every, _stop_strings.EVERY) if s.stop_strings else every
+    every = min(every, stop_strings.EVERY) if s.stop_strings else every
     while True:
         until = min(new + every, task.max_new)
-        state = _sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
+        state = sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
         if s.stop_strings:
-            state = _stop_strings.cut(task, state, new)
+            state = stop_strings.cut(task, state, new)
         new = int(state.new)
         yield state
         if new == task.max_new or np.all(state.done_B):
             return
 
 
-def _written(task: Task, state: _sample.State) -> Generation:
+def _written(task: Task, state: sample.State) -> Generation:
     stop = task.columns + int(state.lengths_B.max())
     logprobs = state.logprobs_BS if state.logprobs_BS is None else np.asarray(state.logprobs_BS)[:, task.columns : stop]
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
@@ -150,12 +150,12 @@ def _written(task: Task, state: _sample.State) -> Generation:
 def _search(model, params, task: Task) -> Generation:
     s = task.settings
     until_full, never = np.bool_(s.early_stopping is True), np.bool_(s.early_stopping == "never")
-    search = _beam.Search(np.float32(s.length_penalty), until_full, never)
+    search = beam.Search(np.float32(s.length_penalty), until_full, never)
     logits_BV, cache = _read(model, params, task, s.num_beams)
-    state = _beam.start(
+    state = beam.start(
         logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search, slots=task.slots, beams=s.num_beams
     ).replace(cache=cache)
-    pool = _beam.proceed(model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns).pool
+    pool = beam.proceed(model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns).pool
     best = [np.asarray(x)[:, : s.num_return_sequences] for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)]
     sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)
     sequences = sequences[:, task.columns - task.prompt.width : task.columns + lengths.max()]

@@ -15,9 +15,9 @@ from typing import Any
 
 import flax.linen as nn
 
-from flaxformer_lite.generation._task import longest
 from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.score import score
+from flaxformer_lite.generation.task import longest
 
 NEW_TOKENS = 256  # of generate_until, where a task names none
 IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}

@@ -11,9 +11,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.losses import gather_positions
-from flaxformer_lite.generation._engine import two_sided
-from flaxformer_lite.generation._prompts import bucket, check_length, pad_source, read_ids
-from flaxformer_lite.generation._task import check_writes, longest
+from flaxformer_lite.generation.engine import is_encoder_decoder
+from flaxformer_lite.generation.prompts import bucket, check_length, pad_source, read_ids
+from flaxformer_lite.generation.task import check_writes, longest
 
 AT_ONCE = 256  # tokens whose logits over the vocabulary are held together
 
@@ -65,7 +65,7 @@ def score(
     if not all(prompts) or not all(continuations):
         raise ConfigError("an empty prompt or continuation: each needs at least one token; start texts with bos.")
     limit, sources = longest(cfg), None
-    if two_sided(cfg):
+    if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
         sources = pad_source(*read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False), 0, limit)
         start = cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id

@@ -89,21 +89,29 @@ class Settings:
             raise ConfigError(f"early_stopping={self.early_stopping!r}: True, False or 'never'.")
         draws = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(self, name) != off]
         if draws and not self.temperature:
-            raise ConfigError(f"{draws[0]}={getattr(self, draws[0])} chooses among draws, and temperature=0 draws none;"
-                              f" set temperature=1.0 or leave {draws[0]} out.")
+            raise ConfigError(
+                f"{draws[0]}={getattr(self, draws[0])} chooses among draws, and temperature=0 draws none;"
+                f" set temperature=1.0 or leave {draws[0]} out."
+            )
         if self.num_beams > 1:
             self._check_beams()
         elif self.num_return_sequences > 1 and not self.temperature:
-            raise ConfigError(f"num_return_sequences={self.num_return_sequences}: greedy search has one answer; set"
-                              f" temperature=1.0 to draw several, or num_beams.")
+            raise ConfigError(
+                f"num_return_sequences={self.num_return_sequences}: greedy search has one answer; set"
+                f" temperature=1.0 to draw several, or num_beams."
+            )
 
     def _check_beams(self):
         if self.temperature:
-            raise ConfigError(f"num_beams={self.num_beams}, temperature={self.temperature}: beam search draws nothing;"
-                              f" set one of the two.")
+            raise ConfigError(
+                f"num_beams={self.num_beams}, temperature={self.temperature}: beam search draws nothing;"
+                f" set one of the two."
+            )
         if self.num_return_sequences > self.num_beams:
-            raise ConfigError(f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}: a search"
-                              f" returns no more than its beams; raise num_beams.")
+            raise ConfigError(
+                f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}: a search"
+                f" returns no more than its beams; raise num_beams."
+            )
         if self.stop_strings:
             raise ConfigError("stop_strings: not with num_beams, which ends on tokens only; use eos_token_id.")
 
@@ -150,7 +158,9 @@ def _read(name: str, value: Any, kind: Any) -> Any:
             return tuple(map(_integer, value))
         return (_integer(value),) if kind == tuple[int, ...] else _integer(value)
     except (TypeError, ValueError):
-        expected = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}.get(kind, "a whole number")
+        expected = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}.get(
+            kind, "a whole number"
+        )
         raise ConfigError(f"{name}={value!r}: must be {expected}.") from None
 
 

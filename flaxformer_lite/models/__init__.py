@@ -5,6 +5,9 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.config import ModelConfig
 
+# Files that are no families.
+SHARED = ("presets", "rope_fields", "weight_map")
+
 
 def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any):
     """The linen module of a config, or of a family's preset.

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.modules.heads import Classifier, Pooler
 from flaxformer_lite.positions.learned import Learned
 

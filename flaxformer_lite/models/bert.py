@@ -4,9 +4,9 @@ Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectio
 """
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._encoder import EncoderModel as Model
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel as Model
+from flaxformer_lite.models.weight_map import Head, Published, rows, within
 from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
-from flaxformer_lite.models._decoder import DecoderModel as Model
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.positions.alibi import Alibi
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

@@ -5,9 +5,9 @@ Reference: Sanh et al., "DistilBERT, a distilled version of BERT" (2019), sectio
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert
-from flaxformer_lite.models._encoder import EncoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Head, Published, rows, within
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 

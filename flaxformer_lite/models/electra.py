@@ -9,10 +9,10 @@ import jax
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.models import bert
-from flaxformer_lite.models._encoder import EncoderModel
-from flaxformer_lite.models._outputs import Features, Output
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.models.weight_map import Head, Published, rows
 from flaxformer_lite.modules.einsum import Einsum
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

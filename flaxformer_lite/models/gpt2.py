@@ -4,9 +4,9 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 """
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._decoder import DecoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Head, Published, rows, within
 from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

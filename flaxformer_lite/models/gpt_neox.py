@@ -7,10 +7,10 @@ from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
-from flaxformer_lite.models._decoder import DecoderModel as Model
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows, within
-from flaxformer_lite.models._rope_fields import read_rope, write_rope
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.rope_fields import read_rope, write_rope
+from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.positions.rope import Rope
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

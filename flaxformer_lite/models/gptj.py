@@ -7,9 +7,9 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows, within
 from flaxformer_lite.models.gpt2 import Model
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.positions.rope import Rope
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

@@ -9,9 +9,9 @@ from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models.weight_map import Fields, Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
-from flaxformer_lite.models._inputs import last_token
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.inputs import last_token
+from flaxformer_lite.models.weight_map import Head
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 

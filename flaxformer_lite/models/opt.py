@@ -10,9 +10,9 @@ import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
-from flaxformer_lite.models._decoder import DecoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows, within
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.positions.learned import Learned
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.segments import positions_in_segments
 from flaxformer_lite.models import bert
-from flaxformer_lite.models._encoder import EncoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Head, Published, rows
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Head, Published, rows
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, roberta
-from flaxformer_lite.models._encoder import EncoderModel
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import Fields, Head, Published, rows
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Fields, Head, Published, rows
 from flaxformer_lite.positions.rope import Rope
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

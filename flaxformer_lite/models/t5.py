@@ -7,9 +7,9 @@ section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shaz
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
-from flaxformer_lite.models._presets import build
-from flaxformer_lite.models._published import (
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
     Fields,
     Head,

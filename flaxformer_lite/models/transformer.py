@@ -4,8 +4,8 @@ Reference: Vaswani et al., "Attention Is All You Need" (2017), section 3 and tab
 """
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models._encoder_decoder import EncoderDecoderModel as Model
-from flaxformer_lite.models._presets import build
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 __all__ = ["PRESETS", "Model", "config"]

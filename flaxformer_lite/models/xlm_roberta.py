@@ -7,7 +7,7 @@ import dataclasses
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import roberta
-from flaxformer_lite.models._presets import build
+from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.roberta import Model
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import registry
-from flaxformer_lite.attentions._choice import choose
+from flaxformer_lite.attentions.dispatch import select_implementation
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
@@ -15,7 +15,7 @@ from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.modules.positions import PositionTables, hook
+from flaxformer_lite.modules.position_tables import PositionTables, hook
 
 
 class Attention(nn.Module):
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         dropout = {}
         if "attention" in cfg.dropout_at and cfg.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": cfg.dropout, "dropout_key": self.make_rng("dropout")}
-        out_BTNH = choose(cfg.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
+        out_BTNH = select_implementation(cfg.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
             shard_act(q_BTNH, "BTNH"), shard_act(k_BSKH, "BSKH"), shard_act(v_BSKH, "BSKH"),
             mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.attention_softcap, q_index=q_index, k_index=k_index, **dropout,
         )  # fmt: skip
@@ -116,14 +116,16 @@ def arange(x_BT: jax.Array) -> jax.Array:
 
 def lower(cfg: ModelConfig, context: Context, x_BTD: jax.Array, bidirectional: bool) -> Context:
     """Builds the dense mask and bias once for all layers, where the dense implementation would do so in each."""
-    whole = [registry.resolve("attentions", name).attend for name in ("dense", "staircase")]
-    if context.index is not None or choose(cfg.attention, x_BTD.shape[1], x_BTD.shape[1]) not in whole:
+    whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
+    if context.index is not None or select_implementation(cfg.attention, x_BTD.shape[1], x_BTD.shape[1]) not in whole:
         return context
     index_T = arange(x_BTD)
     if context.mask is not None:
-        context = context.replace(mask=masks.drawn(context.mask, len(index_T)))
+        context = context.replace(mask=masks.materialize(context.mask, len(index_T)))
     if hook(cfg.position) == "bias" and not cfg.position.per_layer:
         bias = relative_bias(cfg, context.tables, index_T, index_T, bidirectional)
-        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a bias shared by all layers asks of its queries only how many heads
+        heads = jnp.zeros(
+            (1, 1, cfg.num_heads, 1)
+        )  # a bias shared by all layers asks of its queries only how many heads
         context = context.replace(bias=bias(heads, index_T, index_T))
     return context

@@ -11,7 +11,7 @@ from flaxformer_lite.modules.attention import Attention
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.dropout import Dropout
-from flaxformer_lite.modules.mlp import FeedForward
+from flaxformer_lite.modules.feed_forward import FeedForward
 from flaxformer_lite.modules.norms import Norm
 
 

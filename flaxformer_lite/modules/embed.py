@@ -9,7 +9,7 @@ from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.modules.positions import PositionTables, hook
+from flaxformer_lite.modules.position_tables import PositionTables, hook
 
 
 def table_initializer(cfg: ModelConfig):

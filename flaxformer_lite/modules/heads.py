@@ -1,4 +1,4 @@
-"""What sits on top of a stack. Heads over the vocabulary return a Projection: everything but the matmul with V columns."""
+"""What sits on top of a stack. Heads over the vocabulary return a DeferredLogits: everything but the matmul with V columns."""
 
 import flax.linen as nn
 import jax
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.losses import Projection
+from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
@@ -18,7 +18,7 @@ class VocabHead(nn.Module):
     cfg: ModelConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> Projection:
+    def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
         cfg, dtype, bias_V = self.cfg, jnp.dtype(self.cfg.param_dtype), None
         kernel_VE = embedding_VE
         if not cfg.tie_embeddings:
@@ -26,7 +26,7 @@ class VocabHead(nn.Module):
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
         if "logits" in cfg.bias_at:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
-        return Projection(x, kernel_VE, bias_V, scale=cfg.logit_scale, softcap=cfg.logit_softcap)
+        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.logit_scale, softcap=cfg.logit_softcap)
 
 
 class MaskedLmHead(nn.Module):
@@ -39,7 +39,7 @@ class MaskedLmHead(nn.Module):
     activation: str = ""  # empty: cfg.activation
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> Projection:
+    def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
         cfg = self.cfg
         sizes = {"D": cfg.d_model, "E": cfg.embed_width}
         x_BTE = Einsum(cfg, "BTD,DE->BTE", sizes, True, name="dense")(x_BTD)

@@ -10,7 +10,7 @@ from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.modules.positions import PositionTables, hook
+from flaxformer_lite.modules.position_tables import PositionTables, hook
 
 POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import _sums
-from flaxformer_lite.objectives._packing import Packing, windows
-from flaxformer_lite.objectives._rows import next_tokens
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.rows import next_tokens
 
 DOCUMENTS = ("apart", "joined")
 
@@ -35,7 +35,7 @@ class CausalLm:
     head: ClassVar[str] = "lm"
 
     def __post_init__(self):
-        _sums.check(self)
+        sums.check(self)
         if self.documents not in DOCUMENTS:
             raise ValueError(f"documents={self.documents!r}: choose from {', '.join(DOCUMENTS)}.")
 
@@ -54,5 +54,5 @@ class CausalLm:
             del inputs["segment_ids"]
         return {"inputs": inputs, "targets": targets}
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
-        return _sums.token_loss(self, features, targets, chunks)
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
+        return sums.token_loss(self, features, targets, chunks)

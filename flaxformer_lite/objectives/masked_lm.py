@@ -12,9 +12,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.losses import cross_entropy
-from flaxformer_lite.objectives import _sums
-from flaxformer_lite.objectives._packing import Packing, cut, share_rows
-from flaxformer_lite.objectives._rows import fill
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.packing import Packing, cut, share_rows
+from flaxformer_lite.objectives.rows import fill
 
 PAIRS = ("none", "next_sentence", "sentence_order")
 UNITS = ("token", "whole_word")
@@ -50,12 +50,13 @@ class MaskedLm:
         return "masked_lm" if self.pairs == "none" else "pretraining"
 
     def __post_init__(self):
-        _sums.check(self)
+        sums.check(self)
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
-            raise ValueError(f"mask_share={self.mask_share}, random_share={self.random_share}: shares that add up to at"
-                             f" most 1.")
+            raise ValueError(
+                f"mask_share={self.mask_share}, random_share={self.random_share}: shares that add up to at most 1."
+            )
         for name, choices in (("unit", UNITS), ("pairs", PAIRS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}.")
@@ -97,14 +98,14 @@ class MaskedLm:
         inputs["segment_ids" if self.pairs == "none" else "attention_mask"] = segments
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
         """Masked tokens and, with pairs, the guess about the pair: two terms, each over its own weight."""
-        tokens = _sums.token_loss(self, features, targets, chunks)
+        tokens = sums.token_loss(self, features, targets, chunks)
         if self.pairs == "none":
             return tokens
         labels, weights = targets["next_sentence_label"], targets["next_sentence_weight"]
         pairs = cross_entropy(features.next_sentence_logits, labels, weights)
-        return _sums.LossSums(
+        return sums.LossSums(
             {**tokens.loss, "next_sentence_weight": pairs.loss_sum},
             {**tokens.weight, "next_sentence_weight": pairs.weight_sum},
             {**tokens.metrics, "next_sentence_accuracy": (pairs.correct_sum, pairs.weight_sum)},

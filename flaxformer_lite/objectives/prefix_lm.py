@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import _sums
-from flaxformer_lite.objectives._packing import Packing, windows
-from flaxformer_lite.objectives._rows import next_tokens
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.rows import next_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class PrefixLm:
     head: ClassVar[str] = "lm"
 
     def __post_init__(self):
-        _sums.check(self)
+        sums.check(self)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         return length, 0
@@ -49,5 +49,5 @@ class PrefixLm:
         weights = targets["weights"] * ~prefix[1:]
         return {"inputs": {**inputs, "prefix_mask": prefix[:-1]}, "targets": {**targets, "weights": weights}}
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
-        return _sums.token_loss(self, features, targets, chunks)
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
+        return sums.token_loss(self, features, targets, chunks)

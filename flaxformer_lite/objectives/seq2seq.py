@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import _sums
-from flaxformer_lite.objectives._packing import Packing, share_rows
-from flaxformer_lite.objectives._rows import encoder_decoder
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.rows import encoder_decoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Seq2seq:
     head: ClassVar[str] = "lm"
 
     def __post_init__(self):
-        _sums.check(self)
+        sums.check(self)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """The decoder's row is as long as the encoder's, unless the config says otherwise."""
@@ -49,5 +49,5 @@ class Seq2seq:
         texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
         return encoder_decoder(texts[0::2], texts[1::2], records)
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
-        return _sums.token_loss(self, features, targets, chunks)
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
+        return sums.token_loss(self, features, targets, chunks)

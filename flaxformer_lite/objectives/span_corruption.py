@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives import _sums
-from flaxformer_lite.objectives._packing import Packing, cut, share_rows
-from flaxformer_lite.objectives._rows import encoder_decoder
+from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.packing import Packing, cut, share_rows
+from flaxformer_lite.objectives.rows import encoder_decoder
 
 SHORTEST = 2  # tokens of a piece: one to hide, one to leave
 SMALLEST_CAPACITY = 4  # a document cut in equal pieces of at most this many leaves none shorter than SHORTEST
@@ -36,7 +36,7 @@ class SpanCorruption:
     head: ClassVar[str] = "lm"
 
     def __post_init__(self):
-        _sums.check(self)
+        sums.check(self)
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density={self.noise_density}: a share strictly between 0 and 1.")
         if self.mean_span < 1:
@@ -70,16 +70,20 @@ class SpanCorruption:
             tokens += 1
         if tokens < SMALLEST_CAPACITY:
             smallest = self.corrupted(SMALLEST_CAPACITY)
-            raise ConfigError(f"data.length={length}, data.target_length={target_length}: too short for spans to hide;"
-                              f" at least {smallest[0]} and {smallest[1]}.")
+            raise ConfigError(
+                f"data.length={length}, data.target_length={target_length}: too short for spans to hide;"
+                f" at least {smallest[0]} and {smallest[1]}."
+            )
         return tokens
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         capacity = self.capacity(length, target_length)
         spans, sentinels = self.noise(capacity)[1], len(tokenizer.sentinel_ids)
         if spans > sentinels:
-            raise ConfigError(f"data.length={length}: a row has {spans} spans, the vocabulary {sentinels} sentinels;"
-                              f" shorten the rows or raise objective.mean_span.")
+            raise ConfigError(
+                f"data.length={length}: a row has {spans} spans, the vocabulary {sentinels} sentinels;"
+                f" shorten the rows or raise objective.mean_span."
+            )
         plan = cut(offsets, capacity, SHORTEST)
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
@@ -106,8 +110,8 @@ class SpanCorruption:
         eos = [tokenizer.eos_id]
         return np.concatenate([*source, eos]).astype(np.int32), np.concatenate([*target, eos]).astype(np.int32)
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> _sums.LossSums:
-        return _sums.token_loss(self, features, targets, chunks)
+    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
+        return sums.token_loss(self, features, targets, chunks)
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:

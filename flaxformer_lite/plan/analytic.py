@@ -4,7 +4,7 @@ import math
 
 import jax
 
-from flaxformer_lite import hlo
+from flaxformer_lite.analysis import hlo
 from flaxformer_lite.plan import costs
 from flaxformer_lite.plan.topology import Chip
 from flaxformer_lite.training import memory

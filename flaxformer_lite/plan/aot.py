@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.plan import gpu
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.training.program import Program

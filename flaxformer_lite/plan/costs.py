@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from flaxformer_lite import hlo
+from flaxformer_lite.analysis import hlo
 from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -95,7 +95,9 @@ def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], 
     for one in found:
         axes = hlo.mesh_axes(one.groups, mesh)
         members = len(one.groups[0]) if one.groups else _size(mesh)
-        between = any(len({member // per_slice for member in group}) > 1 for group in one.groups or ((0, _size(mesh) - 1),))
+        between = any(
+            len({member // per_slice for member in group}) > 1 for group in one.groups or ((0, _size(mesh) - 1),)
+        )
         fast, slow = _seconds(one, members, chip, between and slices > 1)
         row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0])
         for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow)):

@@ -1,7 +1,7 @@
 """A plan in words."""
 
-from flaxformer_lite.plan.making import Plan
-from flaxformer_lite.plan.search import Found, shown, speed
+from flaxformer_lite.plan.planner import Plan
+from flaxformer_lite.plan.search import Candidate, shown, speed
 from flaxformer_lite.plan.topology import GIB
 
 Rows = list[tuple[str, str]]
@@ -39,7 +39,7 @@ def verdict(plan: Plan) -> str:
     return f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too much{tail}"
 
 
-def ranking(found: list[Found], count: int = 12) -> Rows:
+def ranking(found: list[Candidate], count: int = 12) -> Rows:
     """The best of a search, best first, each with what to put on the command line."""
     rows = []
     for number, (overrides, plan) in enumerate(found[:count], start=1):

@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from flaxformer_lite.checks import ConfigError
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.plan import making
-from flaxformer_lite.plan.making import Plan
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.plan import planner
+from flaxformer_lite.plan.planner import Plan
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.training import memory
 
@@ -18,7 +18,7 @@ ACCUMULATE = (1, 2, 4, 8, 16)
 CLEARANCE = 0.85  # of the memory, that an analytic plan may fill to be worth a compilation
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A plan, and the overrides that lead to it."""
 
     overrides: dict[str, object]
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 def search(
     cfg: ExperimentConfig, topology: Topology, *, compiles: int, compiler: bool = True, say: Callable[[str], None]
-) -> list[Found]:
+) -> list[Candidate]:
     """Plans that fit, the most tokens a second first; those that were compiled come before those that were not.
 
     Args:
@@ -40,20 +40,20 @@ def search(
     # Of equals, the smaller batch and the narrower fsdp: what is wide is gathered by more.
     guesses = sorted(_guesses(cfg, topology, say), key=lambda found: (-round(speed(found.plan), -1), *_size(found)))
     guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
-    if not compiler or making.without_compiler(topology):
+    if not compiler or planner.without_compiler(topology):
         return guesses
     done = []
     for number, guess in enumerate(guesses[:compiles], start=1):
         say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
-        done.append(Found(guess.overrides, making.make(changed(cfg, guess.overrides), topology)))
+        done.append(Candidate(guess.overrides, planner.make(changed(cfg, guess.overrides), topology)))
     return sorted((found for found in done if found.plan.fits), key=lambda found: -speed(found.plan))
 
 
-def _size(found: Found) -> tuple:
+def _size(found: Candidate) -> tuple:
     return found.overrides["train.batch_size"], found.overrides["mesh.fsdp"]
 
 
-def _kind(found: Found) -> tuple:
+def _kind(found: Candidate) -> tuple:
     """What two plans have in common that differ in the batch alone: the better one is enough."""
     return tuple(value for name, value in found.overrides.items() if not name.startswith("train."))
 
@@ -68,7 +68,7 @@ def shown(overrides: dict[str, object]) -> str:
     return " ".join(f"--config.{name}={value}" for name, value in overrides.items())
 
 
-def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Found]:
+def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Candidate]:
     """Of each mesh, batch and policy the plan with the fewest microbatches that fits."""
     wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), ("none", "dots", "full"), BATCH))
     say(f"{len(wanted)} combinations of mesh, remat policy and batch, by data sheets")
@@ -78,7 +78,7 @@ def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], Non
             "train.batch_size": times * cfg.train.batch_size,
         }
         try:
-            program = making.build(changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True)
+            program = planner.build(changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True)
         except ConfigError:  # this mesh does not divide the batch or the model
             continue
         for accumulate in ACCUMULATE:
@@ -86,8 +86,8 @@ def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], Non
                 break
             part = dataclasses.replace(program, cfg=changed(program.cfg, {"train.accumulate": accumulate}))
             if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
-                plan = making.analytic_plan(part, topology, "one of many")
-                yield Found({**overrides, "train.accumulate": accumulate}, plan)
+                plan = planner.analytic_plan(part, topology, "one of many")
+                yield Candidate({**overrides, "train.accumulate": accumulate}, plan)
                 break
 
 

@@ -5,7 +5,7 @@ import math
 import re
 
 from flaxformer_lite import registry
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.config.rules import ConfigError
 
 GIB = 2**30
 

@@ -1,0 +1,4 @@
+"""Position encodings, one a file."""
+
+# Files that are no plug-ins.
+SHARED = ("encoding",)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions._encoding import Encoding, relative
+from flaxformer_lite.positions.encoding import Encoding, relative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from flaxformer_lite.positions._encoding import Encoding, add
+from flaxformer_lite.positions.encoding import Encoding, add
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from flaxformer_lite.positions._encoding import Encoding, Table, add
+from flaxformer_lite.positions.encoding import Encoding, Table, add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,8 @@ class Learned(Encoding):
         table_TD = tables["position"]
         capacity = table_TD.shape[0] - self.offset
         if x_BTD.shape[1] > capacity:
-            raise ValueError(f"{x_BTD.shape[1]} tokens, but the table of positions ends at max_length={capacity}:"
-                             f" shorten the examples or raise model.max_length.")
+            raise ValueError(
+                f"{x_BTD.shape[1]} tokens, but the table of positions ends at max_length={capacity}:"
+                f" shorten the examples or raise model.max_length."
+            )
         return add(x_BTD, jnp.take(table_TD, positions_BT + self.offset, axis=0, mode="fill"))

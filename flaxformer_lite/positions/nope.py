@@ -5,7 +5,7 @@ Reference: Kazemnejad et al. 2023, The Impact of Positional Encoding on Length G
 
 from dataclasses import dataclass
 
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 
 @dataclass(frozen=True, kw_only=True)

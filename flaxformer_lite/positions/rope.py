@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flaxformer_lite.functions import rotary
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 LAYOUTS = ("halves", "interleaved")
 SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
@@ -52,16 +52,22 @@ class Rope(Encoding):
         if self.scaling in ("yarn", "llama3") and self.original_max_position_embeddings < 1:
             raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low"
-                             f" must be below high.")
+            raise ValueError(
+                f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low"
+                f" must be below high."
+            )
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         self.rotated(head_dim)
         return {}
 
     def phase(self, positions_BT, head_dim):
-        phase = rotary.phase(positions_BT, self.frequencies(head_dim), amplitude=self.amplitude(),
-                             interleaved=self.layout == "interleaved")
+        phase = rotary.phase(
+            positions_BT,
+            self.frequencies(head_dim),
+            amplitude=self.amplitude(),
+            interleaved=self.layout == "interleaved",
+        )
         return dataclasses.replace(phase, values=self.values)
 
     def rotated(self, head_dim: int) -> int:
@@ -72,8 +78,10 @@ class Rope(Encoding):
         """
         d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
-            raise ValueError(f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
-                             f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}.")
+            raise ValueError(
+                f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
+                f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}."
+            )
         return d
 
     def frequencies(self, head_dim: int) -> np.ndarray:

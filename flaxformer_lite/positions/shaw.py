@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flaxformer_lite.positions._encoding import Encoding, Table, relative
+from flaxformer_lite.positions.encoding import Encoding, Table, relative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions._encoding import Encoding, add
+from flaxformer_lite.positions.encoding import Encoding, add
 
 LAYOUTS = ("interleaved", "halves")
 

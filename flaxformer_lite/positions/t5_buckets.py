@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions._encoding import Encoding, Table, relative
+from flaxformer_lite.positions.encoding import Encoding, Table, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,10 @@ class T5Buckets(Encoding):
         if self.num_buckets < 4 or self.num_buckets % 2:
             raise ValueError(f"num_buckets={self.num_buckets}: even, since half serve each direction, and at least 4.")
         if self.max_distance <= self.num_buckets // 2:
-            raise ValueError(f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed"
-                             f" half the buckets; try max_distance={4 * self.num_buckets}.")
+            raise ValueError(
+                f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed"
+                f" half the buckets; try max_distance={4 * self.num_buckets}."
+            )
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         return {"relative": Table((self.num_buckets, num_heads), "RN", d_model**-0.5)}

@@ -18,7 +18,7 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     """For each axis of the published tensor, the axes of our parameter that it merges.
 
     Args:
-      layout: of models/_published.py.
+      layout: of models/weight_map.py.
       path: of our parameter; a `kernel` has inputs first, and outputs after them.
       rank: of our parameter.
     """

@@ -14,12 +14,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models import _partition
-from flaxformer_lite.models._published import Published
-from flaxformer_lite.partitioning import param_specs
-from flaxformer_lite.pretrained import configs, folder, names
+from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.sharding.parameters import param_specs
 
 STACKED = re.compile(r"layers/block_(\d+)")
 FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
@@ -68,16 +68,16 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
     if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
         raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
     published = folder.read_config(path)
-    family = configs.family_of(published, path)
-    cfg = configs.read_config(family, published, configs.head_of(family, published, head), **overrides)
-    tensors = names.without_prefix(family.PUBLISHED, folder.open_weights(path))
+    family = hf_config.family_of(published, path)
+    cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, head), **overrides)
+    tensors = tensor_names.without_prefix(family.PUBLISHED, folder.open_weights(path))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
         raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
                            f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
     cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
     model = family.Model(cfg, source=str(path))
     shapes = parameter_shapes(model)
-    found = names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
+    found = tensor_names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
     _check(family.PUBLISHED, cfg, path, tensors, found)
     return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
 
@@ -135,11 +135,11 @@ def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.Shap
 def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
     """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
     saves it); one that repeats the input's table is tied."""
-    out = names.vocab_kernel(spelled, cfg)
+    out = tensor_names.vocab_kernel(spelled, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
     table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
-    place = names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
+    place = tensor_names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
     same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
     return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
 
@@ -172,7 +172,7 @@ def _check(
             f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
             f" not read; fetch the model in float32, float16 or bfloat16."
         )
-    left = set(tensors) - set(wanted) - names.siblings(spelled, cfg, tensors, found)
+    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
     left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
     left -= _repeated(spelled, cfg, path, tensors, left)
     if left:
@@ -189,7 +189,7 @@ def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[st
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
     derived, known = spelled.derived(cfg) if tables else {}, set()
     originals = dict(spelled.duplicates)
-    if cfg.tie_embeddings and (out := names.vocab_kernel(spelled, cfg)):
+    if cfg.tie_embeddings and (out := tensor_names.vocab_kernel(spelled, cfg)):
         known.add(out)  # compared already
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
@@ -213,7 +213,7 @@ def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
     flat = flatten_dict(stored, sep="/")
     if not mesh:
         return unflatten_dict({path: jnp.asarray(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/")
-    specs = flatten_dict(param_specs(stored, _partition.rules(cfg), mesh), sep="/")
+    specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
     placed = {
         path: jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), leaf.read)
         for path, leaf in flat.items()

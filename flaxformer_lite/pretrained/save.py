@@ -11,8 +11,8 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models._published import Published
-from flaxformer_lite.pretrained import configs, names
+from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.load import STACKED, layers_of, parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
@@ -57,7 +57,7 @@ def save_pretrained(
         raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
     flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
     _check(flat, shapes)
-    config = configs.write_config(family, cfg)
+    config = hf_config.write_config(family, cfg)
     path.mkdir(parents=True, exist_ok=True)
     like = like or model.source
     if like:
@@ -74,12 +74,12 @@ def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]
             sources[one] = (leaf, row if STACKED.search(path) else None)
     shapes = {one: leaf.shape[1:] if row is not None else leaf.shape for one, (leaf, row) in sources.items()}
     tensors = {}
-    for one, place in names.places(spelled, cfg, shapes).items():
-        name = names.full_name(spelled, cfg, place.name)
+    for one, place in tensor_names.places(spelled, cfg, shapes).items():
+        name = tensor_names.full_name(spelled, cfg, place.name)
         tensors.setdefault(name, Pieces()).append((place, *sources[one]))
     dtype = next(iter(flat.values())).dtype
     for name, array in spelled.derived(cfg).items():
-        tensors[names.full_name(spelled, cfg, name)] = array.astype(dtype)
+        tensors[tensor_names.full_name(spelled, cfg, name)] = array.astype(dtype)
     return dict(sorted(tensors.items()))
 
 
@@ -121,7 +121,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
                 shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
-    kept = (configs.HARMLESS - set(DECIDED_HERE)) - (set() if labels_fit else {"id2label", "label2id"})
+    kept = (hf_config.HARMLESS - set(DECIDED_HERE)) - (set() if labels_fit else {"id2label", "label2id"})
     return config | {key: value for key, value in old.items() if key in kept - ours}
 
 

@@ -15,7 +15,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
-from flaxformer_lite.pretrained import configs
+from flaxformer_lite.pretrained import hf_config
 
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
 JSON, BYTES = "tokenizer.json", "tokenizer.bytes"
@@ -193,7 +193,7 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
         if (folder / JSON).is_file():
             return _Json(folder / JSON, config, template)
         if (folder / BYTES).is_file():
-            family = configs.family_of(_read(folder / "config.json"), folder)
+            family = hf_config.family_of(_read(folder / "config.json"), folder)
             return framed(plain.load(folder / BYTES), family.Model.skeleton)
     except ConfigError:
         raise

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.training import step
-from flaxformer_lite.training.metrics import text_loss
+from flaxformer_lite.training.report.metrics import text_loss
 
 
 def evaluate(eval_step: Callable, params: Any, batches: Iterable[Any], bytes_per_target: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ import signal
 import threading
 from typing import NoReturn
 
-from flaxformer_lite.processes import ALONE, Processes
+from flaxformer_lite.runtime.processes import ALONE, Processes
 
 TOPIC = "stop"
 
@@ -66,7 +66,7 @@ class Interrupt:
         """In a thread, also while the main one waits for a device. No process passes its next `after` until all agree,
         and none has asked for the step that they agree on: one more than the latest that any has been told to pass."""
         with self._lock:
-            self._last = self._group.decide(TOPIC, self._step, max) + 1
+            self._last = self._group.coordinate(TOPIC, self._step, max) + 1
             self.by, self.caught = json.loads(news)
 
     def _restore(self) -> None:

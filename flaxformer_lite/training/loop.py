@@ -9,18 +9,20 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.checkpoint import Checkpoints
+from flaxformer_lite.analysis import flops, recompiles
+from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.config import ExperimentConfig, fingerprint
-from flaxformer_lite.processes import ALONE, Processes
-from flaxformer_lite.training import ahead, compiles, flops, plot, report, resume
+from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
-from flaxformer_lite.training.metrics import Meter, Recorder
-from flaxformer_lite.training.sample import sample, writes
-from flaxformer_lite.training.setup import Experiment, prepare
-from flaxformer_lite.training.start import RunError, claim, data_facts, program_facts
+from flaxformer_lite.training.report import plot, text
+from flaxformer_lite.training.report.metrics import Meter, Recorder
+from flaxformer_lite.training.report.sample import sample, writes
+from flaxformer_lite.training.report.terminal import Terminal
+from flaxformer_lite.training.start import precompile, resume
+from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_workdir, program_facts
+from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
-from flaxformer_lite.training.terminal import Terminal
 
 AHEAD = 2  # steps handed to the device before the host looks at a result, so that neither waits for the other
 
@@ -44,20 +46,22 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
         group.agree("config and code", program_facts(cfg))
-        stack.enter_context(claim(workdir, group))
+        stack.enter_context(lock_workdir(workdir, group))
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
-        terminal = Terminal(cfg.train.steps, speaks=group.first)
+        terminal = Terminal(cfg.train.steps, is_main_process=group.first)
         stack.enter_context(terminal.listening())
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            fresh = checkpoints.latest_step is None and not cfg.train.init_from  # a thread that reads files outlives ctrl-c
-            experiment = stack.enter_context(ahead.compiling(experiment, *needed, fresh=fresh))
+            fresh = (
+                checkpoints.latest_step is None and not cfg.train.init_from
+            )  # a thread that reads files outlives ctrl-c
+            experiment = stack.enter_context(precompile.precompile(experiment, *needed, fresh=fresh))
         state, start, notices = _begin(experiment, checkpoints)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
-        terminal.rows("flaxformer_lite", report.banner(experiment, workdir, start))
+        terminal.rows("flaxformer_lite", text.banner(experiment, workdir, start))
         for notice in notices:
             terminal.note(f"notice: {notice}")
         if group.first:
@@ -83,14 +87,14 @@ class Trainer:
         self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
         self._recorder, self._terminal = recorder, terminal
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
-        self._compiles = compiles.Watch()
+        self._compiles = recompiles.RecompileCounter()
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
     def train(self, state: TrainState, start: int) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
-        evaluated = self._group.decide("records", len(self._recorder.of("eval")), lambda counts: counts[0])
+        evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
         with (
             self._terminal.training(start),
             Interrupt(self._group, start) as interrupt,
@@ -123,13 +127,13 @@ class Trainer:
         """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
         cfg, data = self._experiment.cfg, self._experiment.eval_data
         unigram, model = data.unigram_loss(), cfg.model
-        title = f"{workdir.name}: {model.family}, {report.millions(self._experiment)} parameters"
+        title = f"{workdir.name}: {model.family}, {text.millions(self._experiment)} parameters"
         plot.loss_curve(workdir / "loss.png", self._recorder.history, unigram=unigram, title=title)
-        self._terminal.rows("result", report.closing(self._recorder, unigram, self._compiles.late, workdir))
+        self._terminal.rows("result", text.closing(self._recorder, unigram, self._compiles.count, workdir))
         if cfg.train.sample_tokens and writes(model) and self._group.alone:
             tokens, module = cfg.train.sample_tokens, self._experiment.model
             self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
-        self._terminal.rows("next", report.next_commands(cfg, workdir))
+        self._terminal.rows("next", text.next_commands(cfg, workdir))
 
     def _settle(self, ahead: int) -> None:
         """Takes in the results of finished steps until at most `ahead` are on their way."""
@@ -158,7 +162,7 @@ class Trainer:
     def _evaluate(self, state: TrainState, step: int) -> None:
         self._settle(0)
         experiment = self._experiment
-        with self._meter.pause(), self._compiles.first("evaluation"):
+        with self._meter.pause(), self._compiles.allow_first("evaluation"):
             bytes_per_target = experiment.eval_data.bytes_per_target_token
             values = evaluate(experiment.eval_step, state.params, experiment.eval_batches(), bytes_per_target)
         record = {"step": step, "split": "eval", **values}
@@ -168,7 +172,7 @@ class Trainer:
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
         experiment = self._experiment
-        with self._meter.pause(), self._compiles.first("checkpoint"):
+        with self._meter.pause(), self._compiles.allow_first("checkpoint"):
             meta = resume.meta(experiment.cfg, experiment.train_data.fingerprint, step)
             self._checkpoints.save(step, state, meta)
 

@@ -13,7 +13,7 @@ from optax import contrib
 
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.functions.order import alone
-from flaxformer_lite.training.state import path_of
+from flaxformer_lite.sharding.parameters import path_of
 
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
 SMALL = 2**14  # numbers of an array
@@ -85,7 +85,9 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
 
-    def wide(tree):  # its state is float32, as gradients are: of bfloat16 a second moment would not decay, 0.999 being 1
+    def wide(
+        tree,
+    ):  # its state is float32, as gradients are: of bfloat16 a second moment would not decay, 0.999 being 1
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):

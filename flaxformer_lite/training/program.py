@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from flaxformer_lite import partitioning, registry
+from flaxformer_lite import registry, sharding
+from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
-from flaxformer_lite.models import _partition
-from flaxformer_lite.training import flops, fresh, optimizer, state, step
+from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.training import optimizer, state, step
+from flaxformer_lite.training.start import init_per_leaf
 
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # what counts as a token of input
 
@@ -29,7 +31,7 @@ class Program:
       target: the train state's shapes, types and shardings.
       batch: those of a whole batch.
       fresh_state: builds the state before the first step.
-      train_step, eval_step: compiled at their first call, or before it (`training/ahead.py`).
+      train_step, eval_step: compiled at their first call, or before it (`training/start/precompile.py`).
       tokens_per_step: input tokens, padding included.
     """
 
@@ -70,18 +72,18 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         return state.create(lambda: plain.init(init_key, **zeros, method="features")["params"], tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
-    shardings = partitioning.state_shardings(shapes, _partition.rules(cfg.model), mesh)
+    shardings = sharding.state_shardings(shapes, parameter_rules.rules(cfg.model), mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
-    over = None if cfg.mesh.mode == "jit" else partitioning.DATA
+    over = None if cfg.mesh.mode == "jit" else sharding.DATA
     return Program(
         cfg=cfg,
         model=model,
         mesh=mesh,
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
-        fresh_state=fresh.by_leaf(created, shardings),
-        train_step=partitioning.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
-        eval_step=partitioning.jit_eval(_eval_step(cfg, model), shardings, mesh),
+        fresh_state=init_per_leaf.init_per_leaf(created, shardings),
+        train_step=sharding.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
+        eval_step=sharding.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
     )
 

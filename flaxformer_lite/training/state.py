@@ -1,6 +1,6 @@
 """What training carries from step to step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax
@@ -33,8 +33,3 @@ def create(init_params: Callable[[], Any], tx: optax.GradientTransformation) -> 
 def param_count(params: Any) -> int:
     """Number of scalars in a tree of arrays or shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def path_of(keys: Sequence[Any]) -> str:
-    """A pytree key path as `a/b/c`, the form that partition rules, decay masks and checkpoints speak of."""
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)

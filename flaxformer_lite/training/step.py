@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.objectives._sums import LossSums, ratio, tokens, weight_sums
+from flaxformer_lite.objectives.sums import LossSums, ratio, tokens, weight_sums
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 
@@ -64,7 +64,9 @@ def train_step(
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        with jax.numpy_dtype_promotion("standard"):  # a weight of bfloat16 and its update of float32 are added as the latter
+        with jax.numpy_dtype_promotion(
+            "standard"
+        ):  # a weight of bfloat16 and its update of float32 are added as the latter
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **means(sums),

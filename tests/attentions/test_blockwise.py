@@ -25,8 +25,9 @@ def compare(mask, position, kv_heads, dtype, blocks, **options):
     q, k, v, direction = heads(kv_heads, dtype)
     q, k, bias = encode(q, k, position, bidirectional=mask is None)
     whole = mask and masks.dense(mask.dense(T))  # the reference takes every mask as an array, to be compiled but once
-    ours = value_and_grads(q, k, v, bias, direction, mask, attend=blockwise.attend, q_block=blocks[0],
-                           k_block=blocks[1], **options)
+    ours = value_and_grads(
+        q, k, v, bias, direction, mask, attend=blockwise.attend, q_block=blocks[0], k_block=blocks[1], **options
+    )
     wanted = value_and_grads(q, k, v, bias, direction, whole, attend=dense.attend, **options)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
         assert a.dtype == b.dtype and float(jnp.abs(b).max()) > 0.1
@@ -97,7 +98,7 @@ def test_no_array_of_length_times_length_exists(backward):
     def compiled(attend):
         def loss(q, k, v, table):
             positions = jnp.arange(length, dtype=jnp.int32)[None]
-            bias = T5Buckets().attention_bias({"relative": table}, positions, positions, bidirectional=False)
+            bias = T5Buckets().attention_bias({"flash_relative_bias": table}, positions, positions, bidirectional=False)
             return attend(q, k, v, mask=masks.causal(), bias=bias).sum()
 
         run = jax.grad(loss, argnums=(0, 1, 2, 3)) if backward else loss

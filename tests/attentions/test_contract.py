@@ -15,7 +15,9 @@ SMALL_BLOCKS = {"blockwise": {"q_block": 4, "k_block": 3}}
 
 
 # A kernel that refuses some calls has a contract of its own: test_fused.py.
-GENERAL = [name for name in registry.available("attentions") if not hasattr(registry.resolve("attentions", name), "refuses")]
+GENERAL = [
+    name for name in registry.available("attentions") if not hasattr(registry.resolve("attentions", name), "refuses")
+]
 
 
 @pytest.fixture(params=GENERAL)
@@ -60,8 +62,10 @@ def test_equals_jax(attend, mask):
 @pytest.mark.usefixtures("interpreted")
 def test_grouped_heads_equal_repeated_heads(attend):
     q, k, v, _ = heads(2)
-    close(attend(q, k, v, mask=masks.causal()),
-          attend(q, jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2), mask=masks.causal()))
+    close(
+        attend(q, k, v, mask=masks.causal()),
+        attend(q, jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2), mask=masks.causal()),
+    )
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -81,8 +85,9 @@ def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     assert 0 < int(seen.sum()) < B * T
 
     def run(x):
-        out, pull = jax.vjp(lambda q, k, v: attend(q, k, v, mask=MASKS[name]), q, k.at[:, column].add(x),
-                            v.at[:, column].add(x))
+        out, pull = jax.vjp(
+            lambda q, k, v: attend(q, k, v, mask=MASKS[name]), q, k.at[:, column].add(x), v.at[:, column].add(x)
+        )
         return out, pull(jnp.where(seen[..., None, None], 0, direction))
 
     (out, grads), (changed, changed_grads) = run(0.0), run(100.0)
@@ -124,11 +129,25 @@ def test_a_rolling_cache(attend):
     order = jnp.asarray([4, -1, -1, 2, 3])
     bias = jax.random.normal(jax.random.key(5), (1, 1, T, T))
     whole = attend(q[:, 4:5], k[:, 2:5], v[:, 2:5], bias=bias[:, :, 4:5, 2:5])
-    rolled = attend(q[:, 4:5], k[:, order], v[:, order], mask=masks.window(2), bias=bias[:, :, 4:5, order],
-                    q_index=jnp.asarray([4]), k_index=order)
+    rolled = attend(
+        q[:, 4:5],
+        k[:, order],
+        v[:, order],
+        mask=masks.window(2),
+        bias=bias[:, :, 4:5, order],
+        q_index=jnp.asarray([4]),
+        k_index=order,
+    )
     close(whole, rolled)
-    as_array = attend(q[:, 4:5], k[:, order], v[:, order], mask=jnp.ones((1, 1, 5), bool), bias=bias[:, :, 4:5, order],
-                      q_index=jnp.asarray([4]), k_index=order)
+    as_array = attend(
+        q[:, 4:5],
+        k[:, order],
+        v[:, order],
+        mask=jnp.ones((1, 1, 5), bool),
+        bias=bias[:, :, 4:5, order],
+        q_index=jnp.asarray([4]),
+        k_index=order,
+    )
     close(whole, as_array)
     close(whole, attend(q[:, 4:5], k[:, order], v[:, order], bias=bias[:, :, 4:5, order], k_index=order))
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import ConfigError, attention, registry
-from flaxformer_lite.attentions import _choice, cudnn, dense
+from flaxformer_lite.attentions import cudnn, dense, dispatch
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import bind
-from flaxformer_lite.partitioning import build_mesh
-from flaxformer_lite.placement import Placement
+from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.mesh import build_mesh
 
 B, T, S, N, K, H = 3, 8, 12, 4, 2, 16
 SCATTERED = np.random.default_rng(0).random((B, S)) < 0.6
@@ -24,7 +24,7 @@ SEGMENTS = np.ones((B, T), np.int32)
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch):
     """Not one that computes: what is asked of it is computed by XLA, in float32."""
-    for module in (cudnn, _choice):
+    for module in (cudnn, dispatch):
         monkeypatch.setattr(module, "platform", lambda: "gpu")
     monkeypatch.setattr(cudnn, "KERNEL", "xla")
     monkeypatch.setattr(cudnn, "DTYPES", ("float32", "bfloat16"))
@@ -108,7 +108,10 @@ def test_structure_reaches_cudnn_as_structure(monkeypatch):
         ({"mask": masks.segments(SEGMENTS)}, "packed documents"),
         ({"mask": masks.window(3, 3)}, "reaches ahead"),
         ({"mask": masks.causal() & masks.padding(SCATTERED[:, :T])}, "padding beside a causal mask or a bias"),
-        ({"mask": masks.padding(SCATTERED[:, :T]), "bias": jnp.zeros((1, N, T, T))}, "padding beside a causal mask or a bias"),
+        (
+            {"mask": masks.padding(SCATTERED[:, :T]), "bias": jnp.zeros((1, N, T, T))},
+            "padding beside a causal mask or a bias",
+        ),
         ({"mask": jnp.ones((1, T, T), bool)}, "no intersection"),
         ({"mask": masks.causal(), "source": S}, "a causal mask over 8 rows and 12 columns"),
         ({"source": 7}, "lengths 8 and 7"),
@@ -126,15 +129,15 @@ def test_it_says_what_it_cannot(options, reason):
 
 def test_it_says_what_shapes_it_cannot(monkeypatch):
     q, k, v, _ = inputs()
-    assert "12 wide" in cudnn.refuses(q[..., :12], k[..., :12], v[..., :12])
-    assert "values as wide" in cudnn.refuses(q, k, v[..., :8])
+    assert "12 wide" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12])
+    assert "values as wide" in cudnn.unsupported_reason(q, k, v[..., :8])
     monkeypatch.setattr(cudnn, "PAIRS", 100)
-    assert "too large" in cudnn.refuses(q, k, v, bias=jnp.zeros((1, N, T, T)))
+    assert "too large" in cudnn.unsupported_reason(q, k, v, bias=jnp.zeros((1, N, T, T)))
 
 
 def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
-    monkeypatch.setattr(_choice, "SMALL", 4)
-    _choice._say.cache_clear()
+    monkeypatch.setattr(dispatch, "SMALL", 4)
+    dispatch._say.cache_clear()
     q, k, v, _ = inputs()
     with caplog.at_level("INFO", "flaxformer_lite"):
         out = attention(q, k, v, mask=masks.causal())
@@ -161,7 +164,10 @@ def test_each_device_has_its_own_rows_and_heads(kind):
         parts.append((q.shape, k.shape, None if given["bias"] is None else given["bias"].shape))
         return plain(q, k, v, **given)
 
-    plain, placement = jax.nn.dot_product_attention, Placement(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4]))
+    plain, placement = (
+        jax.nn.dot_product_attention,
+        ActivationSharding(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])),
+    )
 
     def on_devices(q, k, v, **options):
         with bind(placement), pytest.MonkeyPatch.context() as patch:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import attention, build_model, registry
-from flaxformer_lite.attentions import _choice, dense, relative, splash
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.attentions import dense, dispatch, flash_relative_bias, splash
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 
 B, T, N, K, H = 2, 200, 4, 2, 64  # T is no multiple of a block
@@ -77,8 +77,8 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     for name in ("splash", "dense"):
         module = registry.resolve("attentions", name)
         monkeypatch.setattr(module, "attend", lambda q, k, v, name=name, **_: taken.append(name))
-    _choice._say.cache_clear()
-    monkeypatch.setattr(_choice, "platform", lambda: "tpu")
+    dispatch._say.cache_clear()
+    monkeypatch.setattr(dispatch, "platform", lambda: "tpu")
     with caplog.at_level("INFO", "flaxformer_lite"):
         for mask in (masks.causal(), masks.causal(), ~masks.causal()):
             attention(q, k, v, mask=mask)
@@ -86,7 +86,9 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     assert taken == ["splash", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
     assert said[0] == "attention: splash" and len(said) == 3
-    assert said[1].startswith("attention: dense (not splash, the mask is no intersection of windows, documents and padding;")
+    assert said[1].startswith(
+        "attention: dense (not splash, the mask is no intersection of windows, documents and padding;"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
     def close(a, b):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
-    jax.tree.map(close, both(relative.attend, tables, q, k, v), both(dense.attend, tables, q, k, v))
+    jax.tree.map(close, both(flash_relative_bias.attend, tables, q, k, v), both(dense.attend, tables, q, k, v))
 
 
 def test_relative_says_what_it_cannot():
@@ -130,8 +132,10 @@ def test_relative_says_what_it_cannot():
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
     ):
-        with pytest.raises(ConfigError, match=rf"attention 'relative': .*{reason}.*; set model.attention=auto"):
-            relative.attend(q, k, v, **options)
+        with pytest.raises(
+            ConfigError, match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto"
+        ):
+            flash_relative_bias.attend(q, k, v, **options)
 
 
 def test_kernels_of_tpus_are_not_for_gpus(monkeypatch):
@@ -140,7 +144,7 @@ def test_kernels_of_tpus_are_not_for_gpus(monkeypatch):
         splash.attend(*inputs()[:3])
 
 
-@pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("relative", "tpu")])
+@pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("flash_relative_bias", "tpu")])
 def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
     with pytest.raises(ConfigError, match=rf"{name}': a kernel for {home} devices, and these are cpu; set .*=auto"):
         attention(*inputs()[:3], implementation=name)
@@ -148,7 +152,7 @@ def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
         build_model("gpt2", "tiny", attention=name).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
 
 
-@pytest.mark.parametrize(("length", "name"), [(200, "dense"), (300, "staircase"), (800, "blockwise")])
+@pytest.mark.parametrize(("length", "name"), [(200, "dense"), (300, "chunked_causal"), (800, "blockwise")])
 def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
     monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays, **_: name)
     q = jnp.zeros((1, length, 2, 8))

@@ -20,7 +20,7 @@ def test_docstrings_and_pairs_come_from_the_packages(tmp_path, monkeypatch):
     corpora.write("docstrings", tmp_path / "text.jsonl")
     texts = [json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()]
     assert any("gradient" in text for text in texts)
-    assert any("The \"assert\" statement" in text for text in texts), "the topics of help()"
+    assert any('The "assert" statement' in text for text in texts), "the topics of help()"
     corpora.write("code_docstrings", tmp_path / "pairs.jsonl")
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert len(pairs) > 100

@@ -159,14 +159,17 @@ def test_built_in_text(experiment):
     assert "    " in text and text.isprintable() is False
 
 
-@pytest.mark.parametrize("cfg, message", [
-    ({"vocab_size": 256}, r"model\.vocab_size=256: smaller than the tokenizer's 362; set model\.vocab_size=0"),
-    ({"length": 10**6}, r"less than one row of data\.length=1000000"),
-    ({"tokenizer": "byte_bpe", "tokens": 100}, r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362"),
-    ({"path": "/no/such/file"}, r"data\.path='/no/such/file': no such file or folder"),
-    ({"objective": "seq2seq"}, r"documents\.jsonl:1: no text under 'source'"),
-    ({"objective": "masked_lm", "length": 4}, r"data\.length=4: too short for masked_lm"),
-])
+@pytest.mark.parametrize(
+    "cfg, message",
+    [
+        ({"vocab_size": 256}, r"model\.vocab_size=256: smaller than the tokenizer's 362; set model\.vocab_size=0"),
+        ({"length": 10**6}, r"less than one row of data\.length=1000000"),
+        ({"tokenizer": "byte_bpe", "tokens": 100}, r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362"),
+        ({"path": "/no/such/file"}, r"data\.path='/no/such/file': no such file or folder"),
+        ({"objective": "seq2seq"}, r"documents\.jsonl:1: no text under 'source'"),
+        ({"objective": "masked_lm", "length": 4}, r"data\.length=4: too short for masked_lm"),
+    ],
+)
 def test_what_cannot_work(experiment, cfg, message):
     with pytest.raises(ConfigError, match=message):
         open_dataset(experiment(**cfg))

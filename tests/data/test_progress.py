@@ -11,7 +11,6 @@ def test_one_line_where_there_is_no_terminal(capsys):
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", "tokenizing: 12.3 MB\n")
 
-
     with progress.working("extracting"):
         pass
     assert capsys.readouterr().err == "extracting\n"

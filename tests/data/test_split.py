@@ -47,7 +47,7 @@ def test_a_text_without_lines_is_cut_anyway():
 def test_of_few_documents_each_gives_its_tail():
     documents = [(f"{n}" * 500,) for n in range(5)]
     train, held_out = deal(documents, 0.02)
-    assert [a + b for (a,), (b,) in zip(train, held_out, strict=True)] == [d for d, in documents]
+    assert [a + b for (a,), (b,) in zip(train, held_out, strict=True)] == [d for (d,) in documents]
 
 
 def test_pairs_are_never_cut():
@@ -56,11 +56,14 @@ def test_pairs_are_never_cut():
     assert len(held_out) == 1 and len(train) == 2 and set(train + held_out) == set(pairs)
 
 
-@pytest.mark.parametrize("documents, message", [
-    ([], "here: no text in it, only blanks"),
-    ([("short",)], "here: too little text to hold out 2% of it"),
-    ([("a", "b")] * 9, "here: all documents are the same"),
-])
+@pytest.mark.parametrize(
+    "documents, message",
+    [
+        ([], "here: no text in it, only blanks"),
+        ([("short",)], "here: too little text to hold out 2% of it"),
+        ([("a", "b")] * 9, "here: all documents are the same"),
+    ],
+)
 def test_too_little(documents, message):
     with pytest.raises(ConfigError, match=message):
         split_of(documents, 0.02, "here")

@@ -45,21 +45,29 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     assert a == b != c
 
 
-@pytest.mark.parametrize("name, content, fields, message", [
-    ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; name a file"),
-    ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
-    ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
-    ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
-    ("short.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], TEXT, r"short\.gz cannot be read"),
-    ("flipped.gz", GZIPPED[:12] + b"\xff\xff" + GZIPPED[14:], TEXT, r"gz cannot be read"),
-    ("bad.jsonl", b'{"text": "a"}\n\n{"text": "b"\n', TEXT, r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column"),
-    ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
-    ("key.jsonl", b'{"content": "a"}', TEXT, r"key\.jsonl:1: no text under 'text' \(keys: 'content'\)"),
-    ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
-    ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
-    ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
-    ("plain.txt", b"text", PAIR, r"plain\.txt is no jsonl.*'source' and 'target'"),
-])
+@pytest.mark.parametrize(
+    "name, content, fields, message",
+    [
+        ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; name a file"),
+        ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
+        ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
+        ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
+        ("short.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], TEXT, r"short\.gz cannot be read"),
+        ("flipped.gz", GZIPPED[:12] + b"\xff\xff" + GZIPPED[14:], TEXT, r"gz cannot be read"),
+        (
+            "bad.jsonl",
+            b'{"text": "a"}\n\n{"text": "b"\n',
+            TEXT,
+            r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column",
+        ),
+        ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
+        ("key.jsonl", b'{"content": "a"}', TEXT, r"key\.jsonl:1: no text under 'text' \(keys: 'content'\)"),
+        ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
+        ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
+        ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
+        ("plain.txt", b"text", PAIR, r"plain\.txt is no jsonl.*'source' and 'target'"),
+    ],
+)
 def test_bad_files(tmp_path, name, content, fields, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message):
@@ -75,10 +83,13 @@ def test_bad_places(tmp_path):
         read(tmp_path)
 
 
-@pytest.mark.parametrize("corpus, fields, message", [
-    ("stdlib_code", PAIR, "reads source and target; use data.corpus=code_docstrings"),
-    ("code_docstrings", TEXT, "reads text; use data.corpus=stdlib_code or docstrings"),
-])
+@pytest.mark.parametrize(
+    "corpus, fields, message",
+    [
+        ("stdlib_code", PAIR, "reads source and target; use data.corpus=code_docstrings"),
+        ("code_docstrings", TEXT, "reads text; use data.corpus=stdlib_code or docstrings"),
+    ],
+)
 def test_a_corpus_of_the_wrong_kind(corpus, fields, message):
     with pytest.raises(ConfigError, match=message):
         open_source(DataConfig(corpus=corpus), fields)

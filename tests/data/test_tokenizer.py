@@ -100,12 +100,15 @@ def test_a_published_tokenizer_json(tmp_path):
     assert ours.starts_word(np.asarray(ids)).tolist() == [True, False, True, True]
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("tokenizer.json", b"{}", "cannot be read as a tokenizer"),
-    ("spiece.model", b"nonsense", "cannot be read as a tokenizer"),
-    ("vocab.txt", b"a\nb", r"must be a tokenizer\.json or a sentencepiece \.model"),
-    ("missing.json", None, "cannot be read as a tokenizer .*No such file"),
-])
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("tokenizer.json", b"{}", "cannot be read as a tokenizer"),
+        ("spiece.model", b"nonsense", "cannot be read as a tokenizer"),
+        ("vocab.txt", b"a\nb", r"must be a tokenizer\.json or a sentencepiece \.model"),
+        ("missing.json", None, "cannot be read as a tokenizer .*No such file"),
+    ],
+)
 def test_unreadable_files(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)

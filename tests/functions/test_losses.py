@@ -7,13 +7,13 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite import hlo
+from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import losses
-from flaxformer_lite.functions.losses import Projection, cross_entropy, gather_positions
+from flaxformer_lite.functions.losses import DeferredLogits, cross_entropy, gather_positions
 from flaxformer_lite.functions.sharding import Pieces, bind, shard_act
-from flaxformer_lite.partitioning import build_mesh
-from flaxformer_lite.placement import Placement
+from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.mesh import build_mesh
 
 B, T, D, V = 3, 7, 8, 13
 
@@ -52,7 +52,7 @@ def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
     loss_options = {name: options[name] for name in ("z_loss", "label_smoothing") if name in options}
 
     def fused(x, kernel, bias):
-        ce = cross_entropy(Projection(x, kernel, bias, **head), labels, weights, chunks=chunks, **loss_options)
+        ce = cross_entropy(DeferredLogits(x, kernel, bias, **head), labels, weights, chunks=chunks, **loss_options)
         return 2 * ce.loss_sum, (ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum)
 
     def reference(x, kernel, bias):
@@ -70,7 +70,7 @@ def test_a_gpu_compares_where_others_look_up(case, monkeypatch):
     x, kernel, _, labels, weights = case
 
     def run(labels, x):
-        ce = cross_entropy(Projection(x, kernel), labels, weights, label_smoothing=0.1)
+        ce = cross_entropy(DeferredLogits(x, kernel), labels, weights, label_smoothing=0.1)
         return ce.loss_sum, (ce.nll_sum, ce.correct_sum)
 
     looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
@@ -95,25 +95,30 @@ def test_labels_of_bytes_and_derivatives_in_both_modes(dtype):
     np.testing.assert_allclose(jax.grad(loss)(logits), due, atol=1e-6)
     np.testing.assert_allclose(jax.jvp(loss, (logits,), (direction,))[1], (due * direction).sum(), rtol=1e-5)
     curved = jax.jvp(jax.grad(loss), (logits,), (direction,))[1]
-    np.testing.assert_allclose(curved, softmax * (direction - (softmax * direction).sum(axis=-1, keepdims=True)), atol=1e-6)
+    np.testing.assert_allclose(
+        curved, softmax * (direction - (softmax * direction).sum(axis=-1, keepdims=True)), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("tokens", [(6,), (2, 3), (2, 3, 1)])
 def test_any_leading_axes(case, tokens):
     x, kernel, bias, labels, weights = case
     x, labels, weights = x[:2, :3].reshape(*tokens, D), labels[:2, :3].reshape(tokens), weights[:2, :3].reshape(tokens)
-    ce = cross_entropy(Projection(x, kernel, bias), labels, weights, chunks=2)
+    ce = cross_entropy(DeferredLogits(x, kernel, bias), labels, weights, chunks=2)
     wanted = plain(x, kernel, bias, labels, weights)
     np.testing.assert_allclose((ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum), wanted, rtol=1e-5)
 
 
 def test_logits_instead_of_a_projection(case):
     x, kernel, bias, labels, weights = case
-    projection = Projection(x, kernel, bias, 0.5, 3.0)
+    projection = DeferredLogits(x, kernel, bias, 0.5, 3.0)
     options = {"z_loss": 1e-2, "label_smoothing": 0.1}
     whole = cross_entropy(projection.logits(), labels, weights, **options)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), whole,
-                 cross_entropy(projection, labels, weights, **options))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+        whole,
+        cross_entropy(projection, labels, weights, **options),
+    )
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -122,7 +127,7 @@ def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(ca
     x = x.astype(jnp.bfloat16)
 
     def fused(x, kernel, bias):
-        return cross_entropy(Projection(x, kernel, bias), labels, weights, chunks=chunks).loss_sum / weights.sum()
+        return cross_entropy(DeferredLogits(x, kernel, bias), labels, weights, chunks=chunks).loss_sum / weights.sum()
 
     def reference(x, kernel, bias):
         return plain(x, kernel.astype(jnp.bfloat16).astype(jnp.float32), bias, labels, weights)[0] / weights.sum()
@@ -137,7 +142,7 @@ def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(ca
 
 def test_labels_without_weight_may_be_anything_and_others_may_not(case):
     x, kernel, _, labels, weights = case
-    grad = jax.value_and_grad(lambda x, labels: cross_entropy(Projection(x, kernel), labels, weights).loss_sum)
+    grad = jax.value_and_grad(lambda x, labels: cross_entropy(DeferredLogits(x, kernel), labels, weights).loss_sum)
     loss, d_x = grad(x, labels)
     ignored_loss, ignored_d_x = grad(x, labels.at[0, 0].set(-100).at[0, 1].set(V))
     assert loss == ignored_loss and (d_x == ignored_d_x).all() and (d_x[0, :2] == 0).all()
@@ -146,7 +151,7 @@ def test_labels_without_weight_may_be_anything_and_others_may_not(case):
 
 def test_huge_logits_stay_finite(case):
     x, kernel, _, labels, _ = case
-    loss, grad = jax.value_and_grad(lambda x: cross_entropy(Projection(1e4 * x, kernel), labels).loss_sum)(x)
+    loss, grad = jax.value_and_grad(lambda x: cross_entropy(DeferredLogits(1e4 * x, kernel), labels).loss_sum)(x)
     assert jnp.isfinite(loss) and jnp.isfinite(grad).all()
 
 
@@ -156,7 +161,9 @@ def test_logits_of_all_tokens_are_never_held_at_once():
 
     def temporary(chunks):
         labels = jnp.zeros((4, tokens // 4), jnp.int32)
-        grad = jax.grad(lambda x, kernel: cross_entropy(Projection(x, kernel), labels, chunks=chunks).loss_sum, (0, 1))
+        grad = jax.grad(
+            lambda x, kernel: cross_entropy(DeferredLogits(x, kernel), labels, chunks=chunks).loss_sum, (0, 1)
+        )
         return jax.jit(grad).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
 
     whole = 4 * tokens * vocabulary
@@ -166,9 +173,11 @@ def test_logits_of_all_tokens_are_never_held_at_once():
 
 def test_gradients_of_the_kernel_are_added_in_place():
     width, vocabulary, labels = 512, 8192, jnp.zeros((2, 512), jnp.int32)
-    loss = lambda kernel, x: cross_entropy(Projection(x, kernel), labels, chunks=4).loss_sum  # noqa: E731
+    loss = lambda kernel, x: cross_entropy(DeferredLogits(x, kernel), labels, chunks=4).loss_sum  # noqa: E731
     square = jax.jit(lambda kernel, x: jnp.square(jax.grad(loss)(kernel, x)).sum())
-    compiled = square.lower(*(jax.ShapeDtypeStruct((*n, width), jnp.float32) for n in ((vocabulary,), labels.shape))).compile()
+    compiled = square.lower(
+        *(jax.ShapeDtypeStruct((*n, width), jnp.float32) for n in ((vocabulary,), labels.shape))
+    ).compile()
     # The sum and what makes a chunk's logits and gradients, half as large each; a second sum would make it 2.6.
     assert compiled.memory_analysis().temp_size_in_bytes < 2.3 * 4 * vocabulary * width
     assert not re.search(rf"= f32\[{vocabulary},{width}\]\S* copy\(", compiled.as_text())
@@ -177,13 +186,16 @@ def test_gradients_of_the_kernel_are_added_in_place():
 @pytest.mark.parametrize("vocabulary", [1, 3])
 def test_a_vocabulary_of_fewer_words_than_slices(vocabulary):
     x, kernel, labels = jax.random.normal(jax.random.key(0), (7, 5)), jnp.ones((vocabulary, 5)), jnp.zeros(7, jnp.int32)
-    gradient = lambda chunks: jax.grad(lambda k: cross_entropy(Projection(x, k), labels, chunks=chunks).loss_sum)(kernel)  # noqa: E731
+
+    def gradient(chunks):
+        return jax.grad(lambda k: cross_entropy(DeferredLogits(x, k), labels, chunks=chunks).loss_sum)(kernel)
+
     np.testing.assert_allclose(gradient(3), gradient(1), atol=1e-6)
 
 
 def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
     def products(tokens):
-        projection, labels = Projection(jnp.ones((tokens, 16)), jnp.ones((32, 16))), jnp.zeros(tokens, jnp.int32)
+        projection, labels = DeferredLogits(jnp.ones((tokens, 16)), jnp.ones((32, 16))), jnp.zeros(tokens, jnp.int32)
         loss = lambda projection: cross_entropy(projection, labels, chunks=4).loss_sum  # noqa: E731
         return str(jax.make_jaxpr(jax.grad(loss))(projection)).count("dot_general[")
 
@@ -194,11 +206,11 @@ def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
 def test_chunks_keep_the_batch_axis_whole(case):
     x, kernel, _, labels, _ = case
     seen = []
-    whole = SimpleNamespace(platform="cpu",
-        constrain=lambda x, names: seen.append((names, x.shape)) or x, pieces=lambda name: Pieces(1, ())
+    whole = SimpleNamespace(
+        platform="cpu", constrain=lambda x, names: seen.append((names, x.shape)) or x, pieces=lambda name: Pieces(1, ())
     )
     with bind(whole):
-        cross_entropy(Projection(x, kernel), labels, chunks=3)
+        cross_entropy(DeferredLogits(x, kernel), labels, chunks=3)
     assert seen == [(("batch", "length", "vocab"), (B, t, V)) for t in (2, 2, 3)]
 
 
@@ -222,7 +234,7 @@ def test_gather_positions():
 def test_what_is_refused(case, call, message):
     x, kernel, _, labels, weights = case
     with pytest.raises(ValueError, match=message):
-        call(Projection(x, kernel), labels, weights)
+        call(DeferredLogits(x, kernel), labels, weights)
 
 
 def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_device():
@@ -232,10 +244,10 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
     labels, weights = jnp.arange(64, dtype=jnp.int32).reshape(4, 16) % 12, jnp.ones((4, 16)).at[:, :3].set(0)
 
     def loss(x, kernel):
-        return cross_entropy(Projection(x, kernel), labels, weights, chunks=2).loss_sum
+        return cross_entropy(DeferredLogits(x, kernel), labels, weights, chunks=2).loss_sum
 
     def split(x, kernel):
-        with bind(Placement(mesh)):
+        with bind(ActivationSharding(mesh)):
             return jax.value_and_grad(loss, argnums=(0, 1))(shard_act(x, "BTD"), kernel)
 
     compiled = jax.jit(split).lower(x, kernel).compile()

@@ -58,17 +58,17 @@ def test_a_block_is_a_part_of_the_whole(name):
 def test_nothing_outside_the_reach_is_visible(name):
     whole = np.asarray(MASKS[name].dense(T))
     for start, stop in itertools.combinations(range(T + 1), 2):
-        first, last = MASKS[name].reach(start, stop, T)
+        first, last = MASKS[name].column_bounds(start, stop, T)
         assert 0 <= first <= last <= T
         assert not whole[:, start:stop, :first].any() and not whole[:, start:stop, last:].any()
 
 
 def test_reach_is_tight_where_the_structure_is_known():
-    assert masks.causal().reach(2, 4, 100) == (0, 4)
-    assert masks.window(3).reach(10, 12, 100) == (7, 12)
-    assert (masks.causal() & masks.segments(SEGMENTS)).reach(2, 4, 100) == (0, 4)
-    assert (masks.window(1) | masks.window(3)).reach(10, 12, 100) == (7, 12)
-    assert (masks.window(0) & masks.window(0, 5)).reach(90, 100, 95) == (90, 95)
+    assert masks.causal().column_bounds(2, 4, 100) == (0, 4)
+    assert masks.window(3).column_bounds(10, 12, 100) == (7, 12)
+    assert (masks.causal() & masks.segments(SEGMENTS)).column_bounds(2, 4, 100) == (0, 4)
+    assert (masks.window(1) | masks.window(3)).column_bounds(10, 12, 100) == (7, 12)
+    assert (masks.window(0) & masks.window(0, 5)).column_bounds(90, 100, 95) == (90, 95)
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -6,8 +6,8 @@ import pytest
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions.products import product_of
 from flaxformer_lite.functions.sharding import bind
-from flaxformer_lite.partitioning import build_mesh
-from flaxformer_lite.placement import Placement
+from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.mesh import build_mesh
 
 TOKENS, WIDTH, HIDDEN, LAYERS = 256, 64, 1024, 4
 
@@ -27,7 +27,7 @@ def trained(net, devices=1):
     """What a trainer on the first devices makes of the gradients."""
 
     def gradients(*args):
-        with bind(Placement(build_mesh(MeshConfig(data=devices)))):
+        with bind(ActivationSharding(build_mesh(MeshConfig(data=devices)))):
             return jax.grad(net)(*args)
 
     return gradients

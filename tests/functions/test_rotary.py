@@ -35,8 +35,10 @@ def test_products_depend_on_the_difference_only(interleaved):
     q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 6))
 
     def product(q_position, k_position):
-        turned = [rotate(x, phase(jnp.asarray([[p]]), FREQUENCIES, interleaved=interleaved))
-                  for x, p in ((q, q_position), (k, k_position))]
+        turned = [
+            rotate(x, phase(jnp.asarray([[p]]), FREQUENCIES, interleaved=interleaved))
+            for x, p in ((q, q_position), (k, k_position))
+        ]
         return float((turned[0] * turned[1]).sum())
 
     assert product(3, 1) == pytest.approx(product(30, 28), abs=1e-5)

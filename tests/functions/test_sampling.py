@@ -36,7 +36,9 @@ def test_only_written_columns_of_a_row_count():
     def seen(start, length):
         halved = sampling.repetition_penalty(logits, tokens, start[None], length, 2.0)
         banned = sampling.no_repeat_ngram(logits, tokens, start[None], length, 2)
-        return jnp.flatnonzero(halved[0] < 1, size=5, fill_value=-1), jnp.flatnonzero(banned[0] < 1, size=5, fill_value=-1)
+        return jnp.flatnonzero(halved[0] < 1, size=5, fill_value=-1), jnp.flatnonzero(
+            banned[0] < 1, size=5, fill_value=-1
+        )
 
     def ids(start, length):
         return [[int(i) for i in found if i >= 0] for found in seen(jnp.int32(start), jnp.int32(length))]
@@ -70,7 +72,12 @@ def test_filters_keep_the_likeliest_and_no_more_than_asked():
 
 def test_thresholds_are_exact():
     rng = np.random.default_rng(0)
-    rows = [rng.standard_normal(1000), -1e-3 * rng.random(1000), 40 * rng.standard_normal(1000), np.repeat([1.0, 2.0], 500)]
+    rows = [
+        rng.standard_normal(1000),
+        -1e-3 * rng.random(1000),
+        40 * rng.standard_normal(1000),
+        np.repeat([1.0, 2.0], 500),
+    ]
     logits = np.stack(rows).astype(np.float32)
     logits[0, :990] = -np.inf
     for k in (1, 7, 500, 1000):

@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import generate, registry, stream
-from flaxformer_lite.training import compiles
-from tests.models.tiny import built, ids, logits_of, small, two_sided
+from flaxformer_lite.analysis import recompiles
+from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
 
 CASES = {
     "gpt2": ("gpt2", {}),
@@ -34,11 +34,11 @@ def model_of(case):
 def greedy(cfg, model, params, prompt):
     """The definition: the whole row through the model, the last column's argmax, again. Rows are filled up to one length
     so that the forward pass compiles once: what stands behind a column changes nothing in it."""
-    written = [0] if two_sided(cfg) else list(prompt)
+    written = [0] if is_encoder_decoder(cfg) else list(prompt)
     source = np.asarray([prompt + [0] * (LENGTH - len(prompt))], np.int32)
     for _ in range(NEW):
         row = np.asarray([written + [0] * (LENGTH + NEW - len(written))], np.int32)
-        if two_sided(cfg):
+        if is_encoder_decoder(cfg):
             inputs = {"input_ids": source, "attention_mask": source > 0, "decoder_input_ids": row}
         else:
             inputs = {"input_ids": row}
@@ -55,7 +55,7 @@ def test_unequal_prompts_continue_as_the_full_forward_says(case):
         pads = [[0] * (LENGTH - len(p)) for p in prompts]
         rows = [pad + p if side == "left" else p + pad for p, pad in zip(prompts, pads, strict=True)]
         keep = [[int(token > 0) for token in row] for row in rows]
-        if two_sided(cfg) and side == "left":
+        if is_encoder_decoder(cfg) and side == "left":
             continue  # an encoder's positions count its columns, as in transformers
         written = generate(model, params, np.asarray(rows, np.int64), jnp.asarray(keep), max_new_tokens=NEW)
         for row, want in zip(written, expected, strict=True):
@@ -65,11 +65,11 @@ def test_unequal_prompts_continue_as_the_full_forward_says(case):
 def test_later_calls_compile_nothing():
     _, model, params = model_of("llama_grouped")
     generate(model, params, np.ones((2, 5), int), max_new_tokens=3, temperature=0.5, seed=1, eos_token_id=3)
-    before = compiles.total()
+    before = recompiles.total()
     for length, new in ((3, 3), (9, 5), (16, 16)):
         prompts = np.ones((2, length), int)
         generate(model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new)
-    assert compiles.total() == before
+    assert recompiles.total() == before
 
 
 def test_a_stop_token_ends_its_row_alone():
@@ -118,9 +118,9 @@ def test_stream_is_generate_in_pieces():
     assert all(piece.shape[1] <= 2 for piece in pieces)
     whole = generate(model, params, [[1, 2, 3], [4, 5]], **options)
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), whole[:, 3:])
-    before = compiles.total()
+    before = recompiles.total()
     list(stream(model, params, [[1, 2, 3], [4, 5]], every=1, **options))
-    assert compiles.total() == before
+    assert recompiles.total() == before
 
 
 class Letters:
@@ -135,14 +135,14 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     text = Letters().decode(free[0].tolist())
     stop = text[9:11]
     end = text.index(stop) + 2
-    before = compiles.total()
+    before = recompiles.total()
     found = generate(
         model, params, [[1, 2], [3, 4]], tokenizer=Letters(), stop_strings=(stop,), return_scores=True, **options
     )
     assert found.lengths[0] == end
     assert found.sequences[0, 2:].tolist() == [*free[0, :end].tolist(), *[36] * (found.sequences.shape[1] - 2 - end)]
     assert found.sequences[1, 2:].tolist() == free[1, : found.lengths[1]].tolist()
-    assert compiles.total() - before <= 2  # a prefill and a loop that keep log-probabilities
+    assert recompiles.total() - before <= 2  # a prefill and a loop that keep log-probabilities
 
 
 def test_forced_first_and_last_tokens_and_what_is_suppressed():

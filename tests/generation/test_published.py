@@ -26,4 +26,6 @@ def test_every_way_of_writing(name):
             np.testing.assert_allclose(found.sequences_scores, want["sequences_scores"], rtol=2e-5, err_msg=way)
             continue
         written = np.arange(found.logprobs.shape[1])[None] < found.lengths[:, None]
-        np.testing.assert_allclose(found.logprobs[written], want["logprobs"][written], rtol=2e-5, atol=2e-6, err_msg=way)
+        np.testing.assert_allclose(
+            found.logprobs[written], want["logprobs"][written], rtol=2e-5, atol=2e-6, err_msg=way
+        )

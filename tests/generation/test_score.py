@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import score
+from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.generation.harness import HarnessModel
-from flaxformer_lite.training import compiles
-from tests.models.tiny import built, logits_of, small, two_sided
+from tests.models.tiny import built, is_encoder_decoder, logits_of, small
 
 PROMPTS = [[1, 2, 3, 4], [5, 6], [7]]
 CONTINUATIONS = [[8, 9], [10, 11, 12, 13, 14], [15]]
 
 
 def alone(cfg, model, params, prompt, continuation):
-    if two_sided(cfg):
+    if is_encoder_decoder(cfg):
         row = [0, *continuation]
         logits = logits_of(model, params, input_ids=jnp.asarray([prompt]), decoder_input_ids=jnp.asarray([row]))
     else:
@@ -41,9 +41,9 @@ def test_each_pair_as_if_alone(family):
         assert not scores.greedy[i] or best.tolist() == continuation
         likeliest = score(model, params, [prompt] * 3, [[int(best[0])], continuation, [int(best[0])]])
         assert likeliest.greedy.tolist() == [True, best.tolist() == continuation, True]
-    before = compiles.total()
+    before = recompiles.total()
     score(model, params, [[3], [4, 5, 6], [1]], [[1, 2], [3], [4]])
-    assert compiles.total() == before
+    assert recompiles.total() == before
 
 
 @pytest.mark.parametrize(

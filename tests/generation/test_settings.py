@@ -23,7 +23,9 @@ def write(folder, name, **values):
 
 def test_the_newer_file_wins_and_spellings_are_ours(tmp_path):
     write(tmp_path, "config.json", eos_token_id=1, num_beams=2, vocab_size=9)
-    write(tmp_path, "generation_config.json", eos_token_id=[3, 4], bad_words_ids=[[7], [1, 2]], forced_eos_token_id=None)
+    write(
+        tmp_path, "generation_config.json", eos_token_id=[3, 4], bad_words_ids=[[7], [1, 2]], forced_eos_token_id=None
+    )
     want = {"eos_token_id": (3, 4), "num_beams": 2, "suppress_tokens": (7,), "pad_token_id": 3}
     assert published_settings(tmp_path) == want
 
@@ -50,7 +52,12 @@ def test_numbers_of_numpy_and_lists_are_read():
         stop_strings="end", early_stopping=np.True_, pad_token_id=None, top_p=None,
     )  # fmt: skip
     assert found == settings(
-        max_new_tokens=3, eos_token_id=2, temperature=0.5, suppress_tokens=(4, 5), stop_strings=("end",), early_stopping=True
+        max_new_tokens=3,
+        eos_token_id=2,
+        temperature=0.5,
+        suppress_tokens=(4, 5),
+        stop_strings=("end",),
+        early_stopping=True,
     )
     assert found.eos == (2,) and settings(max_new_tokens=1, eos_token_id=[3, 4]).eos == (3, 4)
 

@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.modules.cache import init_cache
-from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, logits_of, small, two_sided
+from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, is_encoder_decoder, logits_of, small
 
 
 @pytest.mark.parametrize(("family", "position"), [pair for pair in PAIRS if pair[0] != "bert"])
@@ -19,7 +19,7 @@ def test_cached_decode_equals_full_forward(family, position, batch, windows, sca
     inputs = jax.tree.map(lambda x: x[:batch], inputs_of(cfg, ids()))
     full = logits_of(model, params, **inputs)
     encoded = None
-    if two_sided(cfg):
+    if is_encoder_decoder(cfg):
         tokens, prompt = inputs["decoder_input_ids"], 1
         encoded = jax.jit(lambda p, x: model.apply({"params": p}, x, method="encode"))(params, inputs["input_ids"])
     else:
@@ -28,7 +28,7 @@ def test_cached_decode_equals_full_forward(family, position, batch, windows, sca
     @jax.jit
     def step(params, tokens, index, cache, encoded):
         position_ids = index + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        if not two_sided(cfg):
+        if not is_encoder_decoder(cfg):
             out = model.apply({"params": params}, tokens, position_ids=position_ids, cache=cache, cache_index=index)
             return out.logits, out.cache
         x, cache = model.apply({"params": params}, tokens, encoded, decoder_position_ids=position_ids, cache=cache,

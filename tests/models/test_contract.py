@@ -10,7 +10,19 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.modules.layout import stack_layers, unstack_layers
-from tests.models.tiny import FAMILIES, PAIRS, T, built, close, ids, inputs_of, logits_of, segments_of, small, two_sided
+from tests.models.tiny import (
+    FAMILIES,
+    PAIRS,
+    T,
+    built,
+    close,
+    ids,
+    inputs_of,
+    is_encoder_decoder,
+    logits_of,
+    segments_of,
+    small,
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -65,7 +77,7 @@ def test_packed_documents_never_meet(family, position):
 
     def loss(params, x):
         inputs = inputs_of(cfg, x)
-        if two_sided(cfg):
+        if is_encoder_decoder(cfg):
             inputs["decoder_input_ids"] = x
         logits = logits_of(model, params, **inputs, **segments_of(cfg, segments))[:, :4]
         return jnp.sum(jnp.sin(logits)), logits
@@ -86,7 +98,7 @@ def test_packed_equals_alone(family, position):
     segments = jnp.asarray([[1] * 5 + [2] * 5], jnp.int32)
 
     def run(x, segments):
-        pair = {"input_ids": x} | ({"decoder_input_ids": x} if two_sided(cfg) else {})
+        pair = {"input_ids": x} | ({"decoder_input_ids": x} if is_encoder_decoder(cfg) else {})
         return logits_of(model, params, **pair, **segments_of(cfg, segments))
 
     together = run(packed, segments)
@@ -99,7 +111,7 @@ def test_the_future_never_reaches_the_past(family):
     cfg = small(family)
     model, params = built(cfg)
     inputs = inputs_of(cfg, ids())
-    last = "decoder_input_ids" if two_sided(cfg) else "input_ids"
+    last = "decoder_input_ids" if is_encoder_decoder(cfg) else "input_ids"
     changed = inputs | {last: inputs[last].at[:, 6:].set(ids(seed=2)[:, 6:])}
     a, b = (np.asarray(logits_of(model, params, **x)) for x in (inputs, changed))
     np.testing.assert_array_equal(a[:, :6], b[:, :6])
@@ -116,10 +128,10 @@ def test_padding_never_matters(family):
     target = ids(seed=3)
 
     def run(x):
-        pair = {"input_ids": x} | ({"decoder_input_ids": target} if two_sided(cfg) else {})
+        pair = {"input_ids": x} | ({"decoder_input_ids": target} if is_encoder_decoder(cfg) else {})
         return np.asarray(logits_of(model, params, **pair, attention_mask=mask))
 
-    kept = slice(None) if two_sided(cfg) else slice(0, 7)
+    kept = slice(None) if is_encoder_decoder(cfg) else slice(0, 7)
     np.testing.assert_array_equal(run(x)[:, kept], run(y)[:, kept])
 
 

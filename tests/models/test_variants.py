@@ -6,16 +6,17 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.models import _partition
-from flaxformer_lite.partitioning import build_mesh, param_specs
 from flaxformer_lite.pretrained.load import parameter_shapes, side_by_side
-from tests.models.tiny import VARIANTS, T, built, close, ids, segments_of, small, two_sided
+from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.sharding.mesh import build_mesh
+from flaxformer_lite.sharding.parameters import param_specs
+from tests.models.tiny import VARIANTS, T, built, close, ids, is_encoder_decoder, segments_of, small
 
 HEADS = [(name, head) for name in VARIANTS for head in registry.resolve("models", name).Model.heads]
 
 
 def run(model, params, x, **inputs):
-    pair = {"input_ids": x} | ({"decoder_input_ids": x} if two_sided(model.cfg) else {})
+    pair = {"input_ids": x} | ({"decoder_input_ids": x} if is_encoder_decoder(model.cfg) else {})
     return np.asarray(model.apply({"params": params}, **pair, **inputs).logits)
 
 
@@ -48,7 +49,7 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
     cfg = small(family, vocab_size=64, head=head)
     plugin = registry.resolve("models", family)
     shapes = parameter_shapes(plugin.Model(cfg))
-    rules = _partition.rules(cfg)
+    rules = parameter_rules.rules(cfg)
     assert param_specs(shapes, rules, build_mesh(MeshConfig(data=2, fsdp=4, tensor=1)))
     spelled = registry.resolve("models", family).PUBLISHED.heads
     assert head in spelled or head == "encoder"

@@ -40,16 +40,18 @@ def ids(seed=0, batch=2, length=T, vocab=37):
     return jnp.asarray(np.random.default_rng(seed).integers(1, vocab, (batch, length)), jnp.int32)
 
 
-def two_sided(cfg):
+def is_encoder_decoder(cfg):
     return bool(cfg.encoder_layers and cfg.decoder_layers)
 
 
 def inputs_of(cfg, x):
-    return {"input_ids": x, "decoder_input_ids": jnp.roll(x, 1, axis=1)} if two_sided(cfg) else {"input_ids": x}
+    return (
+        {"input_ids": x, "decoder_input_ids": jnp.roll(x, 1, axis=1)} if is_encoder_decoder(cfg) else {"input_ids": x}
+    )
 
 
 def segments_of(cfg, segments):
-    return {"segment_ids": segments} | ({"decoder_segment_ids": segments} if two_sided(cfg) else {})
+    return {"segment_ids": segments} | ({"decoder_segment_ids": segments} if is_encoder_decoder(cfg) else {})
 
 
 def built(cfg, seed=0):

@@ -10,8 +10,8 @@ from flaxformer_lite.functions.norms import layer_norm, rms_norm
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.cache import append, slots
 from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.modules.feed_forward import FeedForward
 from flaxformer_lite.modules.layout import stack_layers, unstack_layers
-from flaxformer_lite.modules.mlp import FeedForward
 from flaxformer_lite.modules.norms import Norm
 
 CFG = {"d_model": 8, "num_heads": 2, "mlp_dim": 12, "vocab_size": 16}

@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import sharding
+from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions.sharding import bind, shard_act
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.stack import Stack
-from flaxformer_lite.placement import Placement
-from flaxformer_lite.training import compiles
+from flaxformer_lite.sharding.activations import ActivationSharding
 
 INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
 
@@ -28,7 +28,7 @@ def trained(function):
     """The function as a trainer runs it."""
 
     def run(*args):
-        with bind(Placement(partitioning.build_mesh(MeshConfig(data=1)))):
+        with bind(ActivationSharding(sharding.build_mesh(MeshConfig(data=1)))):
             return function(*args)
 
     return jax.jit(run)
@@ -82,6 +82,6 @@ def test_gradients_without_jit_compile_nothing_twice():
     model, variables = build(2)
     gradient = jax.grad(lambda v: model.apply(v, *INPUTS)[0].sum())
     gradient(variables)
-    before = compiles.total()
+    before = recompiles.total()
     gradient(variables)
-    assert compiles.total() == before
+    assert recompiles.total() == before

@@ -33,7 +33,10 @@ def test_no_label_is_of_the_next_document(create, records_of, generator):
 def test_joined_documents_are_one_text_of_which_every_token_is_a_label(create, records_of, generator):
     joined, apart = create("causal_lm", documents="joined"), create("causal_lm")
     records = records_of(joined)
-    rows = [[objective.make_example(records, row, generator()) for row in range(len(records))] for objective in (joined, apart)]
+    rows = [
+        [objective.make_example(records, row, generator()) for row in range(len(records))]
+        for objective in (joined, apart)
+    ]
     predicted = [row["targets"]["labels"][row["targets"]["weights"] > 0] for row in rows[0]]
     np.testing.assert_array_equal(np.concatenate(predicted), records.ids[1:])
     for one, other in zip(*rows, strict=True):

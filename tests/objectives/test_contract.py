@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.functions.losses import Projection
-from flaxformer_lite.models._outputs import Features
-from flaxformer_lite.objectives._sums import weight_sums
+from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons.outputs import Features
+from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.registry import available
 
 OBJECTIVES = available("objectives")
@@ -86,7 +86,7 @@ def test_segments_count_up_and_padding_is_last(objective, records, generator):
             if key in inputs:
                 real = inputs[key][inputs[key] > 0]
                 assert (np.diff(real) >= 0).all() and (np.diff(real) <= 1).all() and real[0] == 1
-                assert (inputs[key][len(real):] == 0).all()
+                assert (inputs[key][len(real) :] == 0).all()
 
 
 def test_a_segment_is_of_one_document(objective, records, generator):
@@ -115,7 +115,7 @@ def features(batch, records, generator):
     """What a model might give for the batch."""
     rng, count = generator(0), batch["targets"]["labels"].shape
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    return Features(Projection(draw(*count, 8), draw(records.tokenizer.vocab_size, 8)), draw(count[0], 2))
+    return Features(DeferredLogits(draw(*count, 8), draw(records.tokenizer.vocab_size, 8)), draw(count[0], 2))
 
 
 def rows(features, targets, part):

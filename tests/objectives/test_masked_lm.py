@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.losses import Projection
-from flaxformer_lite.models._outputs import Features
+from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.objectives.masked_lm import _whole_words
 
 
@@ -27,7 +27,7 @@ def test_labels_are_what_was_hidden(create, records_of, generator, unit):
         expected = [t for piece in records.row(row) for t in [tok.cls_id, *piece.tolist(), tok.sep_id]]
         example = objective.make_example(records, row, generator(row))
         ids = restored(example)
-        assert ids[: len(expected)].tolist() == expected and (ids[len(expected):] == tok.pad_id).all()
+        assert ids[: len(expected)].tolist() == expected and (ids[len(expected) :] == tok.pad_id).all()
         chosen = example["inputs"]["masked_positions"][example["targets"]["weights"] > 0]
         assert (np.diff(chosen) > 0).all()
         assert not np.isin(ids[chosen], [tok.cls_id, tok.sep_id, tok.pad_id]).any()
@@ -150,7 +150,7 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
         "next_sentence_weight": np.float32([1, 1, 0]),
     }
     objective = create("masked_lm", pairs="next_sentence")
-    sums = jax.jit(lambda f, t: objective.loss(f, t, chunks=1))(Features(Projection(x, kernel), guess), targets)
+    sums = jax.jit(lambda f, t: objective.loss(f, t, chunks=1))(Features(DeferredLogits(x, kernel), guess), targets)
 
     def entropy(logits, labels):
         return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flaxformer_lite.objectives._packing import cut, share_rows, windows
+from flaxformer_lite.objectives.packing import cut, share_rows, windows
 
 
 def offsets_of(*lengths):

@@ -2,7 +2,7 @@ import types
 
 import numpy as np
 
-from flaxformer_lite.objectives._rows import encoder_decoder, fill, next_tokens
+from flaxformer_lite.objectives.rows import encoder_decoder, fill, next_tokens
 
 A, B = np.array([5, 6, 7]), np.array([8, 9])
 

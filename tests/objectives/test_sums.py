@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.objectives._sums import LossSums, ratio, weight_sums
+from flaxformer_lite.objectives.sums import LossSums, ratio, weight_sums
 
 
 def test_terms_are_each_over_their_own_weight():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flaxformer_lite import hlo
+from flaxformer_lite.analysis import hlo
 from flaxformer_lite.plan import costs
 from flaxformer_lite.plan.topology import CHIPS
 

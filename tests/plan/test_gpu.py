@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from flaxformer_lite import hlo
-from flaxformer_lite.plan import aot, gpu, making, topology
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.plan import aot, gpu, planner, topology
 
 
 @pytest.mark.parametrize("name", sorted(name for name, chip in topology.CHIPS.items() if chip.maker == "gpu"))
@@ -23,9 +23,9 @@ def test_a_gpu_is_described_by_its_data_sheet(name):
 
 def test_without_the_plugin_a_plan_says_what_to_install(monkeypatch):
     monkeypatch.setattr(gpu, "_plugin", lambda: "")
-    assert "pip install 'flaxformer_lite[cuda]'" in making.without_compiler(topology.parse("h100:8"))
+    assert "pip install 'flaxformer_lite[cuda]'" in planner.without_compiler(topology.parse("h100:8"))
     monkeypatch.setattr(gpu, "_plugin", lambda: "numpy")
-    assert re.search(r"numpy [\d.]+ does not match jax", making.without_compiler(topology.parse("h100:8")))
+    assert re.search(r"numpy [\d.]+ does not match jax", planner.without_compiler(topology.parse("h100:8")))
 
 
 def test_memory_where_the_compiler_names_no_peak():
@@ -50,4 +50,7 @@ ENTRY %main (a: bf16[64,128], b: f32[512]) -> bf16[512,128] {
   ROOT %reduce-start = f32[512]{0} all-reduce-start(%b), channel_id=2, replica_groups=[1,8]<=[8], to_apply=%add
 }
 """)
-    assert [(one.kind, one.bytes) for one in hlo.collectives(module)] == [("all-gather", 512 * 128 * 2), ("all-reduce", 2048)]
+    assert [(one.kind, one.bytes) for one in hlo.collectives(module)] == [
+        ("all-gather", 512 * 128 * 2),
+        ("all-reduce", 2048),
+    ]

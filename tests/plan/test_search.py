@@ -1,9 +1,9 @@
 import dataclasses
 
 import pytest
-
-from flaxformer_lite.plan import making, report, search, topology
 from tests.plan.test_making import config
+
+from flaxformer_lite.plan import planner, report, search, topology
 
 MACHINE = topology.parse("v5e-4")
 
@@ -26,7 +26,7 @@ def test_what_fits_is_ranked_by_speed_and_reproduces(cfg, found):
     assert len(ranked) > 5 and speeds == sorted(speeds, reverse=True) and "combinations" in said[0]
     best = ranked[0]
     assert all(one.plan.memory.total <= search.CLEARANCE * one.plan.available for one in ranked)
-    again = making.make(search.changed(cfg, best.overrides), MACHINE, compiler=False)
+    again = planner.make(search.changed(cfg, best.overrides), MACHINE, compiler=False)
     assert (again.seconds, again.memory) == (best.plan.seconds, best.plan.memory)
     shapes = [tuple(v for k, v in one.overrides.items() if not k.startswith("train.")) for one in ranked]
     assert len(set(shapes)) == len(shapes)
@@ -42,8 +42,8 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
         plan = found[0][0].plan
         return dataclasses.replace(plan, fits=len(made) == 2, compile_seconds=1.0)
 
-    monkeypatch.setattr(making, "make", make)
-    monkeypatch.setattr(making, "without_compiler", lambda machine: "")
+    monkeypatch.setattr(planner, "make", make)
+    monkeypatch.setattr(planner, "without_compiler", lambda machine: "")
     said = []
     ranked = search.search(cfg, MACHINE, compiles=3, say=said.append)
     assert len(made) == 3 and len(ranked) == 1 and said[1].startswith("compiling 1 of 3: --config.mesh.data=")

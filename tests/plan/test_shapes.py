@@ -4,13 +4,13 @@ import dataclasses
 
 import jax
 import pytest
-
-from flaxformer_lite import partitioning
-from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.data import blank
-from flaxformer_lite.placement import Placement
-from flaxformer_lite.training import program
 from tests.plan.test_making import config
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.training import program
 
 
 def arrays(jaxpr, kernels):
@@ -21,7 +21,9 @@ def arrays(jaxpr, kernels):
             named = f"{eqn.source_info.name_stack} {eqn.params.get('name')} {eqn.params.get('name_and_src_info')}"
             kernels.update(kernel for kernel in ("splash", "relative") if kernel in named)
             continue
-        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+        for value in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield from arrays(inner, kernels)
@@ -31,9 +33,9 @@ def arrays(jaxpr, kernels):
 def test_no_array_of_all_pairs(monkeypatch, name, expected):
     cfg = config(name)
     cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2))
-    built = program.build(cfg, partitioning.build_mesh(cfg.mesh, jax.devices()[:1]), blank.example(cfg))
+    built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
     tpu = property(lambda self: "tpu", lambda self, platform: None)
-    monkeypatch.setattr(Placement, "platform", tpu, raising=False)
+    monkeypatch.setattr(ActivationSharding, "platform", tpu, raising=False)
     kernels = set()
     made = list(arrays(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr, kernels))
     length = cfg.data.length

@@ -1,6 +1,6 @@
 import pytest
 
-from flaxformer_lite.checks import ConfigError
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.plan import topology
 
 

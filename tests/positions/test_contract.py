@@ -14,7 +14,7 @@ from flaxformer_lite.config import from_config_dict, to_config_dict
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
 from flaxformer_lite.functions.segments import positions_in_segments
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 B, T, N, H, D = 2, 9, 4, 8, 32
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [5] * 9], np.int32)
@@ -27,8 +27,10 @@ def encoding(request):
 
 
 def tables(encoding):
-    return {name: jax.random.normal(jax.random.key(i), table.shape)
-            for i, (name, table) in enumerate(encoding.tables(**SIZES).items())}
+    return {
+        name: jax.random.normal(jax.random.key(i), table.shape)
+        for i, (name, table) in enumerate(encoding.tables(**SIZES).items())
+    }
 
 
 def embeddings(dtype=jnp.float32):
@@ -66,8 +68,9 @@ def test_hooks_keep_shapes_and_dtypes(encoding, dtype):
 
 
 def test_fills_one_hook_or_none(encoding):
-    filled = [hook for hook in ("embed", "phase", "bias")
-              if getattr(type(encoding), hook) is not getattr(Encoding, hook)]
+    filled = [
+        hook for hook in ("embed", "phase", "bias") if getattr(type(encoding), hook) is not getattr(Encoding, hook)
+    ]
     assert len(filled) == (type(encoding).__name__ != "Nope")
 
 

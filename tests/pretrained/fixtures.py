@@ -49,8 +49,8 @@ def errors(model, params, name):
 
 
 def mask_of(inputs, field, array):
-    two_sided = "decoder_input_ids" in inputs and field != "encoder_last_hidden_state"
-    mask = inputs.get("decoder_attention_mask" if two_sided else "attention_mask")
+    is_encoder_decoder = "decoder_input_ids" in inputs and field != "encoder_last_hidden_state"
+    mask = inputs.get("decoder_attention_mask" if is_encoder_decoder else "attention_mask")
     if mask is None or mask.ndim != 2 or array.ndim < 2 or array.shape[:2] != mask.shape:
         return np.ones(array.shape[:1], bool)
     return mask == 1

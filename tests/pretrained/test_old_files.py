@@ -11,9 +11,9 @@ from flaxformer_lite import build_model, load_pretrained, save_pretrained
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.models import t5
 from flaxformer_lite.modules.layout import unstack_layers
-from flaxformer_lite.partitioning import build_mesh
-from flaxformer_lite.pretrained import configs
+from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.sharding.mesh import build_mesh
 from tests.pretrained.fixtures import MANIFEST, ROOT, loaded
 
 PAIRS = [name for name, entry in MANIFEST.items() if entry["kind"] == "seq2seq"]
@@ -120,9 +120,9 @@ def test_a_vocabulary_for_each_side(tied, tmp_path):
 )
 def test_gated_activations_have_names_of_their_own(ours, published):
     model = build_model("t5", "v1_1_tiny", activation=ours)
-    fields = configs.write_config(t5, model.cfg)
+    fields = hf_config.write_config(t5, model.cfg)
     assert fields["feed_forward_proj"] == published
-    assert configs.read_config(t5, fields, "lm").activation == ours
+    assert hf_config.read_config(t5, fields, "lm").activation == ours
 
 
 def test_a_decoder_needs_something_to_read():

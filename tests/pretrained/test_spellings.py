@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.configs import family_of, read_config, write_config
+from flaxformer_lite.pretrained.hf_config import family_of, read_config, write_config
 from tests.pretrained.fixtures import ROOT
 
 

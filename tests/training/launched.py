@@ -62,7 +62,8 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
     """Two processes of four devices each; they are gone at the end of the block."""
     joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
     lines = [
-        command(folder, workdir, {**settings, **each[i]}, *joining, f"--process_id={i}", *flags, ids=ids[i]) for i in (0, 1)
+        command(folder, workdir, {**settings, **each[i]}, *joining, f"--process_id={i}", *flags, ids=ids[i])
+        for i in (0, 1)
     ]
     started = [start(line, devices=4) for line in lines]
     try:

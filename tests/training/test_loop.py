@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from flaxformer_lite.attentions import _choice
-from flaxformer_lite.checkpoint import CheckpointError, Checkpoints
+from flaxformer_lite.attentions import dispatch
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.processes import ALONE
-from flaxformer_lite.training import loop, metrics, setup
+from flaxformer_lite.runtime.processes import ALONE
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.report import metrics
+from flaxformer_lite.training.start import setup
 from tests.training import tiny_runs
 
 
@@ -37,7 +39,7 @@ def leaves_of(workdir, step):
 
 
 def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
-    _choice._say.cache_clear()
+    dispatch._say.cache_clear()
     loop.run(
         tiny_runs.config(folder, train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9}),
         tmp_path,

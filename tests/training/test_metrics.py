@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from flaxformer_lite.training.metrics import Meter, Recorder, read, text_loss
+from flaxformer_lite.training.report.metrics import Meter, Recorder, read, text_loss
 
 
 def test_meter_averages_the_interval_and_times_it():

@@ -91,7 +91,9 @@ def test_norm_of_small_leaves_and_large(dtype):
         numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in some])
         np.testing.assert_allclose(optimizer.norm(some), np.linalg.norm(numbers), rtol=1e-6)
     assert optimizer.norm(tree).dtype == jnp.float32
-    assert str(jax.make_jaxpr(optimizer.norm)(tree)).count("reduce_sum[") == 3  # two large leaves, and all others in one
+    assert (
+        str(jax.make_jaxpr(optimizer.norm)(tree)).count("reduce_sum[") == 3
+    )  # two large leaves, and all others in one
 
 
 def test_clip_bounds_the_global_norm():
@@ -109,7 +111,12 @@ def test_clip_bounds_the_global_norm():
 def first_updates(name, grads, params=PARAMS, **fields):
     """Updates of the first step at a rate of one, without decay."""
     cfg = OptimizerConfig(
-        **{"clip_norm": 0.0, **fields}, name=name, learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0
+        **{"clip_norm": 0.0, **fields},
+        name=name,
+        learning_rate=1.0,
+        schedule="constant",
+        warmup_steps=0,
+        weight_decay=0,
     )
     tx = optimizer.build(cfg, 10)
     return tx.update(grads, tx.init(params), params)[0]
@@ -128,14 +135,23 @@ def test_eps_reaches_adam():
 
 def test_adafactor_moves_in_proportion_to_the_parameter():
     ten = jax.tree.map(lambda p: 10.0 * p, PARAMS)
-    one, many = (first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"] for params in (PARAMS, ten))
+    one, many = (
+        first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"] for params in (PARAMS, ten)
+    )
     np.testing.assert_allclose(many, 10 * one, rtol=1e-5)
 
 
 def test_lion_by_hand():
     """Algorithm 2 with b1 = 0.9, b2 = 0.99: m = 0.01 after a gradient of 1, then 0.9 m - 0.1 / 2 is negative."""
     cfg = OptimizerConfig(
-        name="lion", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0, b1=0.9, b2=0.99
+        name="lion",
+        learning_rate=1.0,
+        schedule="constant",
+        warmup_steps=0,
+        weight_decay=0,
+        clip_norm=0,
+        b1=0.9,
+        b2=0.99,
     )
     tx, params = optimizer.build(cfg, 10), {"kernel": jnp.ones(())}
     first, opt_state = tx.update({"kernel": jnp.ones(())}, tx.init(params), params)

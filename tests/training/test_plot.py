@@ -1,6 +1,6 @@
 from matplotlib import image
 
-from flaxformer_lite.training.plot import HELD_OUT, loss_curve
+from flaxformer_lite.training.report.plot import HELD_OUT, loss_curve
 
 
 def test_draws_both_losses_and_the_baseline(tmp_path):

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import sharding
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.data import blank
+from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
 
@@ -23,7 +23,7 @@ def test_what_does_not_split_is_refused(tmp_path, mesh, message):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(**mesh))
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     with pytest.raises(ConfigError, match=message):
-        program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+        program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
@@ -33,7 +33,7 @@ def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, famil
         cfg = tiny_runs.config(tmp_path, family)
         layers = {side: depth for side in ("encoder_layers", "decoder_layers") if getattr(cfg.model, side)}
         cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, scan=True, **layers))
-        built = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+        built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
         counts.append(operations(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr))
     assert counts[0] == counts[1]
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from configs import demo
 from flaxformer_lite import config
-from flaxformer_lite.training import report
+from flaxformer_lite.training.report import text
 
 
 class History:
@@ -20,7 +20,7 @@ def result(loss, compiles=0):
         {"split": "train", "step": 10, "tokens_per_second": 1000.0},
         {"split": "eval", "step": 20, "loss": loss + 1, "nll": loss, "perplexity": 50.0, "bits_per_byte": 1.5},
     )
-    return dict(report.closing(history, 6.0, compiles, Path("runs/x")))
+    return dict(text.closing(history, 6.0, compiles, Path("runs/x")))
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
@@ -38,7 +38,7 @@ def test_late_compilations_are_a_warning():
 
 def commands(monkeypatch, cfg, *args):
     monkeypatch.setattr("sys.argv", ["train.py", *args])
-    return dict(report.next_commands(cfg, Path("runs/demo")))
+    return dict(text.next_commands(cfg, Path("runs/demo")))
 
 
 def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_path):
@@ -63,4 +63,4 @@ def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypat
 
 
 def test_small_steps_are_not_shown_as_nothing():
-    assert [report._giga(n) for n in (2_500_000, 1_234_567_890_123)] == ["2.5 M", "1,234.6 G"]
+    assert [text._giga(n) for n in (2_500_000, 1_234_567_890_123)] == ["2.5 M", "1,234.6 G"]

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from flaxformer_lite.config import ConfigError, MeshConfig
-from flaxformer_lite.training import resume
+from flaxformer_lite.training.start import resume
 from tests.training import tiny_runs
 
 
@@ -72,6 +72,14 @@ def test_changes_that_end_bit_equality_are_noticed(cfg):
 
 
 def test_a_long_list_of_differences_is_cut(cfg):
-    fields = {"learning_rate": 1.0, "name": "lion", "b1": 0.5, "b2": 0.5, "eps": 1.0, "weight_decay": 0.0, "clip_norm": 0.0}
+    fields = {
+        "learning_rate": 1.0,
+        "name": "lion",
+        "b1": 0.5,
+        "b2": 0.5,
+        "eps": 1.0,
+        "weight_decay": 0.0,
+        "clip_norm": 0.0,
+    }
     with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion and 1 more\. Go back"):
         resume.check(stored(cfg), with_optimizer(cfg, **fields), "abc")

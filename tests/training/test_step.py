@@ -7,10 +7,10 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from flaxformer_lite import partitioning
+from flaxformer_lite import sharding
 from flaxformer_lite.config import MeshConfig, OptimizerConfig
-from flaxformer_lite.data import blank
-from flaxformer_lite.objectives._sums import LossSums
+from flaxformer_lite.data import dummy
+from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.training import optimizer, program, state, step
 from tests.training import tiny_runs, toy
 
@@ -147,7 +147,14 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
         return jax.random.uniform(key) + 0 * params
 
     fn = step.train_step(
-        draw, Draw(), optax.sgd(0.1), lambda count: count, dropout_key=jax.random.key(0), accumulate=1, chunks=1, over="d"
+        draw,
+        Draw(),
+        optax.sgd(0.1),
+        lambda count: count,
+        dropout_key=jax.random.key(0),
+        accumulate=1,
+        chunks=1,
+        over="d",
     )
     start = state.create(lambda: jnp.zeros(()), optax.sgd(0.1))
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("d",))
@@ -187,7 +194,7 @@ def test_eval_step_turns_dropout_off_and_gives_sums():
 def test_weights_of_bfloat16_stay_so_and_the_optimizer_is_float32(tmp_path, name):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1), optimizer=OptimizerConfig(name=name))
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16"))
-    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+    ready = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
     after, _ = jax.eval_shape(ready.train_step, ready.target, ready.batch)
     assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, ready.target)
     assert {x.dtype.name for x in jax.tree.leaves(ready.target.params)} == {"bfloat16"}
@@ -198,7 +205,7 @@ def test_training_in_bfloat16_alone_learns(tmp_path):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1))
     model = dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16", dtype="bfloat16", dropout=0.0)
     cfg = dataclasses.replace(cfg, model=model, optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0))
-    ready = program.build(cfg, partitioning.build_mesh(cfg.mesh), blank.example(cfg))
+    ready = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), ready.batch)
     now, losses = ready.fresh_state(), []
     for _ in range(4):

@@ -3,7 +3,7 @@ import logging
 
 from rich.console import Console
 
-from flaxformer_lite.training.terminal import Terminal
+from flaxformer_lite.training.report.terminal import Terminal
 
 RECORD = {
     "step": 20,

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from flaxformer_lite.training import metrics
+from flaxformer_lite.training.report import metrics
 from tests.training import launched
 
 STEPS, BATCH = 6, 16
@@ -38,7 +38,9 @@ def uninterrupted(folder):
 
 
 def losses(workdir):
-    return {r["step"]: (r["loss"], r["grad_norm"]) for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"}
+    return {
+        r["step"]: (r["loss"], r["grad_norm"]) for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"
+    }
 
 
 def alone(folder, workdir, settings, devices, ids=None):
@@ -69,7 +71,9 @@ def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
     assert parts == {"ocdbt.process_0", "ocdbt.process_1"}, "both write their part"
 
 
-def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_bit_for_bit_alike(folder, uninterrupted):
+def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_bit_for_bit_alike(
+    folder, uninterrupted
+):
     again = folder / "again"
     with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
         for line in started[0].stdout:
@@ -95,9 +99,7 @@ def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices):
     mesh = {"mesh.data": -1, "mesh.fsdp": min(2, devices), "mesh.tensor": 1}
     out, _, _ = alone(folder, workdir, {**SETTINGS, **mesh}, devices, ids=folder / f"ids{devices}devices")
     assert "after step 3" in out
-    np.testing.assert_allclose(
-        list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5
-    )
+    np.testing.assert_allclose(list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5)
     made = [int(line.split()[0]) for line in (folder / f"ids{devices}devices").read_text().split("\n")[:-1]]
     assert [p for p in sorted(made) if p < STEPS * BATCH] == list(range(3 * BATCH, STEPS * BATCH))
 

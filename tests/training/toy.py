@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions.sharding import shard_act
-from flaxformer_lite.objectives._sums import LossSums
+from flaxformer_lite.objectives.sums import LossSums
 
 VOCAB, WIDTH, LENGTH = 32, 16, 8
 RULES = (

@@ -1,0 +1,1 @@
+"""Programs read without running them: their text, their FLOPs, their compilations."""

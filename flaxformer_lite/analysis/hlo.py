@@ -1,0 +1,265 @@
+"""Reads the text of a compiled program: what runs, how often, and what travels between devices.
+
+    module = parse(compiled.as_text())
+    for found in collectives(module):
+        print(found.kind, found.bytes * found.times, mesh_axes(found.groups, mesh.shape))
+
+The text is XLA's HLO of any backend. A loop's body counts once for each iteration, where the text says how many.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
+SIZES = {"pred": 1, "bf16": 2, "f16": 2, "token": 0, "opaque": 0}
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
+_OP = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
+_CALLED = re.compile(r"\b(?:calls|body|branch_computations|called_computations|true_computation|false_computation)="
+                     r"(\{[^}]*\}|%?[\w.\-]+)")  # fmt: skip
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class Array(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        bits = re.search(r"\d+", self.dtype)
+        size = SIZES.get(self.dtype, int(bits[0]) / 8 if bits else 0)
+        return math.ceil(math.prod(self.shape) * size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One instruction: `name = arrays kind(operands), attributes`; a tuple has several arrays."""
+
+    name: str
+    kind: str
+    arrays: tuple[Array, ...]
+    rest: str  # operands and attributes, as text
+
+    @property
+    def source(self) -> str:
+        """The JAX operation it comes from, as a path of names."""
+        found = _OP_NAME.search(self.rest)
+        return found[1] if found else ""
+
+
+class Module(NamedTuple):
+    entry: str
+    computations: dict[str, list[Op]]
+
+
+class Visit(NamedTuple):
+    """An instruction where it runs.
+
+    Attributes:
+      op: the instruction.
+      times: how often it runs in a call of the program.
+      scope: the computation that is scheduled: the entry, or the body of a loop or branch.
+      inside: the fused computation around it; empty where its result is a buffer of its own.
+      exact: False where a loop around it does not say how often it turns, and was counted once.
+    """
+
+    op: Op
+    times: int
+    scope: str
+    inside: str
+    exact: bool
+
+
+class Collective(NamedTuple):
+    """What devices exchange.
+
+    Attributes:
+      kind: one of KINDS. A reduce-scatter that the TPU compiler writes as a fused all-reduce is a reduce-scatter.
+      bytes: of the whole array: gathered, to be reduced, or permuted, as one device sees it.
+      times: how often in a call of the program.
+      groups: ids of the partitions that talk to each other.
+      source: the JAX operation it comes from.
+    """
+
+    kind: str
+    bytes: int
+    times: int
+    groups: Groups
+    source: str
+    arrays: tuple[Array, ...]
+
+
+def parse(text: str) -> Module:
+    """The computations of a program's text."""
+    computations, entry, current = {}, "", None
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            current = computations.setdefault(head[2], [])
+            entry = head[2] if head[1] else entry
+        elif line == "}":
+            current = None
+        elif current is not None and (found := _OP.match(line)):
+            current.append(_op(found[2], found[3]))
+        elif current:  # attributes of a kernel may hold line ends
+            current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
+    return Module(entry, computations)
+
+
+def visits(module: Module) -> Iterator[Visit]:
+    """Every instruction in the places from which the entry reaches it; reducers are left out."""
+    yield from _visit(module, module.entry, 1, module.entry, "", True)
+
+
+def collectives(module: Module) -> list[Collective]:
+    """All that devices exchange, each once: an exchange that is spread over several fusions has one channel."""
+    found, seen = [], set()
+    for visit in visits(module):
+        kind = visit.op.kind.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        channel = _CHANNEL.search(visit.op.rest)
+        # What `jax.shard_map` writes by hand has one channel for all; only the parts of one exchange have one source too.
+        key = (visit.scope, channel[1], visit.op.source) if channel and visit.inside else (visit.scope, visit.op.name)
+        if key in seen:
+            continue
+        seen.add(key)
+        arrays, groups = _payload(visit.op, kind), _groups(visit.op.rest)
+        size = sum(array.bytes for array in arrays)
+        if kind == "reduce-scatter":
+            size *= len(groups[0]) if groups else 1
+        elif kind == "all-reduce" and "all-reduce-scatter" in visit.inside:
+            kind = "reduce-scatter"
+        found.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays))
+    return found
+
+
+def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of a mesh, of more than one device, along which the members of a group differ.
+
+    Args:
+      groups: of a Collective; empty is one group of all.
+      mesh: axis name -> size, in the mesh's order, which is that of the partitions' ids.
+    """
+    shape = tuple(mesh.values())
+    if not groups:
+        return tuple(name for name, size in mesh.items() if size > 1)
+    places = [np.stack(np.unravel_index(np.asarray(group), shape)) for group in groups]
+    differ = [any(len(set(place[i])) > 1 for place in places) for i in range(len(shape))]
+    return tuple(name for name, differs in zip(mesh, differ, strict=True) if differs)
+
+
+def _op(name: str, text: str) -> Op:
+    end = _closing(text) if text.startswith("(") else text.find(" ")
+    kind, _, rest = text[end:].lstrip().partition("(")
+    arrays = tuple(Array(d, tuple(int(n) for n in dims.split(",") if n)) for d, dims in _ARRAY.findall(text[:end]))
+    return Op(name, kind, arrays, rest)
+
+
+def _closing(text: str) -> int:
+    """One past the parenthesis that closes the one at the start."""
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return at + 1
+    return len(text)
+
+
+def _visit(module: Module, name: str, times: int, scope: str, inside: str, exact: bool) -> Iterator[Visit]:
+    for op in module.computations.get(name, ()):
+        yield Visit(op, times, scope, inside, exact)
+        for called in _called(op):
+            if op.kind == "while":
+                trips = _trips(module, op)
+                yield from _visit(module, called, times * (trips or 1), called, "", exact and trips is not None)
+            elif op.kind in ("call", "conditional"):
+                yield from _visit(module, called, times, called if op.kind == "conditional" else scope, "", exact)
+            else:
+                yield from _visit(module, called, times, scope, called, exact)
+
+
+def _called(op: Op) -> list[str]:
+    if op.kind.endswith(("-done", "-update")) and op.kind not in KINDS:
+        return []
+    text = op.rest.replace("to_apply=", "calls=") if op.kind == "call" else op.rest
+    return [name.strip(" %") for names in _CALLED.findall(text) for name in names.strip("{}").split(",")]
+
+
+def _trips(module: Module, loop: Op) -> int | None:
+    """From what the compiler says of the loop, or the one constant that its condition compares with."""
+    if known := _TRIPS.search(loop.rest):
+        return int(known[1])
+    condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
+    ops = module.computations.get(condition[1], []) if condition else []
+    limits = [
+        int(op.rest.split(")")[0]) for op in ops if op.kind == "constant" and op.arrays[0].dtype in ("s32", "s64")
+    ]
+    return limits[0] if len(limits) == 1 else None
+
+
+def _payload(op: Op, kind: str) -> tuple[Array, ...]:
+    """The arrays that come out; an asynchronous start has its inputs, and counters, in the same tuple."""
+    if not op.kind.endswith("-start") or kind == "all-reduce":
+        return op.arrays
+    if kind == "collective-permute":
+        return op.arrays[:1]
+    return op.arrays[len(op.arrays) // 2 :]
+
+
+def _groups(text: str) -> Groups:
+    if pairs := re.search(r"source_target_pairs=\{(\{.*?\})\}", text):
+        return _listed(pairs[1])
+    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", text):
+        return _listed(listed[1])
+    if iota := re.search(r"replica_groups=(\[[\d,]+\]<=\S*?\])(T\([\d,]+\))?(?=[,\s]|$)", text):
+        shape, devices = iota[1].split("<=")
+        return _grouped(_iota(devices, iota[2]).reshape(_numbers(shape)))
+    if named := re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[\d,]+\])(T\([\d,]+\))?\))? \{([^}]*)\}", text
+    ):
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
+        devices = _iota(named[2] or f"[{math.prod(sizes.values())}]", named[3])
+        return _along(devices, sizes, named[4])
+    return ()
+
+
+def _listed(text: str) -> Groups:
+    return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", text))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def _iota(shape: str, transposed: str | None) -> np.ndarray:
+    sizes = _numbers(shape)
+    devices = np.arange(math.prod(sizes)).reshape(sizes)
+    return (devices.transpose(_numbers(transposed)) if transposed else devices).reshape(-1)
+
+
+def _grouped(devices: np.ndarray) -> Groups:
+    return tuple(tuple(int(n) for n in row) for row in devices)
+
+
+def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
+    """Groups along axes of a mesh; `'x':(2)4` is a part of an axis: 4 in a row, after 2 that are none of its business."""
+    parts = {name: [(1, size, 1)] for name, size in sizes.items()}
+    chosen = []
+    for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", axes):
+        before, size = int(before or 1), int(size or sizes[name])
+        parts[name] = [(before, size, sizes[name] // (before * size))]
+        chosen.append(name)
+    shape = list(itertools.chain.from_iterable(split for name in sizes for split in parts[name]))
+    moved = [3 * list(sizes).index(name) + 1 for name in chosen]
+    grid = np.moveaxis(devices.reshape(shape), moved, range(-len(moved), 0))
+    return _grouped(grid.reshape(-1, math.prod(grid.shape[len(shape) - len(moved) :])))

@@ -1,0 +1,86 @@
+"""What every attention does at its door: check shapes, and give mask, bias and indices one form."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.functions import kernels, masks
+
+Bias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+class Inputs(NamedTuple):
+    mask: masks.Mask | None
+    q_index_T: jax.Array  # what the mask calls the rows: slots
+    k_index_S: jax.Array
+    scale: float
+    rows_ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's reach
+    columns_ordered: bool  # holds for columns, and is known before the program runs if it does for rows
+
+
+def prepare(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    mask: masks.Mask | jax.Array | None,
+    bias: Bias | jax.Array | None,
+    scale: float | None,
+    q_index: jax.Array | None,
+    k_index: jax.Array | None,
+) -> Inputs:
+    """Checks the arguments of `attend` and resolves its defaults.
+
+    Raises:
+      ValueError: shapes that do not fit each other, naming the argument, the rule and the way out.
+    """
+    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
+        raise ValueError(
+            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
+            f" head_dim]; a single head is an axis of one."
+        )
+    (B, T, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
+    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
+        raise ValueError(
+            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and"
+            f" batch, length and heads of k and v, must agree."
+        )
+    if N % K:
+        raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
+    for name, index, length in (("q_index", q_index, T), ("k_index", k_index, S)):
+        if index is not None and index.shape != (length,):
+            raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
+    rows_ordered, columns_ordered = q_index is None, k_index is None
+    q_index_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
+    k_index_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
+    if mask is not None and not isinstance(mask, masks.Mask):
+        _check("mask", mask, ((1, B), (T,), (S,)))
+        mask = masks.dense(mask)
+        # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
+        q_index_T = jnp.arange(T, dtype=jnp.int32)
+        k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
+    if mask is None and k_index is not None:
+        mask = masks.full()
+    if bias is not None and not callable(bias):
+        _check("bias", bias, ((1, B), (1, N), (T,), (S,)))
+    return Inputs(mask, q_index_T, k_index_S, H**-0.5 if scale is None else scale, rows_ordered, columns_ordered)
+
+
+def scores(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, bias_BNTS: jax.Array | None, scale: float, softcap: float
+) -> jax.Array:
+    """Float32 logits `cap tanh(scale q . k / cap) + bias`, [B, N, T, S]."""
+    scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
+    if softcap:
+        scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
+    if bias_BNTS is not None:
+        scores_BNTS += bias_BNTS.astype(jnp.float32)
+    return scores_BNTS
+
+
+def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:
+    fits = array.ndim == len(sizes) and all(n in allowed for n, allowed in zip(array.shape, sizes, strict=True))
+    if not fits:
+        wanted = ", ".join(" or ".join(str(n) for n in sorted(set(allowed))) for allowed in sizes)
+        raise ValueError(f"{name} has shape {array.shape}: must be [{wanted}]; an axis of one stands for all.")

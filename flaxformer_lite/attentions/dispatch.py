@@ -1,0 +1,111 @@
+"""The one place that chooses an implementation of attention, for modules and for whoever calls it on arrays."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+
+import jax
+
+from flaxformer_lite import registry
+from flaxformer_lite.attentions import arguments
+from flaxformer_lite.attentions.context_parallel import spread
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import pieces, platform
+
+LOG = logging.getLogger("flaxformer_lite")
+FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that does not refuse is taken
+SMALL = 128  # positions up to which a kernel's padding costs more than it saves
+WHOLE = (
+    512 * 1024
+)  # the largest T x S that `auto` holds; twice as fast blockwise at 1024 x 1024 on CPU, equal at 512 x 512
+CHUNKED_FROM = 256  # causal attention, forward and backward, on a CPU: 1.45 times as fast at 256 rows, 1.3 times at 512
+
+
+def attention(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+    implementation: str = "auto",
+) -> jax.Array:
+    """`softmax(scale Q K^T + bias) V` by whatever is best on these devices: the front door of this folder.
+
+        >>> q = k = v = jnp.ones((2, 5, 4, 8))
+        >>> attention(q, k, v, mask=masks.causal()).shape
+        (2, 5, 4, 8)
+
+    Args:
+      implementation: a file of this folder; `auto` takes the kernel of the devices' platform where it has one that can do
+        the call (cuDNN's on GPUs, splash on TPUs), else a form in XLA: blockwise where T x S is large, else dense, on a CPU
+        in a staircase. What it takes and why is logged once, at level INFO of the logger "flaxformer_lite".
+
+    The other arguments are those of `dense.attend`.
+
+    Returns:
+      Array [B, T, N, H] in the dtype of the values.
+
+    Raises:
+      ConfigError: the implementation asked for cannot do this call, or not on these devices; says why.
+      ValueError: no such implementation, or shapes that do not fit each other.
+    """
+    return select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1])(
+        q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout_rate=dropout_rate,
+        dropout_key=dropout_key, q_index=q_index, k_index=k_index,
+    )  # fmt: skip
+
+
+def select_implementation(name: str, target: int, source: int) -> Callable:
+    """The `attend` function of that name for so many rows and columns; of `auto`, see `attention`."""
+    parts = pieces("T").count
+    if name == "auto":
+        name = "blockwise" if target // parts * source > WHOLE else "dense"
+        if parts == 1 and target > 1 and platform() in FUSED:
+            return functools.partial(_first_supported, FUSED[platform()], name)
+        if parts == 1 and target >= CHUNKED_FROM and name == "dense" and platform() == "cpu":
+            name = "chunked_causal"
+        _say(f"attention: {name}")
+    homes = [home for home, names in FUSED.items() if name in names]
+    if homes and platform() not in homes:
+        raise ConfigError(
+            f"attention {name!r}: a kernel for {homes[0]} devices, and these are {platform()}; set"
+            f" model.attention=auto, or implementation='auto'."
+        )
+    attend = registry.resolve("attentions", name).attend
+    return spread(attend) if parts > 1 else attend
+
+
+def _first_supported(
+    names: tuple[str, ...], otherwise: str, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, **options
+) -> jax.Array:
+    reasons = []
+    if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
+        names, reasons = (), [f"at most {SMALL} positions"]
+    for name in names:
+        module = registry.resolve("attentions", name)
+        asked = inspect.signature(module.unsupported_reason).parameters
+        reason = module.unsupported_reason(
+            q_BTNH, k_BSKH, v_BSKH, **{key: value for key, value in options.items() if key in asked}
+        )
+        if not reason:
+            _say(f"attention: {name}")
+            return module.attend(q_BTNH, k_BSKH, v_BSKH, **options)
+        reasons.append(f"not {name}, {reason}")
+    _say(f"attention: {otherwise} ({'; '.join(reasons)})")
+    return registry.resolve("attentions", otherwise).attend(q_BTNH, k_BSKH, v_BSKH, **options)
+
+
+@functools.cache
+def _say(line: str) -> None:
+    """Each choice once, however many layers make it."""
+    LOG.info(line)

@@ -1,0 +1,90 @@
+"""A TPU kernel for a bias of distance (T5's buckets, ALiBi), with the bias's gradient; nothing is held for all pairs.
+
+JAX's flash kernel takes a bias only as an array of batch x heads x T x S; this one takes a number a diagonal.
+
+Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683); Dao et al. 2022 (arXiv:2205.14135).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.attentions import arguments, flash_relative_bias_kernel, splash
+from flaxformer_lite.attentions.mask_structure import structure_of
+from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import per_shard, platform
+
+LONGEST = 2048  # columns: a block of rows meets them all at once, in the memory of one core
+
+
+def attend(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    /,
+    *,
+    mask: masks.Mask | jax.Array | None = None,
+    bias: arguments.Bias | jax.Array | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> jax.Array:
+    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+
+    Args:
+      bias: with a method `of_distance` (positions/encoding.py), as its encoding's bias depends on the distance alone.
+
+    Raises:
+      ConfigError: what `unsupported_reason` says.
+      ValueError: shapes that do not fit each other.
+    """
+    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
+                     dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
+    if reason:
+        raise ConfigError(
+            f"attention 'flash_relative_bias': {reason}; set model.attention=auto, or implementation='auto'."
+        )
+    structure = structure_of(mask)
+    (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
+    diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
+    kernel = functools.partial(_attend, (inputs.scale, structure.left, structure.right), platform() != "tpu")
+    on_devices = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "N", "BT", "BS"), "BTNH")
+    return on_devices(q_BTNH, k_BSKH, v_BSKH, diagonals_NL, *splash.ids_of(structure))
+
+
+def unsupported_reason(
+    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, softcap=0.0, dropout_rate=0.0, dropout_key=None, q_index=None,
+    k_index=None,
+) -> str:  # fmt: skip
+    """Why the kernel cannot take this call, or nothing."""
+    if not getattr(bias, "by_distance", False):
+        return "it is for a bias that depends on the distance alone"
+    if softcap:
+        return "the kernel has no soft cap"
+    if q_BTNH.shape[2] != k_BSKH.shape[2] or k_BSKH.shape != v_BSKH.shape:
+        return "the kernel has no grouped heads, and values are as wide as keys"
+    if k_BSKH.shape[1] > LONGEST:
+        return f"more than {LONGEST} columns"
+    return splash.unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index)
+
+
+def _attend(static, interpret, q_BTNH, k_BSKH, v_BSKH, diagonals_NL, q_ids, k_ids) -> jax.Array:
+    """On one device: pads to whole blocks and runs the kernel. The diagonals are those of the padded lengths."""
+    (B, T, _, _), S = q_BTNH.shape, k_BSKH.shape[1]
+    q_extra, k_extra = -T % splash.LANES, -S % splash.LANES
+    q_ids = jnp.zeros((B, T), jnp.int32) if q_ids is None else jnp.broadcast_to(q_ids, (B, T))
+    k_ids = jnp.zeros((B, S), jnp.int32) if k_ids is None else jnp.broadcast_to(k_ids, (B, S))
+    q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
+               for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
+    block = 256 if (T + q_extra) % 256 == 0 and S + k_extra <= 1024 else 128
+    out_BNTH = flash_relative_bias_kernel.attend(
+        flash_relative_bias_kernel.Plan(*static, block, interpret), q, k, v, diagonals_NL.astype(jnp.float32),
+        jnp.pad(q_ids, ((0, 0), (0, q_extra))), jnp.pad(k_ids, ((0, 0), (0, k_extra)), constant_values=-1),
+    )  # fmt: skip
+    return jnp.swapaxes(out_BNTH[:, :, :T], 1, 2)

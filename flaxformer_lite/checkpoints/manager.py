@@ -1,0 +1,282 @@
+"""Checkpoints: written in the background, verified by content when read, and never silently skipped.
+
+A checkpoint is a train state and a JSON record beside it. The record holds, for each leaf, its path, dtype, shape and
+digest, so that a restore can tell a model that changed from a file that broke. Of several processes each writes and reads
+its own part, and none goes on with a checkpoint that another could not read.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+import tensorstore
+
+from flaxformer_lite.checkpoints.digest import Leaves, describe
+from flaxformer_lite.runtime.processes import ALONE, Processes
+
+STATE, RECORD = "state", "meta"  # folders of a checkpoint
+SEARCHED = 1 << 30  # bytes of a data file that are read to find out what lies in it
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; the message says which, why and what to do."""
+
+
+class Restored(NamedTuple):
+    step: int
+    state: Any
+    meta: dict[str, Any]
+    notices: list[str]  # one for each newer checkpoint that was damaged and set aside
+
+
+class Checkpoints(contextlib.AbstractContextManager):
+    """The newest `keep` checkpoints of one run, in `folder/<step>`.
+
+    Args:
+      folder: made if missing; leftovers of saves that were killed are swept.
+      keep: older checkpoints are deleted beyond this many.
+      group: the processes that save and restore together.
+
+    Raises:
+      CheckpointError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, group: Processes = ALONE):
+        self.folder, self._group = Path(folder).absolute(), group
+        self._saving: int | None = None  # the step whose files are, or were last, on their way
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / f".writable{group.index}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise CheckpointError(f"cannot write in {folder}: {error.strerror}; choose another --workdir.") from None
+        self._manager = ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
+            ),
+        )
+        # Orbax lets all processes wait at the end of a read, also for one whose read failed: each reads by itself.
+        by_itself = ocp.options.MultiprocessingOptions(
+            primary_host=group.index, active_processes={group.index}, barrier_sync_key_prefix=f"read{group.index}"
+        )
+        handler = ocp.StandardCheckpointHandler(multiprocessing_options=by_itself)
+        self._reader = ocp.Checkpointer(handler, multiprocessing_options=by_itself)
+
+    def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
+        """Copies the state and returns; the files follow in the background.
+
+        Raises:
+          CheckpointError: this save, or the one before it in the background, failed.
+        """
+        need, free = 1.1 * byte_count(state), shutil.disk_usage(self.folder).free
+        if free < need:
+            raise CheckpointError(
+                f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB"
+                f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
+            )
+        record = sealed({**meta, "leaves": describe(state)})
+        self.wait()
+        self._saving = step
+        try:
+            items = ocp.args.Composite(**{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)})
+            self._manager.save(step, args=items, force=True)
+        except Exception as error:  # orbax and tensorstore raise many types; all mean that nothing was written
+            raise CheckpointError(self._failed(step, error)) from error
+
+    def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
+        """The newest checkpoint that is whole, laid out as `target` says; damaged newer ones are moved to `damaged/`.
+
+        Args:
+          target: tree of ShapeDtypeStructs with shardings.
+          accept: called with the record before the state is read; raises to refuse it.
+
+        Returns:
+          None where there is no checkpoint at all.
+
+        Raises:
+          CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
+        """
+        damaged: dict[int, str] = {}
+        wanted = describe(target)
+        for step in self._steps():
+            at = self.folder / str(step)
+            record, damaged[step] = self._all(read_record, at)
+            if record is None:
+                continue
+            accept(record)
+            _compare(step, record["leaves"], wanted)
+            request = ocp.args.StandardRestore(target)
+            state, damaged[step] = self._all(self._reader.restore, at / STATE, args=request)
+            if state is None:
+                continue
+            if broken := broken_leaf(record["leaves"], describe(state)):
+                damaged[step] = f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
+                continue
+            del damaged[step]
+            return Restored(step, state, record, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
+        if damaged:
+            reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
+                f" afresh, or choose another --workdir."
+            )
+        return None
+
+    @property
+    def latest_step(self) -> int | None:
+        return self._manager.latest_step()
+
+    def wait(self) -> None:
+        """Waits for the background.
+
+        Raises:
+          CheckpointError: the save in the background failed.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise CheckpointError(self._failed(self._saving, error)) from error
+
+    def close(self) -> None:
+        """Waits for the background; without it the last save would be lost at exit.
+
+        Raises:
+          CheckpointError: the save in the background failed.
+        """
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+            self._reader.close()
+
+    def __exit__(self, kind, *_) -> None:
+        # A save waits for all processes. After an error that is not known to be everyone's, some may be gone.
+        if self._group.alone or kind is None:
+            self.close()
+
+    def _steps(self) -> list[int]:
+        return self._group.coordinate(
+            "checkpoints", sorted(self._manager.all_steps(), reverse=True), lambda all: all[0]
+        )
+
+    def _all(self, read: Callable, *arguments: Any, **options: Any) -> tuple[Any, str]:
+        """(what was read, "") on all processes, or on all (None, why one of them could not)."""
+        value, why = None, ""
+        try:
+            value = read(*arguments, **options)
+        except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            hush_other_reads()
+            why = _first_line(error)
+        why = self._group.coordinate("a checkpoint", why, lambda reasons: next(filter(None, reasons), ""))
+        return (None, why) if why else (value, "")
+
+    def _set_aside(self, step: int, why: str, restored: int) -> str:
+        place = self.folder / "damaged" / str(step)
+        if self._group.first:
+            place.parent.mkdir(exist_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            (self.folder / str(step)).rename(place)
+        self._group.coordinate("a damaged checkpoint", None, lambda _: None)
+        self._manager.reload()
+        return f"checkpoint of step {step} is damaged ({why}); moved to {place}, continuing from step {restored}."
+
+    def _failed(self, step: int | None, error: Exception) -> str:
+        return (
+            f"checkpoint of step {step} was not written to {self.folder}: {_first_line(error)}; {self._last_good(step)}"
+        )
+
+    def _last_good(self, step: int | None) -> str:
+        good = [s for s in self._manager.all_steps() if s != step]
+        return f"The last good checkpoint is step {max(good)}." if good else "There is no earlier checkpoint."
+
+
+def sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a digest of its own."""
+    plain = json.loads(json.dumps(record))
+    return {**plain, "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+
+
+def read_record(step_folder: Path) -> dict[str, Any]:
+    """The record beside a state.
+
+    Raises:
+      CheckpointError: it was changed, or the folder has none.
+    """
+    path = step_folder / RECORD / "metadata"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or 'no longer JSON'}") from None
+    stored = record.pop("digest", None)
+    if sealed(record)["digest"] != stored:
+        raise CheckpointError(f"{path}: its content does not match its digest")
+    return record
+
+
+def byte_count(tree: Any) -> int:
+    """Bytes of all leaves."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
+    """Refuses another tree: orbax would cast dtypes silently and speak of tree structures."""
+
+    def show(leaves, path):
+        return f"{leaves[path][0]}{leaves[path][1]}" if path in leaves else "absent"
+
+    changed = [p for p in {**stored, **wanted} if show(stored, p) != show(wanted, p)]
+    if changed:
+        lines = [f"{path}: {show(stored, path)} -> {show(wanted, path)}" for path in changed[:3]]
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise CheckpointError(
+            f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
+            f" another --workdir, or the version of the code that wrote it."
+        )
+
+
+def broken_leaf(stored: Leaves, read: Leaves) -> str:
+    """The path of a leaf that was read with another content than it was stored with, or ""."""
+    return next((path for path, leaf in read.items() if leaf != stored[path]), "")
+
+
+def _lies_in(step_folder: Path, leaf: str) -> str:
+    """Names the files that hold the content of a leaf: the store keeps no such list, so its bytes are looked for."""
+    folder = step_folder / STATE
+    files = [p for p in folder.rglob("d/*") if p.stat().st_size <= SEARCHED]
+    store = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"file://{folder}/"}).result()
+    prefix = f"{leaf.replace('/', '.')}/".encode()
+    pieces = [store.read(key).result().value for key in store.list().result() if key.startswith(prefix)]
+    holds = [p for p in files if any(piece in p.read_bytes() for piece in pieces if not piece.startswith(b"{"))]
+    return f"; it lies in {', '.join(str(p.relative_to(step_folder)) for p in holds)}" if holds else ""
+
+
+def hush_other_reads() -> None:
+    """Orbax abandons the reads beside one that failed; they complain later, to a closed loop or when collected."""
+    warnings.filterwarnings("ignore", "coroutine '_read_.*' was never awaited", RuntimeWarning)
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        abandoned = getattr(unraisable.object, "__name__", "").startswith("_read_")
+        if not abandoned and "Event loop is closed" not in str(unraisable.exc_value):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:  # orbax wraps what tensorstore says, which names the leaf and the file
+        error = error.__cause__
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause stands at the end

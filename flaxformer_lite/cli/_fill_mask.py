@@ -1,0 +1,64 @@
+"""Guesses at masked tokens."""
+
+import argparse
+
+import jax
+import numpy as np
+
+from flaxformer_lite.checkpoints.workdir import is_workdir
+from flaxformer_lite.cli._open import Opened, check_vocabulary, folder_of, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained import folder
+
+HEADS = ("masked_lm", "pretraining")
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints guesses and their probabilities, for each mask in turn.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: no mask, no such head, or what cannot be read.
+    """
+    if args.top_k < 1:
+        raise ConfigError(f"--top_k={args.top_k}: at least 1.")
+    opened = open_model(args.model, head=_head(args.model), dtype=args.dtype)
+    if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
+        raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")
+    guesses = fill(opened, args.text, args.top_k)
+    for number, found in enumerate(guesses, start=1):
+        if len(guesses) > 1:
+            print(f"mask {number}")
+        for token, probability in found:
+            print(f"{probability:7.4f}  {token}")
+
+
+def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:
+    """For each mask in the text, the likeliest tokens and their probabilities, the likeliest first."""
+    tokenizer, cfg = opened.tokenizer, opened.cfg
+    if "mask" not in tokenizer.ids:
+        raise ConfigError("this model's tokenizer has no mask token.")
+    ids = check_vocabulary(opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"])))
+    places = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
+    if not places:
+        raise ConfigError("the text hides nothing; put [MASK] where a word is to be guessed.")
+    if cfg.has_position_table and len(ids) > cfg.max_length:
+        raise ConfigError(
+            f"the text has {len(ids)} tokens, and the model's positions end at {cfg.max_length}; shorten it."
+        )
+    output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
+    logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
+    probabilities_MV = np.asarray(jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1))
+    return [_best(opened, row_V, top_k) for row_V in probabilities_MV]
+
+
+def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, float]]:
+    known_V = row_V[: opened.tokenizer.vocab_size]
+    best = np.argsort(-known_V, kind="stable")[:top_k]
+    tokens = [opened.tokenizer.token(i) for i in best]
+    return [(token.strip() or repr(token), float(known_V[i])) for token, i in zip(tokens, best, strict=True)]
+
+
+def _head(path: str) -> str | None:
+    """The masked-LM head, also where config.json names a larger one; None in a workdir, which has the one it trained."""
+    where = folder_of(path)
+    return None if is_workdir(where) or not folder.read_config(where).get("architectures") else "masked_lm"

@@ -1,0 +1,110 @@
+"""Prompts to text on stdout."""
+
+import argparse
+import sys
+from typing import Any
+
+from flaxformer_lite.cli._open import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.generation.engine import is_encoder_decoder
+from flaxformer_lite.generation.generate import generate, stream
+from flaxformer_lite.generation.published import DRAWS, published_settings
+from flaxformer_lite.generation.settings import settings
+from flaxformer_lite.generation.task import longest
+from flaxformer_lite.pretrained.chat import render
+
+NEW_TOKENS = 64  # where the user does not say
+SEARCH = ("num_beams", "length_penalty", "early_stopping")
+UNFINISHED = "\ufffd"  # the text of a character's first bytes
+
+
+def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Writes a continuation of each prompt.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: what cannot be read, or settings that exclude each other.
+    """
+    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
+    if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
+        raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")
+    if args.system is not None and not args.chat:
+        raise ConfigError("--system: is part of a conversation; add --chat.")
+    opened = open_model(args.model, dtype=args.dtype)
+    if opened.tokenizer.chat_template and not args.chat:
+        notice(
+            "this model has a chat template; --chat asks by it, and without it the prompt is continued as it stands."
+        )
+    prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]
+    options = with_published(args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options)
+    if args.stop:
+        options |= {"stop_strings": tuple(args.stop), "tokenizer": opened.tokenizer}
+    if args.stream:
+        _stream(opened, prompts, options)
+    else:
+        _whole(opened, prompts, options)
+
+
+def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
+    """Tokens to write where the user does not say: as many as the model's positions leave room for, and not too many."""
+    taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
+    return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
+
+
+def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
+    """A prompt's ids: framed by special tokens, or rendered by the chat template, which spells out its own."""
+    tokenizer = opened.tokenizer
+    if args.chat:
+        system = [{"role": "system", "content": args.system}] if args.system is not None else []
+        turns = [*system, {"role": "user", "content": text}]
+        return tokenizer.encode(render(tokenizer, turns), special_tokens=False)
+    ids = tokenizer.encode(text)
+    if not ids and "bos" in tokenizer.ids:
+        return [tokenizer.ids["bos"]]  # an empty prompt
+    if not ids:
+        raise ConfigError("--prompt: is empty, and this model has no token that begins a text.")
+    return ids
+
+
+def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
+    """The user's settings over those that the directory brings, less those of its own that the user's rule out."""
+    try:
+        own = published_settings(folder_of(path))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    tokenizer, vocab = opened.tokenizer, opened.cfg.of_decoder.vocab_size
+    if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
+        own = {name: value for name, value in own.items() if name not in DRAWS}
+    if options.get("temperature"):
+        own = {name: value for name, value in own.items() if name not in SEARCH}
+    chosen = {name: value for name, value in own.items() if "token" not in name and name not in options}
+    if chosen:
+        notice(f"settings of this model: {', '.join(f'{name}={value}' for name, value in chosen.items())}")
+    if "eos" in tokenizer.ids:
+        own = {"eos_token_id": tokenizer.ids["eos"]} | own
+    own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
+    rounding = tuple(range(tokenizer.vocab_size, vocab))  # ids that only round the table's size up have no text
+    return own | {"suppress_tokens": (*own.get("suppress_tokens", ()), *rounding)} | options
+
+
+def _whole(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+    result = generate(opened.model, opened.params, prompts, return_scores=True, **options)
+    new = result.lengths.max()
+    for number, (row, length) in enumerate(zip(result.sequences, result.lengths, strict=True)):
+        start = row.shape[0] - new
+        text = opened.tokenizer.decode(row[start : start + length])
+        print(text if len(result.sequences) == 1 else f"[{number + 1}] {text}")
+
+
+def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+    ids, shown = [], ""
+    for new in stream(opened.model, opened.params, prompts, **options):
+        ids += new[0].tolist()
+        text = opened.tokenizer.decode(ids)
+        if not text.endswith(UNFINISHED) and text.startswith(shown):
+            print(text[len(shown) :], end="", flush=True)
+            shown = text
+    print(opened.tokenizer.decode(ids)[len(shown) :])
+
+
+def _text(prompt: str) -> str:
+    return sys.stdin.read().rstrip("\n") if prompt == "-" else prompt

@@ -1,0 +1,46 @@
+"""The plan of a config on the terminal, or as JSON."""
+
+import argparse
+import json
+import sys
+
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.plan import planner, report, search, topology
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints the plan. Exits with 1 where nothing fits."""
+    machine = topology.parse(args.topology)
+    cfg = from_config_dict(ExperimentConfig, command_line.config(args.overrides))
+    if args.search:
+        _search(args, cfg, machine)
+        return
+    plan = planner.make(cfg, machine, compiler=not args.analytic)
+    if args.json:
+        print(json.dumps(plan.json(), indent=2))
+    else:
+        _print(report.rows(plan))
+    if not plan.fits:
+        sys.exit(command_line.FAILED)
+
+
+def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
+    compiler = not args.analytic
+    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=_say)
+    if args.json:
+        print(json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2))
+    else:
+        _print(report.ranking(found))
+    if not found:
+        command_line.fail("nothing that was tried fits; take more chips, or a smaller batch.", command_line.FAILED)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print(rows: report.Rows) -> None:
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")

@@ -1,0 +1,239 @@
+"""One step on a mesh beside the same step on one device."""
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from flaxformer_lite import sharding
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig, from_config_dict
+from flaxformer_lite.data import dummy
+from flaxformer_lite.plan.aot import quiet
+from flaxformer_lite.sharding import activations, parameter_rules
+from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.training import program as programs
+from flaxformer_lite.training.program import Program
+
+ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of summation gives 1e-7 to 1e-5
+NOISE = 1e-4  # of the largest of all gradients: what is smaller is compared with this (a key's bias has gradient zero)
+FLOAT32 = 4
+SHOWN = 10  # parameters, worst first
+EMBEDDED = re.compile(
+    r"token_embed|embed/sharding_constraint$|embed/norm/add_any$"
+)  # what a lookup exchanges, by release
+# Plain descent that keeps what it was given: after one step its momentum is the gradient.
+DESCENT = OptimizerConfig(name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
+
+
+class Gradient(NamedTuple):
+    """Of one parameter: its place on the mesh, its largest number on one device, and the largest difference."""
+
+    path: str
+    shape: tuple[int, ...]
+    spec: Any
+    largest: float
+    difference: float  # relative to `largest`, or to the noise where that is larger
+
+
+class Exchange(NamedTuple):
+    """What devices send along axes of the mesh in a step; bytes are those of one device."""
+
+    kind: str
+    axes: tuple[str, ...]
+    times: int
+    bytes: int
+
+
+class Verdict(NamedTuple):
+    """What came of it; `strange` has a sentence for each thing that no rule explains."""
+
+    losses: tuple[float, float]  # on one device, on the mesh
+    gradients: list[Gradient]  # worst first
+    replicated: list[sharding.Replicated]
+    exchanges: list[Exchange]
+    strange: list[str]
+
+    @property
+    def equal(self) -> bool:
+        one, many = self.losses
+        return abs(many - one) <= ROUNDING * abs(one) and self.gradients[0].difference <= ROUNDING
+
+
+def reference(cfg: ExperimentConfig) -> "Reference":
+    """One step of the config on the first device."""
+    cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
+    plain = dataclasses.replace(cfg.model, dropout=0.0, dtype="float32", param_dtype="float32")
+    cfg = dataclasses.replace(cfg, model=plain, optimizer=DESCENT, mesh=MeshConfig(data=1))
+    batch = dummy.batch(cfg)
+    program = _program(cfg, jax.devices()[:1], batch)
+    state = jax.tree.map(np.asarray, program.fresh_state())
+    return Reference(cfg, state, batch, _step(program, state, batch))
+
+
+def verify(wanted: "Reference", mesh: MeshConfig) -> Verdict:
+    """Runs the same step on a mesh over all devices.
+
+    Raises:
+      ConfigError: mesh, batch and model do not fit each other.
+    """
+    cfg = dataclasses.replace(wanted.cfg, mesh=mesh)
+    many = _program(cfg, jax.devices(), wanted.batch)
+    got = _step(many, wanted.state, wanted.batch)
+    module = hlo.parse(got.text)
+    strange = [*_strange(many, module)]
+    if got.rematerialised:
+        strange.append(f"involuntary rematerialisation: {got.rematerialised} arrays made whole to be split otherwise")
+    return Verdict(
+        (wanted.step.loss, got.loss), _compare(many, wanted.step.gradients, got.gradients),
+        sharding.replicated(many.target.params, parameter_rules.rules(cfg.model), many.mesh),
+        _exchanges(many, module), strange,
+    )  # fmt: skip
+
+
+def show(args: argparse.Namespace) -> None:
+    """Prints the verdict. Exits with 1 where the mesh computes something else."""
+    cfg = from_config_dict(ExperimentConfig, command_line.config(args.overrides))
+    sharding.build_mesh(cfg.mesh)  # says what cannot work before anything is compiled
+    verdict = verify(reference(cfg), cfg.mesh)
+    out = Console(width=None if Console().is_terminal else 160, highlight=False)
+    sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
+    mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "one device"
+    one, many = verdict.losses
+    out.print(f"mesh        {mesh}, by {cfg.mesh.mode}", soft_wrap=True)
+    out.print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh", soft_wrap=True)
+    out.print(_gradients(verdict.gradients if args.all else verdict.gradients[:SHOWN]))
+    for what in verdict.replicated:
+        out.print(
+            f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}", markup=False, soft_wrap=True
+        )
+    out.print(_exchanged(verdict.exchanges))
+    for what in verdict.strange:
+        out.print(f"unexpected  {what}", markup=False, soft_wrap=True)
+    worst = verdict.gradients[0]
+    said = "equal to rounding" if verdict.equal else "DIFFERENT"
+    out.print(
+        f"{said}: {len(verdict.gradients)} gradients, the worst {worst.path} by {worst.difference:.1e}", soft_wrap=True
+    )
+    if not verdict.equal:
+        sys.exit(command_line.FAILED)
+
+
+class Step(NamedTuple):
+    """What a step gave: gradients on the host, the loss, the compiled program, the compiler's warnings."""
+
+    gradients: Any
+    loss: float
+    text: str
+    rematerialised: int
+
+
+class Reference(NamedTuple):
+    """A step on one device, and all that is needed to take it again elsewhere."""
+
+    cfg: ExperimentConfig
+    state: Any
+    batch: Any
+    step: Step
+
+
+def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -> Program:
+    mesh = sharding.build_mesh(cfg.mesh, devices)
+    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    return programs.build(cfg, mesh, jax.tree.map(lambda x: x[0], batch))
+
+
+def _step(program: Program, state: Any, batch: Any) -> Step:
+    state = jax.tree.map(lambda x, target: jax.device_put(x, target.sharding), state, program.target)
+    batch = sharding.place_batch(batch, program.mesh)
+    with quiet() as rematerialised:
+        compiled = program.train_step.lower(state, batch).compile()
+        warned = rematerialised()
+    run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled  # pmap's cannot be called by itself
+    state, metrics = run(state, batch)
+    momentum = next(part.trace for part in state.opt_state if hasattr(part, "trace"))
+    return Step(jax.tree.map(np.asarray, momentum), float(metrics["loss"]), compiled.as_text(), warned)
+
+
+def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
+    noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
+    found = []
+    params = jax.tree_util.tree_leaves_with_path(program.target.params)
+    for (keys, param), a, b in zip(params, jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
+        largest, apart = float(np.abs(a).max()), float(np.abs(a - b).max())
+        # Not a number differs from every number.
+        difference = apart / max(largest, noise) if math.isfinite(apart) else math.inf
+        found.append(Gradient(path_of(keys), a.shape, param.sharding.spec, largest, difference))
+    return sorted(found, key=lambda gradient: -gradient.difference)
+
+
+def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
+    times, size = collections.Counter(), collections.Counter()
+    for found in hlo.collectives(module):
+        key = found.kind, hlo.mesh_axes(found.groups, program.mesh.shape)
+        times[key] += found.times
+        size[key] += found.times * found.bytes
+    return sorted((Exchange(*key, times[key], size[key]) for key in times), key=lambda exchange: -exchange.bytes)
+
+
+def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
+    """Activations that are moved, where only sums, gathered weights and the ring of the context are designed."""
+    cfg, mesh = program.cfg, program.mesh.shape
+    tokens = (
+        cfg.train.batch_size * cfg.data.length // (cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"])
+    )
+    weights = _parts_of_weights(program)
+    for found in hlo.collectives(module):
+        axes = hlo.mesh_axes(found.groups, mesh)
+        summed = found.kind in ("all-reduce", "reduce-scatter")
+        if summed or not axes or found.bytes < tokens * cfg.model.d_model * FLOAT32:
+            continue
+        ring = found.kind == "collective-permute" and axes == ("context",)
+        gathered = found.kind == "all-gather" and all(math.prod(array.shape) in weights for array in found.arrays)
+        # A table split by vocabulary takes the gradients of all tokens, and keeps those of its own words.
+        table = found.kind == "all-gather" and "data" not in axes and EMBEDDED.search(found.source)
+        if not ring and not gathered and not table:
+            shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in found.arrays)
+            yield f"{found.kind} of {shapes} over {', '.join(axes)}, {found.times} times ({found.source})"
+
+
+def _parts_of_weights(program: Program) -> set[int]:
+    """How many numbers a weight has, or one layer of it, or what is left of either after some splits of the mesh."""
+    sizes = [size for size in program.mesh.shape.values() if size > 1]
+    ways = {math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)}
+    leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]
+    whole = {leaf.size // layers for leaf in leaves for layers in (1, leaf.shape[0])}
+    return {size // way for size in whole for way in ways}
+
+
+def _gradients(gradients: list[Gradient]) -> Table:
+    table = _table(("gradient of", "shape", "split over", "largest", "difference"), right=2)
+    for g in gradients:
+        split = ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
+        table.add_row(g.path, " x ".join(map(str, g.shape)), split, f"{g.largest:.2e}", f"{g.difference:.1e}")
+    return table
+
+
+def _exchanged(exchanges: list[Exchange]) -> Table:
+    table = _table(("exchanged", "over", "times", "bytes a step"), right=2)
+    for e in exchanges:
+        table.add_row(e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}")
+    return table
+
+
+def _table(titles: tuple[str, ...], right: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="right" if i >= len(titles) - right else "left", overflow="fold")
+    return table

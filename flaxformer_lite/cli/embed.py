@@ -1,0 +1,25 @@
+"""Makes a vector of each text: the mean of the encoder's last hidden states, of length one.
+
+Prints how alike the texts are (cosine similarity); with --out writes the vectors as a .npy file.
+"""
+
+import argparse
+
+EXAMPLES = """examples:
+  python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
+  python -m flaxformer_lite embed --model path/to/minilm --file sentences.txt --out vectors.npy
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, help="directory of an encoder's published weights, or its --workdir")
+    parser.add_argument("--text", action="append", default=[], help="may be given several times")
+    parser.add_argument("--file", help="one text a line; - is stdin")
+    parser.add_argument("--out", metavar="FILE.npy", help="where the vectors go, float32 [texts, width]")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> None:
+    from flaxformer_lite.cli import _embed
+
+    _embed.show(args)

@@ -1,0 +1,24 @@
+"""Says what a directory holds: family, head, sizes, every tensor, and a checksum over names and contents."""
+
+import argparse
+
+EXAMPLES = """examples:
+  python -m flaxformer_lite inspect path/to/bert
+  python -m flaxformer_lite inspect runs/gpt2 --all
+
+Tensors have their published names, so a training workdir, its conversion to safetensors, and Flax's old msgpack of the
+same model have the same checksum.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", help="published weights, Flax msgpack, or the --workdir of train.py")
+    parser.add_argument(
+        "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from flaxformer_lite.cli import _inspect
+
+    _inspect.show(args.directory, every=args.all)

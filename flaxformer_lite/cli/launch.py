@@ -1,0 +1,86 @@
+"""From flags to a run; what goes wrong ends in one line and an exit code."""
+
+import os
+import re
+import signal
+import sys
+import traceback
+from typing import NoReturn
+
+import jax
+from ml_collections import ConfigDict
+
+from flaxformer_lite.checkpoints.manager import CheckpointError
+from flaxformer_lite.cli import command_line
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.runtime import processes
+from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.interrupt import Terminated, terminate
+
+CONTINUES = "the same command continues from the last checkpoint, if there is one."
+# What the collectives of CPUs and GPUs say when the other end is gone; TPUs wait for jax.distributed to end the process.
+LOST_PEER = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|coordination service|UNAVAILABLE")
+
+
+def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
+    """Checks the config and runs it, together with the other processes where there are any.
+
+    Exits with 0 where SIGTERM came and the run was saved, 2 on bad input, 1 on a failed run, else 128 + the number of the
+    signal that ended it; a bug keeps its traceback.
+
+    Args:
+      config: of the experiment.
+      workdir: of the run.
+      **how_to_join: arguments of processes.join.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, terminate)
+    group = ALONE
+    try:
+        group = processes.join(**how_to_join)
+        if not group.first:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the libraries below print there too
+        caught = loop.run(from_config_dict(ExperimentConfig, config), workdir, group)
+        group.close()
+    except (Exception, KeyboardInterrupt, Terminated) as error:
+        message, code, at_once = explain(error, workdir, group)
+        _end(group, message, code, at_once=at_once)
+    if caught == "SIGINT":
+        sys.exit(128 + signal.SIGINT)
+
+
+def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
+    """What to say of the end of a run, its exit code, and whether exit handlers might fail for the same reason.
+
+    Raises:
+      Exception: the error itself, of a run alone, where it is a bug.
+    """
+    match error:
+        case ConfigError():
+            return str(error), command_line.BAD_INPUT, False
+        case CheckpointError() | loop.RunError() | ProcessError():
+            return str(error), command_line.FAILED, False
+        case Terminated():
+            return f"SIGTERM: ended at once; {CONTINUES}", 128 + signal.SIGTERM, False
+        case KeyboardInterrupt():
+            return f"interrupted; {CONTINUES}", 128 + signal.SIGINT, False
+        case OSError():
+            where = error.filename or workdir
+            return f"{where}: {error.strerror or error}; the same command continues.", command_line.FAILED, True
+    said = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+        hint = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
+        return f"out of device memory ({said}); {hint}", command_line.FAILED, False
+    if group.alone:
+        raise error
+    if LOST_PEER.search(str(error)):
+        return f"another process is gone ({said}); its own output says why; {CONTINUES}", command_line.FAILED, True
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {said}", command_line.FAILED, True
+
+
+def _end(group: Processes, message: str, code: int, *, at_once: bool) -> NoReturn:
+    if not group.alone:
+        group.fail(message, code)
+    command_line.fail(message, code, at_once=at_once)

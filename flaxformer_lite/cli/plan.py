@@ -1,0 +1,36 @@
+"""Says whether a training run fits a machine, and what it will cost, before there is one.
+
+The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip install
+'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan is analytic, and
+says so.
+"""
+
+import argparse
+import os
+
+TAKES_CONFIG = True
+EXAMPLES = """examples:
+  python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16 --config.mesh.fsdp=16
+  python -m flaxformer_lite plan --config=configs/gpt2_small.py --topology=h100:8 --search
+  python -m flaxformer_lite plan --config=configs/t5_xxl.py --topology=v5p-128 --json
+
+Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or as their makers call them (v5e-256; v5p-128 counts cores);
+a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the compiler's estimate, not measured.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
+    parser.add_argument("--search", action="store_true", help="try meshes, batches and remat policies, and rank them")
+    parser.add_argument("--compiles", type=int, default=6, help="of a search, at most (default 6)")
+    parser.add_argument("--analytic", action="store_true", help="no compiler, even where there is one")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> None:
+    from flaxformer_lite.plan.environment import ENVIRONMENT
+
+    os.environ.update(ENVIRONMENT)  # before jax starts, and a config may import it
+    from flaxformer_lite.cli import _plan
+
+    _plan.show(args)

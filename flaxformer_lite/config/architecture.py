@@ -1,0 +1,188 @@
+"""What a transformer is: its sizes, and the names of the parts it is made of."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from flaxformer_lite import registry
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, plugin, positive
+
+NORM_SLOTS = ("embed", "in", "branch", "out", "final")
+BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
+DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes and names of one transformer; zero or None means "derive it" where a comment says so.
+
+    The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each layer's output before
+    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT) is `('embed', 'out')`,
+    pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is `('in', 'branch', 'final')`.
+    """
+
+    family: str  # a file in flaxformer_lite/models
+    vocab_size: int = 0  # V; 0: the tokenizer's size, rounded up to a multiple of 64
+    d_model: int  # D
+    num_heads: int  # N
+    num_kv_heads: int = 0  # K; 0: num_heads. 1 is multi-query, between is grouped-query
+    head_dim: int = 0  # H; 0: d_model / num_heads
+    mlp_dim: int  # F
+    encoder_layers: int = 0
+    decoder_layers: int = 0
+    max_length: int = 512  # tokens; binds only where an encoding has a table of positions
+    type_vocab_size: int = 0  # token types (BERT's segments A and B)
+    embed_dim: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
+    head: str = "lm"  # what sits on top; the family's file lists its heads
+    decoder_num_heads: int = 0  # N of the decoder where it differs; 0: num_heads
+    decoder_mlp_dim: int = 0  # F of the decoder where it differs; 0: mlp_dim
+    decoder_vocab_size: int = 0  # V of the decoder where it has a table of its own; 0: one table serves both
+    num_labels: int = 2  # C, of classification heads
+    pad_token_id: int | None = (
+        None  # a decoder's classification head reads the last other token; RoBERTa counts the others
+    )
+    eos_token_id: int | None = None  # BART's classification head reads the last one of the input
+    decoder_start_token_id: int | None = None  # before the decoder's first token, where the caller names none
+
+    norm: str = "layer"
+    norm_eps: float = 1e-6
+    norm_at: tuple[str, ...] = ("in", "final")
+    bias_at: tuple[str, ...] = ()
+    activation: str = "gelu"
+    mlp: str = "plain"  # or gated
+    wiring: str = "sequential"  # or parallel (GPT-NeoX), parallel_shared (GPT-J: one norm for both branches)
+    qk_norm: str = "none"  # a norm on each head's queries and keys (Qwen3)
+    position: Any = plugin("positions", "nope")  # noqa: RUF009, a field and not its default
+    attention: str = "auto"  # a file in flaxformer_lite/attentions, or auto
+    attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
+    attention_softcap: float = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
+    logit_softcap: float = 0.0
+    windows: tuple[int, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
+    embed_power: float = 0.0  # token vectors are multiplied by d_model ** this: 0.5 in the original and Gemma
+    logit_power: float = 0.0  # the same for logits: -0.5 in T5, whose tied table has unit variance
+    tie_embeddings: bool = True
+    share_layers: tuple[int, ...] = ()  # the set of weights that each depth uses: (0, 0, 0) has one; (): each its own
+
+    dropout: float = 0.0
+    dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
+    init: str = "normal"  # normal, normal_residual (GPT-2), fan_in (T5), xavier (the original)
+    init_stddev: float = 0.02
+    dtype: str = "float32"  # of activations and matmuls
+    param_dtype: str = "float32"
+    scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
+    remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
+
+    @property
+    def skeleton(self) -> str:
+        """encoder, decoder or encoder_decoder: which stacks have layers."""
+        return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.d_model // self.num_heads
+
+    @property
+    def of_decoder(self) -> "ModelConfig":
+        """The config as the decoder sees it."""
+        if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size):
+            return self
+        sizes = {
+            "num_heads": self.decoder_num_heads,
+            "mlp_dim": self.decoder_mlp_dim,
+            "vocab_size": self.decoder_vocab_size,
+        }
+        own = {f"decoder_{name}": 0 for name in sizes}
+        return dataclasses.replace(self, **own, **{name: size for name, size in sizes.items() if size})
+
+    @property
+    def embed_width(self) -> int:
+        return self.embed_dim or self.d_model
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether the encoding learns a row for each position, so that max_length binds."""
+        sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "head_dim": self.head_width}
+        now, longer = (self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1))
+        return now != longer
+
+    @property
+    def scale(self) -> float:
+        return self.head_width**-0.5 if self.attention_scale is None else self.attention_scale
+
+    @property
+    def embed_scale(self) -> float:
+        return self.d_model**self.embed_power
+
+    @property
+    def logit_scale(self) -> float:
+        return self.d_model**self.logit_power
+
+    def __post_init__(self):
+        positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
+        not_negative(
+            self,
+            "vocab_size",
+            "num_kv_heads",
+            "head_dim",
+            "encoder_layers",
+            "decoder_layers",
+            "embed_dim",
+            "type_vocab_size",
+            "attention_softcap",
+            "logit_softcap",
+            "decoder_num_heads",
+            "decoder_mlp_dim",
+            "decoder_vocab_size",
+        )
+        model = registry.resolve("models", self.family).Model
+        if self.skeleton != model.skeleton:
+            raise ConfigError(
+                f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}: {self.family} has"
+                f" {model.skeleton.replace('_', ' and ')} layers; give it those and no other."
+            )
+        among(self, "head", model.heads)
+        if self.attention != "auto":
+            registry.resolve("attentions", self.attention)
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            fitting = [k for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
+            near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
+            raise ConfigError(
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
+                f" kv heads; try num_kv_heads={near}."
+            )
+        if not self.head_dim and self.d_model % self.num_heads:
+            raise ConfigError(
+                f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the"
+                f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
+                f" head_dim."
+            )
+        among(self, "norm_at", NORM_SLOTS)
+        among(self, "bias_at", BIAS_SLOTS)
+        among(self, "dropout_at", DROPOUT_SLOTS)
+        among(self, "norm", ("layer", "rms", "rms_offset"))
+        among(self, "qk_norm", ("none", "layer", "rms", "rms_offset"))
+        among(self, "activation", ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"))
+        among(self, "mlp", ("plain", "gated"))
+        among(self, "wiring", ("sequential", "parallel", "parallel_shared"))
+        among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))
+        among(self, "remat", ("none", "dots", "full"))
+        among(self, "dtype", ("float32", "bfloat16"))
+        among(self, "param_dtype", ("float32", "bfloat16"))
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
+        for layers in (self.encoder_layers, self.decoder_layers):
+            if self.share_layers and layers not in (0, len(self.share_layers)):
+                raise ConfigError(
+                    f"share_layers={self.share_layers}: names a set of weights for each of {layers} layers."
+                )
+            if self.scan and layers % max(len(self.windows), 1):
+                raise ConfigError(
+                    f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
+                    f" {len(self.windows)}; set scan=False."
+                )
+        if not self.windows or min(self.windows) < 0:
+            raise ConfigError(f"windows={self.windows}: at least one entry, none negative; (0,) sees everything.")

@@ -1,0 +1,263 @@
+"""What an experiment is: frozen dataclasses, and the one door where a ConfigDict is checked and becomes them.
+
+Every rule that can be checked without building an array is checked here, so that a mistake costs a second and a sentence
+instead of a compilation and a stack trace.
+"""
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+from ml_collections import ConfigDict, config_dict
+
+from flaxformer_lite import registry
+from flaxformer_lite.config.architecture import ModelConfig
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    name: str = "byte_bpe"  # byte_bpe, sentencepiece (both trained on the text) or bytes
+    path: str = ""  # a tokenizer.json or a sentencepiece model to use instead
+    vocab_size: int = 8192  # of a trained tokenizer
+
+    def __post_init__(self):
+        among(self, "name", ("byte_bpe", "sentencepiece", "bytes"))
+        positive(self, "vocab_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    path: str = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
+    corpus: str = "stdlib_code"  # built in: stdlib_code (Python), docstrings (English), code_docstrings (pairs of both)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    length: int = 128  # T, tokens an example
+    target_length: int = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
+    eval_fraction: float = 0.02  # of the documents, held out by a hash of their text
+    cache: str = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
+
+    def __post_init__(self):
+        positive(self, "length")
+        not_negative(self, "target_length")
+        among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
+        if not 0 < self.eval_fraction < 1:
+            raise ConfigError(f"data.eval_fraction={self.eval_fraction}: a fraction strictly between 0 and 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    name: str = "adamw"  # adamw, adafactor, lion, sgd, muon
+    learning_rate: float = 3e-4  # the peak
+    schedule: str = "cosine"  # cosine, linear, rsqrt, constant, wsd
+    warmup_steps: int = 100
+    decay_steps: int = 0  # length of wsd's final decay; 0: a tenth of train.steps
+    final_fraction: float = 0.1  # of the peak, at the last step (cosine, linear, wsd)
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1  # on matrices only: never on norms, biases and tables of positions
+    clip_norm: float = 1.0  # 0: off
+
+    def __post_init__(self):
+        among(self, "name", ("adamw", "adafactor", "lion", "sgd", "muon"))
+        among(self, "schedule", ("cosine", "linear", "rsqrt", "constant", "wsd"))
+        positive(self, "learning_rate")
+        not_negative(self, "warmup_steps", "decay_steps", "weight_decay", "clip_norm", "final_fraction")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    steps: int = 1000
+    batch_size: int = 32  # sequences a step, over all devices and accumulation
+    accumulate: int = 1  # microbatches a step
+    loss_chunks: int = 4  # pieces of the batch whose logits exist at once; 1 holds B x T x V whole
+    log_every: int = 20
+    eval_every: int = 200
+    eval_batches: int = 20  # at the most; held-out text may hold fewer
+    checkpoint_every: int = 200
+    keep: int = 3  # checkpoints
+    sample_tokens: int = 0  # tokens of sample text after training, for decoders
+    init_from: str = ""  # a directory of published weights that the run begins with; empty: random ones
+
+    def __post_init__(self):
+        positive(
+            self,
+            "steps",
+            "batch_size",
+            "accumulate",
+            "loss_chunks",
+            "log_every",
+            "eval_every",
+            "eval_batches",
+            "checkpoint_every",
+            "keep",
+        )
+        if self.batch_size % self.accumulate:
+            raise ConfigError(
+                f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
+                f" multiple of the microbatches."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Devices along each axis; -1 is "the rest" and may stand once."""
+
+    data: int = -1  # copies of the weights, over all slices
+    fsdp: int = 1  # splits batch and weights
+    context: int = 1  # splits the sequence
+    tensor: int = 1  # splits heads, feed-forward width and vocabulary
+    slices: int = 1  # parts of `data` that a data-centre network joins, as TPU slices
+    mode: str = "jit"  # or shard_map, pmap: data parallelism written out by hand; the same numbers
+
+    def __post_init__(self):
+        sizes = {axis: getattr(self, axis) for axis in ("data", "fsdp", "context", "tensor")}
+        if any(n == 0 or n < -1 for n in sizes.values()) or list(sizes.values()).count(-1) > 1:
+            raise ConfigError(f"mesh={sizes}: sizes are positive, and -1 may stand once.")
+        positive(self, "slices")
+        if self.data > 0 and self.data % self.slices:
+            raise ConfigError(
+                f"mesh.data={self.data}, mesh.slices={self.slices}: data is a multiple of the slices; try"
+                f" mesh.data={-(-self.data // self.slices) * self.slices}."
+            )
+        among(self, "mode", ("jit", "shard_map", "pmap"))
+        if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
+            raise ConfigError(
+                f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"
+                f" mesh.tensor={self.tensor}: this mode splits the batch only; set the three to 1, or"
+                f" mesh.mode=jit."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    seed: int = 0
+    model: ModelConfig
+    objective: Any = field(metadata={"plugin": "objectives"})
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def __post_init__(self):
+        model, objective = self.model, plugin_name(self.objective)
+        if model.skeleton != self.objective.skeleton:
+            raise ConfigError(
+                f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"
+                f" {self.objective.skeleton.replace('_', '-')} models, the family's skeleton is"
+                f" {model.skeleton.replace('_', '-')}; change either."
+            )
+        if model.head != self.objective.head:
+            raise ConfigError(
+                f"model.head={model.head!r}: {objective} as configured trains {self.objective.head!r}; set"
+                f" model.head={self.objective.head}."
+            )
+        longest = max(self.data.length, self.data.target_length)
+        if longest > model.max_length and model.has_position_table:
+            raise ConfigError(
+                f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
+                f" positions end there; shorten the examples or set model.max_length={longest}."
+            )
+
+
+def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
+    """Checks a ConfigDict (or any mapping) and builds the frozen dataclass `cls` from it.
+
+    Args:
+      cls: a dataclass of this file or of a plug-in.
+      values: nested mapping; a plug-in's mapping carries its file name under `name`.
+      where: the path so far, named in errors.
+
+    Raises:
+      ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    hints = typing.get_type_hints(cls)
+    unknown = [key for key in values if key not in fields]
+    if unknown:
+        near = registry.nearest(unknown[0], list(fields))
+        raise ConfigError(
+            f"{where}.{unknown[0]}: no such field{near}; {cls.__name__} has {', '.join(fields) or 'none'}."
+        )
+    built = {}
+    for name, f in fields.items():
+        if name in values:
+            built[name] = _build(f, hints[name], values[name], f"{where}.{name}")
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{name}: missing; {cls.__name__} needs it.")
+    try:
+        return cls(**built)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def to_config_dict(cfg: Any) -> ConfigDict:
+    """The inverse: a ConfigDict whose every field can be overridden on the command line."""
+    out = ConfigDict()
+    hints = typing.get_type_hints(type(cfg))
+    for f in dataclasses.fields(cfg):
+        value = getattr(cfg, f.name)
+        if "plugin" in f.metadata:
+            out[f.name] = ConfigDict({"name": plugin_name(value), **to_config_dict(value)})
+        elif dataclasses.is_dataclass(value):
+            out[f.name] = to_config_dict(value)
+        elif value is None:
+            out[f.name] = config_dict.placeholder(_without_none(hints[f.name]))
+        else:
+            out[f.name] = value
+    return out
+
+
+def plugin_name(value: Any) -> str:
+    """The file name, hence the key, of a plug-in's dataclass instance."""
+    return type(value).__module__.rsplit(".", 1)[-1]
+
+
+def fingerprint(cfg: Any) -> str:
+    """A short hash of everything in the config, stored with the run and compared on resume."""
+    text = json.dumps(to_config_dict(cfg).to_dict(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
+    if "plugin" in f.metadata:
+        if dataclasses.is_dataclass(value):
+            return value
+        options = dict(value)
+        if "name" not in options:
+            raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(f.metadata['plugin']))}.")
+        try:
+            cls = registry.resolve_class(f.metadata["plugin"], options.pop("name"))
+        except ValueError as error:
+            raise ConfigError(f"{where}.name: {error}") from None
+        return from_config_dict(cls, options, where)
+    if dataclasses.is_dataclass(hint):
+        return from_config_dict(hint, value, where)
+    if value is None and isinstance(hint, types.UnionType):
+        return None
+    hint = _without_none(hint)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (tuple, list)):
+            raise ConfigError(f"{where}={value!r}: a tuple, not {type(value).__name__}.")
+        return tuple(_scalar(typing.get_args(hint)[0], item, where) for item in value)
+    return _scalar(hint, value, where)
+
+
+def _scalar(hint: type, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where}={value!r}: must be {hint.__name__}, not {type(value).__name__}.")
+    return value
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return next(h for h in typing.get_args(hint) if h is not types.NoneType)
+    return hint

@@ -1,0 +1,37 @@
+"""The rules that config dataclasses are made of, and the error that says which one was broken."""
+
+from dataclasses import field
+from typing import Any
+
+from flaxformer_lite import registry
+
+
+class ConfigError(ValueError):
+    """A config that cannot work; the message names the field, the rule and the way out."""
+
+
+def plugin(folder: str, default: str) -> Any:
+    """A field that holds a plug-in's own dataclass, chosen by its `name` key."""
+    return field(default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder})
+
+
+def positive(cfg: Any, *names: str) -> None:
+    for name in names:
+        if getattr(cfg, name) <= 0:
+            raise ConfigError(f"{name}={getattr(cfg, name)}: must be positive.")
+
+
+def not_negative(cfg: Any, *names: str) -> None:
+    for name in names:
+        if getattr(cfg, name) < 0:
+            raise ConfigError(f"{name}={getattr(cfg, name)}: must not be negative.")
+
+
+def among(cfg: Any, name: str, choices: tuple[str, ...]) -> None:
+    value = getattr(cfg, name)
+    for item in (value,) if isinstance(value, str) else value:
+        if item not in choices:
+            raise ConfigError(
+                f"{name}={value!r}: no {item!r}{registry.nearest(item, list(choices))}; choose from"
+                f" {', '.join(choices)}."
+            )

@@ -1,0 +1,117 @@
+"""A model as generation sees it: read a prompt, then one token at a time, for decoders and encoder-decoders alike."""
+
+import functools
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.modules.cache import LayerCache, init_cache
+
+Params = Any
+
+
+@flax.struct.dataclass
+class Rows:
+    """What stays the same while rows grow.
+
+    Attributes:
+      start_B: int32, the first slot of each row that holds a token.
+      source_mask_BS: bool, the encoder's tokens; None in a decoder.
+    """
+
+    start_B: jax.Array
+    source_mask_BS: jax.Array | None = None
+
+
+def is_encoder_decoder(cfg: ModelConfig) -> bool:
+    return bool(cfg.encoder_layers and cfg.decoder_layers)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "slots"))
+def prefill(
+    model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, source_BS: jax.Array | None, *, slots: int
+) -> tuple[jax.Array, Any]:
+    """Reads the prompts into new caches.
+
+    Args:
+      model: see `generate`.
+      params: its weights.
+      tokens_BT: prompts, padded on the left.
+      rows: of the prompts.
+      source_BS: what the encoder reads, or None.
+      slots: S, of the caches: prompt and continuation.
+
+    Returns:
+      The logits [B, V] of what follows, and the caches.
+    """
+    cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
+    encoded_BSD = None
+    if source_BS is not None:
+        encoded_BSD = model.apply({"params": params}, source_BS, attention_mask=rows.source_mask_BS, method="encode")
+    return _decode(model, params, tokens_BT, rows, cache, jnp.int32(0), tokens_BT.shape[1], encoded_BSD)
+
+
+def advance(
+    model: nn.Module, params: Params, tokens_B: jax.Array, rows: Rows, cache: Any, slot: jax.Array, slots: int
+) -> tuple[jax.Array, Any]:
+    """Reads one token of each row into slot `slot` of `slots`: the logits [B, V] of what follows, and the caches."""
+    return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
+
+
+def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Array, columns: int, encoded_BSD):
+    slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
+    positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
+    mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
+    variables, cached = {"params": params}, {"cache": cache, "cache_index": first}
+    if is_encoder_decoder(model.cfg):
+        x_BTD, cache = model.apply(
+            variables, tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, decoder_attention_mask=mask_BS,
+            decoder_position_ids=positions_BT, method="decode", **cached,
+        )  # fmt: skip
+    else:
+        x_BTD, cache = model.apply(
+            variables, tokens_BT, attention_mask=mask_BS, position_ids=positions_BT, method="decode", **cached
+        )
+    projection = model.apply(variables, x_BTD[:, -1:], method="project")
+    return _logits(projection)[:, 0], cache
+
+
+def _logits(projection: DeferredLogits) -> jax.Array:
+    """Logits [B, 1, V] of one position, as W x^T: XLA:CPU multiplies a few rows x with the table's own rows a third slower
+    the other way round, which it would choose if it saw the transpose."""
+    kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
+    dots_VB = jnp.einsum("VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32)
+    return projection.from_dots(jax.lax.optimization_barrier(dots_VB).T[:, None])
+
+
+def batch_axis(cfg: ModelConfig) -> int:
+    """Where the caches keep their examples: after the layers, if those are stacked."""
+    return 1 if cfg.scan and not cfg.share_layers else 0
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "times"))
+def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
+    """Each example's caches `times` in a row."""
+    axis = batch_axis(cfg)
+
+    def layer(kept: LayerCache) -> LayerCache:
+        if kept.k_BKSH.ndim == 3 + axis and times > 1:  # of a lone example
+            kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
+        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept)
+
+    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))
+
+
+def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
+    """The caches of the given rows, in their order; what the encoder said, all beams of a prompt share: it stays."""
+
+    def layer(kept: LayerCache) -> LayerCache:
+        k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BKSH, kept.v_BKSH))
+        return kept.replace(k_BKSH=k, v_BKSH=v)
+
+    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))

@@ -1,0 +1,112 @@
+"""A call of `generate`, checked, and made into what the compiled functions take."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.generation.engine import Rows, is_encoder_decoder
+from flaxformer_lite.generation.prompts import (
+    NO_BOUND,
+    Prompt,
+    Source,
+    align,
+    bucket,
+    check_length,
+    pad_source,
+    read_ids,
+)
+from flaxformer_lite.generation.rules import Rules, rules_of
+from flaxformer_lite.generation.settings import Settings
+
+
+class Task(NamedTuple):
+    """Attributes:
+    settings: as asked for.
+    prompt: of a decoder, or what an encoder-decoder's decoder starts with.
+    source: what an encoder reads, or None.
+    rules: the settings as arrays.
+    max_new: tokens to write at most.
+    slots: columns of prompt and continuation, a bucket's length each.
+    tokenizer: for stop strings.
+    """
+
+    settings: Settings
+    prompt: Prompt
+    source: Source | None
+    rules: Rules
+    max_new: int
+    slots: int
+    tokenizer: Any
+
+    @property
+    def columns(self) -> int:
+        """Columns before the first new token."""
+        return self.prompt.tokens_BT.shape[1]
+
+    @property
+    def source_BS(self) -> np.ndarray | None:
+        return self.source and self.source.tokens_BS
+
+    def rows(self, copies: int = 1) -> Rows:
+        """What the compiled functions must know of the rows, `copies` of each prompt in turn."""
+        mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)
+        return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
+
+
+def check_writes(cfg: ModelConfig) -> None:
+    """Refuses a model without a language-model head."""
+    if not cfg.decoder_layers or cfg.head != "lm":
+        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+
+
+def longest(cfg: ModelConfig) -> int:
+    """Tokens that the model has positions for: max_length where it has a table of them, else no bound."""
+    return cfg.max_length if cfg.has_position_table else NO_BOUND
+
+
+def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings) -> Task:
+    """Checks everything that can be checked before the device is asked.
+
+    Raises:
+      ValueError: see `generate`.
+    """
+    check_writes(cfg)
+    if s.stop_strings and not hasattr(tokenizer, "decode"):
+        raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
+    vocab = cfg.of_decoder.vocab_size
+    for name in ("eos_token_id", "pad_token_id", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"):
+        tokens = getattr(s, name)
+        if not all(0 <= token < vocab for token in (tokens if isinstance(tokens, tuple) else (tokens or 0,))):
+            raise ConfigError(f"{name}={getattr(s, name)}: must be in 0..{vocab - 1}, the model's vocabulary.")
+    limit = longest(cfg)
+    ids_BT, mask_BT = read_ids(
+        cfg.vocab_size, input_ids, attention_mask, s.pad_token_id, left=not is_encoder_decoder(cfg)
+    )
+    source = None
+    if is_encoder_decoder(cfg):
+        check_length(limit, "input_ids", ids_BT.shape[1])
+        source = pad_source(ids_BT, mask_BT, s.pad_token_id, limit)
+        if decoder_input_ids is None:
+            starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, s.pad_token_id)
+            start = next(token for token in starts if token is not None)
+            decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
+        ids_BT, mask_BT = read_ids(vocab, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
+        if len(ids_BT) != len(source.mask_BS):
+            raise ConfigError(f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: one each.")
+    elif decoder_input_ids is not None:
+        raise ConfigError(f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids.")
+    width = ids_BT.shape[1]
+    max_new = _new_tokens(s, width)
+    check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
+    prompt = align(ids_BT, mask_BT, s.pad_token_id, limit)
+    rules = rules_of(s, max_new, max(s.min_new_tokens, s.min_length - width))
+    return Task(s, prompt, source, rules, max_new, prompt.tokens_BT.shape[1] + bucket(max_new), tokenizer)
+
+
+def _new_tokens(s: Settings, width: int) -> int:
+    limits = [s.max_new_tokens, None if s.max_length is None else s.max_length - width]
+    max_new = min(limit for limit in limits if limit is not None)
+    if max_new < 1:
+        raise ConfigError(f"max_length={s.max_length}: the prompt alone has {width} tokens; raise it.")
+    return max_new

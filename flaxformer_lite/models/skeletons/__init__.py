@@ -1,0 +1,1 @@
+"""The three arrangements of stacks that all families share."""

@@ -1,0 +1,108 @@
+"""The decoder-only skeleton: embeddings, a causal stack, the vocabulary."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons.inputs import last_token, position_ids_of, visibility
+from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.modules.heads import Classifier, VocabHead
+from flaxformer_lite.modules.stack import Stack
+
+
+class DecoderModel(nn.Module):
+    """A causal language model.
+
+    Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (with a cache: [B, S], over its slots),
+    position_ids [B, T] (else counted where the mask keeps), token_type_ids [B, T] (of GPT-2, GPT-Neo and GPT-J: tokens,
+    whose vectors are added), segment_ids [B, T] (packed documents, 0 is padding), prefix_mask [B, T] (nonzero: seen by
+    all, the prefix of a prefix-LM), cache (modules/cache.py `init_cache`) and cache_index (the slot of the first token).
+    """
+
+    cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
+
+    skeleton: ClassVar[str] = "decoder"
+    heads: ClassVar[tuple[str, ...]] = ("lm", "sequence_classification", "none")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
+    types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
+
+    def setup(self):
+        self.token_embed = TokenEmbed(self.cfg)
+        self.embed = EmbedInputs(self.embed_cfg)
+        self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)
+        if self.cfg.head == "lm":
+            self.lm_head = VocabHead(self.cfg)
+        elif self.cfg.head == "sequence_classification":
+            self.classifier = Classifier(self.cfg, bias=False)
+
+    @property
+    def embed_cfg(self) -> ModelConfig:
+        """Sizes of what comes after the token table."""
+        return self.cfg
+
+    def tokens(self, input_ids) -> jax.Array:
+        """Token vectors as positions are added to them, [B, T, D] or, in a factorised embedding, [B, T, E]."""
+        return self.token_embed(input_ids)
+
+    def before_head(self, x_BTD: jax.Array) -> jax.Array:
+        """The hidden state as a head reads it."""
+        return x_BTD
+
+    def decode(
+        self,
+        input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        token_type_ids=None,
+        segment_ids=None,
+        prefix_mask=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
+        """The last hidden state [B, T, D], and the caches where some were passed in."""
+        positions_BT = position_ids_of(input_ids, position_ids, attention_mask, segment_ids, skip_padding=True)
+        structure = masks.causal()
+        if prefix_mask is not None:
+            structure = structure | masks.prefix(prefix_mask.astype(bool))
+        context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure))
+        if cache is not None:
+            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
+        x_BTD = self.tokens(input_ids)
+        if token_type_ids is not None:
+            if not self.types_are_tokens:
+                raise ValueError(
+                    f"token_type_ids: a {self.cfg.family} does not tell types of tokens apart; leave it out."
+                )
+            x_BTD += self.tokens(token_type_ids)
+        x_BTD = self.embed(x_BTD, positions_BT, None)
+        return self.decoder(x_BTD, positions_BT, context, cache)
+
+    def project(self, x_BTD: jax.Array) -> DeferredLogits:
+        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(self.before_head(x_BTD), self.token_embed.embedding)
+
+    def features(self, input_ids, **inputs) -> Features:
+        """For pretraining: hidden states with the vocabulary's weights, no logits."""
+        x_BTD, _ = self.decode(input_ids, **inputs)
+        return Features(self.project(x_BTD))
+
+    def __call__(self, input_ids, **inputs) -> Output:
+        x_BTD, cache = self.decode(input_ids, **inputs)
+        output = Output(last_hidden_state=x_BTD, cache=cache)
+        if self.cfg.head == "none":
+            return output
+        if self.cfg.head == "sequence_classification":
+            last_B = last_token(input_ids, self.cfg.pad_token_id)
+            x_BD = jnp.take_along_axis(self.before_head(x_BTD), last_B[:, None, None], axis=1)[:, 0]
+            return output.replace(logits=self.classifier(x_BD))
+        return output.replace(logits=self.project(x_BTD).logits())

@@ -1,0 +1,112 @@
+"""The encoder skeleton: embeddings, a bidirectional stack, and every head that an encoder carries."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions.losses import gather_positions
+from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
+from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.modules.heads import Classifier, MaskedLmHead, Pooler
+from flaxformer_lite.modules.stack import Stack
+
+LABELS = {"question_answering": 2, "multiple_choice": 1}
+
+
+class EncoderModel(nn.Module):
+    """A bidirectional encoder with the head that `cfg.head` names; a family says in class variables how its heads differ.
+
+    Call it with input_ids [B, T] (multiple choice: [B, C, T]) and, where they matter, attention_mask [B, T] (nonzero keeps),
+    token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
+    [B, M] (the only ones the masked-LM head then computes).
+    """
+
+    cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
+
+    skeleton: ClassVar[str] = "encoder"
+    heads: ClassVar[tuple[str, ...]] = (
+        "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
+        "question_answering", "multiple_choice",
+    )  # fmt: skip
+    vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "pretraining")
+    pooled: ClassVar[tuple[str, ...]] = (
+        "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
+    )  # fmt: skip
+    pooler_activation: ClassVar[str] = "tanh"  # empty: the config's
+    masked_lm_activation: ClassVar[str] = ""  # empty: the config's
+    pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
+
+    def setup(self):
+        cfg = self.cfg
+        self.token_embed = TokenEmbed(cfg)
+        self.embed = EmbedInputs(cfg)
+        self.encoder = Stack(cfg, cfg.encoder_layers)
+        if cfg.head in self.pooled:
+            self.pooler = Pooler(cfg, self.pooler_activation)
+        if cfg.head in self.vocab_heads:
+            self.masked_lm = MaskedLmHead(cfg, self.masked_lm_activation)
+        if cfg.head in ("pretraining", "next_sentence"):
+            self.next_sentence = Classifier(cfg, 2)
+        elif cfg.head not in ("none", "masked_lm"):
+            self.classifier = Classifier(cfg, LABELS.get(cfg.head, 0))
+
+    def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
+        """Position ids [B, T] or [1, T]."""
+        return position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+
+    def summarise(self, x_BTD: jax.Array) -> jax.Array:
+        """One vector [B, D] a sequence."""
+        return self.pooler(x_BTD)
+
+    def encode(
+        self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
+    ) -> jax.Array:
+        """The last hidden state, [B, T, D]."""
+        positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
+        x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
+        context = Context(mask=visibility(attention_mask, segment_ids, None))
+        return self.encoder(x_BTD, positions_BT, context)[0]
+
+    def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
+        """For pretraining: hidden states at `masked_positions` (or all) with the vocabulary's weights, no logits."""
+        return self._features(self.encode(input_ids, **inputs), masked_positions)
+
+    def _features(self, x_BTD: jax.Array, masked_positions) -> Features:
+        kept = x_BTD if masked_positions is None else gather_positions(x_BTD, masked_positions)
+        pair = self.next_sentence(self.pooler(x_BTD)) if self.cfg.head == "pretraining" else None
+        return Features(self.masked_lm(kept, self.token_embed.embedding), pair)
+
+    def __call__(self, input_ids, *, masked_positions=None, **inputs) -> Output:
+        head = self.cfg.head
+        if head == "multiple_choice":
+            return self._choose(input_ids, inputs)
+        x_BTD = self.encode(input_ids, **inputs)
+        output = Output(last_hidden_state=x_BTD)
+        if head == "masked_lm":
+            return output.replace(logits=self._features(x_BTD, masked_positions).projection.logits())
+        if head == "pretraining":
+            features = self._features(x_BTD, masked_positions)
+            pair = {self.pair_logits: features.next_sentence_logits}
+            return output.replace(prediction_logits=features.projection.logits(), **pair)
+        if head == "token_classification":
+            return output.replace(logits=self.classifier(x_BTD))
+        if head == "question_answering":
+            spans_BTC = self.classifier(x_BTD)
+            return output.replace(start_logits=spans_BTC[..., 0], end_logits=spans_BTC[..., 1])
+        if head == "sequence_classification":
+            return output.replace(logits=self.classifier(self.summarise(x_BTD)))
+        if head not in self.pooled:
+            return output
+        output = output.replace(pooler_output=self.pooler(x_BTD))
+        return output if head == "none" else output.replace(logits=self.next_sentence(output.pooler_output))
+
+    def _choose(self, input_ids, inputs: dict) -> Output:
+        batch, choices = input_ids.shape[:2]
+        flat = {k: None if v is None else v.reshape(batch * choices, -1) for k, v in inputs.items()}
+        x_BTD = self.encode(input_ids.reshape(batch * choices, -1), **flat)
+        return Output(last_hidden_state=x_BTD, logits=self.classifier(self.summarise(x_BTD)).reshape(batch, choices))

@@ -1,0 +1,138 @@
+"""The encoder-decoder skeleton: one token table, two stacks, cross-attention between them."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
+from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
+from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.modules.stack import Stack
+
+
+class EncoderDecoderModel(nn.Module):
+    """Conditional generation (`head='lm'`), both stacks without a head (`none`), or the encoder alone (`encoder`).
+
+    Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
+    decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
+    decoder_position_ids [B, T] (else columns are counted, padding too), and for generation encoder_output [B, S, D],
+    cache and cache_index.
+    """
+
+    cfg: ModelConfig
+    source: str = ""  # the directory of published weights that it was loaded from
+
+    skeleton: ClassVar[str] = "encoder_decoder"
+    heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
+
+    def setup(self):
+        cfg = self.cfg
+        self.token_embed = TokenEmbed(cfg)
+        self.encoder_embed = EmbedInputs(cfg)
+        self.encoder = Stack(cfg, cfg.encoder_layers)
+        if cfg.head == "encoder":
+            return
+        if cfg.decoder_vocab_size:
+            self.decoder_token_embed = TokenEmbed(cfg.of_decoder)
+        self.decoder_embed = EmbedInputs(cfg.of_decoder)
+        self.decoder = Stack(cfg.of_decoder, cfg.decoder_layers, causal=True, cross=True)
+        if cfg.head in self.vocab_heads:
+            self.lm_head = VocabHead(cfg.of_decoder)
+
+    @property
+    def decoder_tokens(self) -> TokenEmbed:
+        """The decoder's table of tokens, which is the encoder's unless their vocabularies differ."""
+        return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
+
+    def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
+        """The encoder's last hidden state, [B, S, D]."""
+        positions_BS = position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+        x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
+        return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))[0]
+
+    def decode(
+        self,
+        decoder_input_ids,
+        encoder_output,
+        *,
+        attention_mask=None,
+        segment_ids=None,
+        decoder_attention_mask=None,
+        decoder_position_ids=None,
+        decoder_segment_ids=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
+        """The decoder's last hidden state [B, T, D], and the caches where some were passed in.
+
+        encoder_output may be None when the caches already hold the encoder's keys and values.
+        """
+        positions_BT = position_ids_of(
+            decoder_input_ids, decoder_position_ids, decoder_attention_mask, decoder_segment_ids
+        )
+        context = Context(
+            mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
+            cross_mask=visibility(attention_mask, decoder_segment_ids, segment_ids),
+            encoder_output_BSD=encoder_output,
+        )
+        if cache is not None:
+            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
+        x_BTD = self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
+        return self.decoder(x_BTD, positions_BT, context, cache)
+
+    def _both(
+        self,
+        input_ids,
+        decoder_input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        segment_ids=None,
+        encoder_output=None,
+        **decoder_inputs,
+    ):
+        if encoder_output is None:
+            encoder_output = self.encode(
+                input_ids, attention_mask=attention_mask, position_ids=position_ids, segment_ids=segment_ids
+            )
+        x_BTD, cache = self.decode(
+            decoder_input_ids, encoder_output, attention_mask=attention_mask, segment_ids=segment_ids, **decoder_inputs
+        )
+        return x_BTD, cache, encoder_output
+
+    def project(self, x_BTD: jax.Array) -> DeferredLogits:
+        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        return self.lm_head(x_BTD, self.decoder_tokens.embedding)
+
+    def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
+        """For pretraining: decoder hidden states with the vocabulary's weights, no logits."""
+        x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
+        return Features(self.project(x_BTD))
+
+    def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
+        if self.cfg.head == "encoder":
+            return Output(last_hidden_state=self.encode(input_ids, **inputs))
+        if decoder_input_ids is None:
+            decoder_input_ids = self.shift_right(input_ids)
+        x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
+        output = Output(last_hidden_state=x_BTD, encoder_last_hidden_state=encoded_BSD, cache=cache)
+        return output.replace(**self.on_top(x_BTD, input_ids))
+
+    def shift_right(self, input_ids) -> jax.Array:
+        """What the decoder reads where the caller does not say: nothing, save in BART and mBART."""
+        raise ValueError(
+            "decoder_input_ids is missing: pass the target behind its start token, without its last token."
+        )
+
+    def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
+        """The fields that the head adds to the output."""
+        return {"logits": self.project(x_BTD).logits()} if self.cfg.head in self.vocab_heads else {}

@@ -1,0 +1,50 @@
+"""What models return: records whose field names are those that users of transformers know."""
+
+from typing import Any
+
+import flax
+import jax
+
+from flaxformer_lite.functions.losses import DeferredLogits
+
+
+@flax.struct.dataclass
+class Output:
+    """Fields that a model or head does not have are None.
+
+    Attributes:
+      last_hidden_state: [B, T, D], after the final norm.
+      logits: [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier, [B, 2] of next-sentence.
+      pooler_output: [B, D].
+      prediction_logits: [B, T, V], pretraining head.
+      seq_relationship_logits: [B, 2], pretraining head.
+      sop_logits: [B, 2], ALBERT's pretraining head (sentence order).
+      start_logits: [B, T], question answering.
+      end_logits: [B, T], question answering.
+      encoder_last_hidden_state: [B, S, D], encoder-decoder.
+      cache: the key-value caches after this call, where one was passed in.
+    """
+
+    last_hidden_state: jax.Array | None = None
+    logits: jax.Array | None = None
+    pooler_output: jax.Array | None = None
+    prediction_logits: jax.Array | None = None
+    seq_relationship_logits: jax.Array | None = None
+    sop_logits: jax.Array | None = None
+    start_logits: jax.Array | None = None
+    end_logits: jax.Array | None = None
+    encoder_last_hidden_state: jax.Array | None = None
+    cache: Any = None
+
+
+@flax.struct.dataclass
+class Features:
+    """What a pretraining objective needs: the hidden states and the weights that make logits of them, not the logits.
+
+    Attributes:
+      projection: x [B, T, D] (or [B, M, D] at masked positions), the vocabulary kernel and its bias.
+      next_sentence_logits: [B, 2] or None.
+    """
+
+    projection: DeferredLogits
+    next_sentence_logits: jax.Array | None = None

@@ -1,0 +1,210 @@
+"""How published checkpoints spell a family's parameters and config: tables that pretrained/ reads in both directions.
+
+A row pairs a published name with ours. Names are of modules, whose `weight` and `bias` follow, or of whole tensors;
+`{i}` is the number of a layer. Weights lie in the file as torch stores them unless the row says otherwise:
+
+    OI     a torch Linear, [outputs, inputs]; heads major, head_dim minor
+    IO     [inputs, outputs] (GPT-2)
+    I3O    [inputs, (query | key | value) outputs] (GPT-2)
+    N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
+    1O     a vector with a leading axis of one
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.registry import nearest
+
+# Our activations by the names of published configs; where several are the same function, the first is written.
+ACTIVATION_NAMES = {
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
+    "quick_gelu": ("quick_gelu",),
+    "relu": ("relu",),
+    "relu_squared": ("relu2",),
+    "silu": ("silu", "swish"),
+    "tanh": ("tanh",),
+}
+
+
+class Row(NamedTuple):
+    """One published name and ours; several of ours where the file fuses them."""
+
+    name: str
+    ours: str | tuple[str, ...]
+    layout: str = "OI"
+
+
+class Head(NamedTuple):
+    """The class that transformers calls a head by, and the rows that this head has or spells otherwise."""
+
+    architecture: str
+    rows: tuple[Row, ...] = ()
+
+
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict: "an object",
+    list: "a list",
+}
+LARGEST, DEEPEST = 2**31 - 1, 10_000  # what no size and no number of layers exceeds
+
+
+class Fields:
+    """A published config that knows which of its fields were read; null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = ""):
+        self.values, self.where, self.read = dict(values), f"config.json: {where}", set()
+
+    def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
+        """A field's value, or the default.
+
+        Args:
+          name: of the field.
+          default: where it is absent.
+          kind: what the value must be; None is what the default is.
+
+        Raises:
+          ConfigError: it is something else, or a number that no model has.
+        """
+        self.read.add(name)
+        value = self.values.get(name)
+        if value is None:
+            return default
+        kind = kind or type(default)
+        if kind in KINDS and not _is(value, kind):
+            raise ConfigError(f"{self.where}{name}={value!r}: must be {KINDS[kind]}.")
+        if kind is int and abs(value) > (DEEPEST if "layer" in name else LARGEST):
+            raise ConfigError(f"{self.where}{name}={value!r}: no model is so large; is it damaged?")
+        return float(value) if kind is float else value
+
+    def size(self, name: str, default: Any) -> Any:
+        """A field that must be at least one."""
+        if (value := self.get(name, default)) < 1:
+            raise ConfigError(f"config.json: {name}={value!r}: at least 1.")
+        return value
+
+    def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
+        """Of a field that null turns off and whose absence is the family's default."""
+        value = self.get(name, null if name in self.values else absent, type(absent))
+        if self.values.get(name) is not None and value <= 0:
+            raise ConfigError(f"config.json: {name}={value!r}: must be positive; null turns it off.")
+        return value
+
+    def require(self, name: str, allowed: Any) -> None:
+        """Refuses a field whose other values we would compute wrongly."""
+        if (value := self.get(name, allowed)) != allowed:
+            raise ConfigError(f"config.json: {name}={value!r} changes the numbers, and only {allowed!r} is known here.")
+
+
+def _is(value: Any, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def activation_of(field: str, value: str) -> str:
+    """Our name of a published activation.
+
+    Raises:
+      ConfigError: we lack it.
+    """
+    for ours, names in ACTIVATION_NAMES.items():
+        if value in names:
+            return ours
+    known = [name for names in ACTIVATION_NAMES.values() for name in names]
+    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{nearest(str(value), known)}; there are"
+                      f" {', '.join(known)}.")  # fmt: skip
+
+
+def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:
+    """The shortest pattern of sliding windows that the layers repeat.
+
+    Args:
+      fields: `layer_types`, where given, says which layers slide.
+      layers: how many.
+      sliding: whether a layer slides where `layer_types` is absent.
+      window: of layers that do; 0 is none.
+    """
+    types = fields.get("layer_types", kind=list)
+    kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
+    if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
+        raise ConfigError(
+            f"config.json: layer_types={kinds}: must be {layers} of sliding_attention and full_attention."
+        )
+    if "sliding_attention" in kinds and window < 1:
+        raise ConfigError(f"config.json: a layer slides over a window of {window}: at least 1.")
+    pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    period = next(n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
+    return pattern[:period]
+
+
+def layer_types(cfg: ModelConfig) -> list[str]:
+    windows = [cfg.windows[i % len(cfg.windows)] for i in range(cfg.decoder_layers)]
+    return ["sliding_attention" if window else "full_attention" for window in windows]
+
+
+def nothing(_: Any) -> dict[str, Any]:
+    return {}
+
+
+def plain_index(cfg: ModelConfig, layer: int) -> dict[str, int]:
+    return {"i": layer}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a family file says of its published form.
+
+    Attributes:
+      model_type: what config.json calls the family.
+      prefix: before the names of `names` in every file but the bare model's.
+      names: rows of the body, from the config, which may change their spelling.
+      heads: by our name of the head; the head's rows come before the body's.
+      fields: published field: ours, one to one. Absent ones have the value of the family's default preset.
+      harmless: fields that change no number in this family, beside those that do in none.
+      fixed: fields of which we know one value only.
+      read: overrides of ModelConfig from what `fields` cannot say.
+      write: its inverse.
+      duplicates: names that repeat another tensor; they are checked on the way in and left out on the way out.
+      derived: names of tensors that follow from the config; checked on the way in, written on the way out.
+      optional: names that old files lack, where zeros are meant.
+      ignored: patterns of names that hold no weights (buffers of old versions).
+      index: numbers that a layer's published name is made of.
+    """
+
+    model_type: str
+    prefix: str = ""
+    names: Callable[[ModelConfig], tuple[Row, ...]]
+    heads: Mapping[str, Head]
+    fields: Mapping[str, str]
+    harmless: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    read: Callable[[Fields], dict[str, Any]] = nothing
+    write: Callable[[ModelConfig], dict[str, Any]] = nothing
+    duplicates: Mapping[str, str] = field(default_factory=dict)
+    derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
+    optional: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    index: Callable[[ModelConfig, int], dict[str, int]] = plain_index
+
+
+def rows(*pairs: tuple) -> tuple[Row, ...]:
+    return tuple(Row(*pair) for pair in pairs)
+
+
+def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
+    """The rows of a part that stands at `name` in the file and at `ours` in our tree ("": its root)."""
+
+    def place(path: str | tuple[str, ...]):
+        return f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
+
+    return tuple(Row(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)

@@ -1,0 +1,173 @@
+"""From a config and a machine to a plan."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from flaxformer_lite import sharding
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.plan import analytic, aot, costs, lints
+from flaxformer_lite.plan.topology import Topology
+from flaxformer_lite.training import memory
+from flaxformer_lite.training import program as programs
+from flaxformer_lite.training.memory import Memory
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.state import param_count
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a step needs of a machine. Bytes are of one chip, seconds of one step.
+
+    Attributes:
+      how: which compiler made it, or why none did.
+      memory: None where the compiler gave up before it knew.
+      excess: its words where the step does not fit.
+      model_flops, executed_flops: of all chips together; the second with what is computed twice.
+      seconds: all traffic hidden behind the computation, and none.
+      timed_by: what the seconds come from: the compiler's cycles, or data sheets.
+      utilisation: of the peak, by the model's FLOPs: at the longer and at the shorter time.
+      largest: the three largest costs, in seconds.
+      unknown_loops: counted once, as the program does not say how often they turn.
+    """
+
+    topology: str
+    chips: int
+    mesh: dict[str, int]
+    family: str
+    parameters: int
+    batch_size: int
+    accumulate: int
+    tokens: int
+    remat: str
+    attention: str
+    how: str
+    made: str
+    fits: bool
+    available: int
+    memory: Memory | None
+    excess: str
+    model_flops: int
+    executed_flops: int
+    exchanges: tuple[costs.Exchange, ...]
+    seconds: tuple[float, float] | None
+    timed_by: str
+    utilisation: tuple[float, float] | None
+    largest: tuple[tuple[str, float], ...]
+    unknown_loops: int
+    warnings: tuple[str, ...]
+    compile_seconds: float | None
+
+    def json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) -> Plan:
+    """Plans a run: compiled where there is a compiler for the machine, else analytic.
+
+    Args:
+      cfg: the experiment; no data is opened.
+      topology: the machine.
+      compiler: False asks for the analytic plan.
+
+    Raises:
+      ConfigError: config, mesh and machine do not fit each other.
+    """
+    reason = without_compiler(topology) if compiler else "asked for"
+    if reason:
+        return analytic_plan(build(cfg, topology, described=True), topology, reason)
+    program = build(cfg, topology, described=False)
+    return _compiled(program, topology)
+
+
+def without_compiler(topology: Topology) -> str:
+    """Why a plan for this machine is analytic, or nothing."""
+    return aot.missing(topology)
+
+
+def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:
+    """The program of a run on the machine; `described`: on nothing but the sizes of its mesh."""
+    slices = cfg.mesh.slices
+    sizes = sharding.mesh_sizes(cfg.mesh, topology.count * slices)
+    if described:
+        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    else:
+        mesh = sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
+    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
+    return programs.build(cfg, mesh, dummy.example(cfg))
+
+
+def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
+    """The plan by data sheets; `reason`: why not by a compiler."""
+    needs, cost = memory.analytic(program), analytic.of(program, topology.chip)
+    how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
+    return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, cost)
+
+
+def _compiled(program: Program, topology: Topology) -> Plan:
+    done = aot.compile_step(program)
+    how = f"compiled by {aot.compiler(topology)} with jax {jax.__version__}"
+    if done.peak is None:
+        needs = aot.needed(done.excess, sum(memory.held(program)[:2]))
+        needs = needs and memory.compiled(program, needs)
+        return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
+    module = hlo.parse(done.text)
+    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # rows of a decoder see half of all pairs
+    cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
+    if not cost.parts:  # GPU programs tell no cycles
+        cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
+    return _plan(
+        program, topology, how, done.peak <= topology.chip.memory, memory.compiled(program, done.peak), cost,
+        warnings=tuple(lints.warnings(program, done, module)), compile_seconds=done.seconds,
+    )  # fmt: skip
+
+
+def _plan(
+    program: Program,
+    topology: Topology,
+    how: str,
+    fits: bool,
+    needs: Memory | None,
+    cost: costs.Costs | None,
+    *,
+    excess: str = "",
+    warnings: tuple[str, ...] = (),
+    compile_seconds: float | None = None,
+) -> Plan:
+    cfg, chip, chips = program.cfg, topology.chip, program.mesh.size
+    seconds = cost and cost.seconds
+    ideal = program.flops_per_step / chips / chip.peak
+    return Plan(
+        topology=topology.name,
+        chips=chips,
+        mesh={name: size for name, size in program.mesh.shape.items() if size > 1} or {"data": 1},
+        family=cfg.model.family,
+        parameters=param_count(program.target.params),
+        batch_size=cfg.train.batch_size,
+        accumulate=cfg.train.accumulate,
+        tokens=program.tokens_per_step,
+        remat=cfg.model.remat,
+        attention=cfg.model.attention,
+        how=how,
+        made=datetime.date.today().isoformat(),
+        fits=fits,
+        available=int(chip.memory),
+        memory=needs,
+        excess=excess,
+        model_flops=program.flops_per_step,
+        executed_flops=programs.executed_flops(program),
+        exchanges=cost.exchanges if cost else (),
+        seconds=seconds,
+        timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
+        utilisation=seconds and (ideal / seconds[1], ideal / seconds[0]),
+        largest=tuple(cost.largest()) if cost else (),
+        unknown_loops=cost.unknown if cost else 0,
+        warnings=warnings,
+        compile_seconds=compile_seconds,
+    )

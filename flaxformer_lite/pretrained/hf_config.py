@@ -1,0 +1,155 @@
+"""From config.json to ModelConfig and back, by the tables of a family file."""
+
+import dataclasses
+import operator
+import typing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, activation_of
+
+# Fields that change no number of a forward pass without dropout, in any family. Generation has its own file.
+_HARMLESS = """
+_attn_implementation_autoset _name_or_path _num_labels activation_dropout architectures attention_dropout
+attention_probs_dropout_prob attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id cache_implementation
+chunk_size_feed_forward classif_dropout classifier_dropout classifier_dropout_prob decoder_layerdrop
+decoder_start_token_id directionality diversity_penalty do_sample dropout dropout_rate dtype early_stopping
+embd_pdrop embed_dropout encoder_layerdrop encoder_no_repeat_ngram_size eos_token_id
+exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor
+initializer_range is_composition is_encoder_decoder label2id language layerdrop length_penalty max_length
+min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
+output_attentions output_hidden_states output_past output_scores pad_token_id pooler_fc_size
+pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix pretraining_tp
+problem_type pruned_heads qa_dropout remove_invalid_values reorder_and_upcast_attn repetition_penalty
+resid_dropout resid_pdrop return_dict return_dict_in_generate save_step sep_token_id seq_classif_dropout
+slow_but_exact static_position_embeddings summary_first_dropout summary_last_dropout suppress_tokens
+task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
+torchscript transformers.js_config transformers_version typical_p unsloth_version use_bfloat16 use_cache
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+# What says how a model is trained or run, not what it computes. A family that binds max_length has a field for it.
+OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
+             "attention", "num_labels", "max_length")  # fmt: skip
+
+MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
+KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)
+# Of fields that can say the same in two ways, what they say.
+MEANING = {
+    "embed_dim": lambda cfg: cfg.embed_width,
+    "head_dim": lambda cfg: cfg.head_width,
+    "num_kv_heads": lambda cfg: cfg.kv_heads,
+    "attention_scale": lambda cfg: cfg.scale,
+    "norm_at": lambda cfg: set(cfg.norm_at),
+    "bias_at": lambda cfg: set(cfg.bias_at),
+    "windows": lambda cfg: [cfg.windows[i % len(cfg.windows)] for i in range(cfg.encoder_layers + cfg.decoder_layers)],
+    "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
+    "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
+}
+
+
+def family_of(published: dict[str, Any], folder: Path) -> ModuleType:
+    """The family file of a model_type; its name is the same, with _ for -."""
+    name = str(published.get("model_type", "")).replace("-", "_")
+    known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
+    if name not in known:
+        near = registry.nearest(name, known)
+        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; families with"
+                          f" published weights are {', '.join(known)}.")  # fmt: skip
+    return registry.resolve("models", name)
+
+
+def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> str:
+    """The head asked for, or the one that `architectures` names."""
+    heads = family.PUBLISHED.heads
+    if head is not None:
+        if head not in heads:
+            near = registry.nearest(head, list(heads))
+            raise ConfigError(f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}.")
+        return head
+    named = published.get("architectures") or [None]
+    architecture = named[0] if isinstance(named, list) else named
+    for name, spelled in heads.items():
+        if spelled.architecture == architecture:
+            return name
+    raise ConfigError(
+        f"config.json: architectures[0]={architecture!r} has no head here; pass head=, one of {', '.join(heads)}."
+    )
+
+
+def read_config(family: ModuleType, published: dict[str, Any], head: str, **overrides: Any) -> ModelConfig:
+    """The ModelConfig of a published config.
+
+    Raises:
+      ConfigError: a field that we do not know, a value that we cannot compute with, or sizes that do not fit.
+    """
+    spelled, fields = family.PUBLISHED, Fields(published)
+    if "quantization_config" in published:
+        raise ConfigError("config.json: quantization_config: quantised weights are not read; fetch the model in float32,"
+                          " float16 or bfloat16.")  # fmt: skip
+    ours = {ours: value for name, ours in spelled.fields.items() if (value := _same(fields, name, ours)) is not None}
+    for name, allowed in spelled.fixed.items():
+        fields.require(name, allowed)
+    try:
+        ours |= spelled.read(fields)
+    except ConfigError:
+        raise
+    except ValueError as error:  # of a position encoding
+        raise ConfigError(f"config.json: {error}") from None
+    if (pad := fields.get("pad_token_id", kind=int)) is not None:
+        ours["pad_token_id"] = pad
+    ours["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", ours.get("num_labels", 2))
+    if unknown := sorted(set(published) - fields.read - HARMLESS - set(spelled.harmless)):
+        raise ConfigError(f"config.json: {unknown[0]}={published[unknown[0]]!r} is not known for {_name(family)} and"
+                          f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+    try:
+        return family.config(**ours, head=head, **overrides)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"config.json: {error}") from None
+
+
+def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
+    """The published form of a config: exactly what reads back as the same model.
+
+    Raises:
+      ConfigError: the family's published form cannot say what this config is.
+    """
+    spelled = family.PUBLISHED
+    published = {"model_type": spelled.model_type, "architectures": [spelled.heads[cfg.head].architecture],
+                 "torch_dtype": cfg.param_dtype}  # fmt: skip
+    for name, field in spelled.fields.items():
+        if (value := getattr(cfg, field)) is None:
+            continue
+        published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
+    published |= spelled.write(cfg)
+    if cfg.pad_token_id is not None:
+        published["pad_token_id"] = cfg.pad_token_id
+    labels = [f"LABEL_{i}" for i in range(cfg.num_labels)]
+    published |= {"id2label": {str(i): label for i, label in enumerate(labels)},
+                  "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
+    back = read_config(family, published, cfg.head)
+    for field in dataclasses.fields(ModelConfig):
+        meaning = MEANING.get(field.name, operator.attrgetter(field.name))
+        was, now = meaning(cfg), meaning(back)
+        if was != now and field.name not in OURS_ONLY:
+            raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
+                              f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip
+    return published
+
+
+def _same(fields: Fields, name: str, ours: str) -> Any:
+    """A published field that is one of ModelConfig's under another name; None where it is absent."""
+    kind = KINDS[ours]
+    if (value := fields.get(name, kind=kind)) is None:
+        return None
+    least = int(kind is int and ours not in MAY_BE_ZERO)
+    if kind in (int, float) and value < least:
+        raise ConfigError(f"config.json: {name}={value!r}: at least {least}.")
+    return activation_of(name, value) if ours == "activation" else value
+
+
+def _name(family: ModuleType) -> str:
+    return family.__name__.rsplit(".", 1)[-1]

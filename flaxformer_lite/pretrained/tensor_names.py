@@ -1,0 +1,98 @@
+"""Where each of our parameters lies in a published checkpoint, and what else a checkpoint may hold."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models.weight_map import Published, Row
+from flaxformer_lite.pretrained.layouts import Place, groups_of
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+
+LAYER = re.compile(r"layer_(\d+)")
+LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
+
+
+def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Place]:
+    """For each parameter's path (with layers side by side) its place in the file.
+
+    Raises:
+      ConfigError: a parameter that has no published name.
+    """
+    table, found = _table(spelled, cfg), {}
+    for path, shape in shapes.items():
+        layer = LAYER.search(path)
+        pattern = LAYER.sub("layer_{i}", path)
+        module, _, leaf = pattern.rpartition("/")
+        if pattern in table:
+            row, part, parts = table[pattern]
+            name = row.name
+        elif module in table:
+            row, part, parts = table[module]
+            name = f"{row.name}.{LEAVES[leaf]}"
+        else:
+            raise ConfigError(f"{path}: no published {cfg.family} has such a parameter; keep checkpoints of this model"
+                              f" in our own format.")  # fmt: skip
+        if layer:
+            name = name.format(**spelled.index(cfg, int(layer[1])))
+        found[path] = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
+    return found
+
+
+def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
+    """The published name of the output table, which a tied model lacks; empty where the head has none."""
+    table = _table(spelled, cfg)
+    for path in VOCAB_KERNELS:
+        module = path.rpartition("/")[0]
+        if path in table:
+            return table[path][0].name
+        if module in table:
+            return f"{table[module][0].name}.weight"
+    return ""
+
+
+def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
+    """The name as written: with the family's prefix, except in the bare model and on the head's own tensors."""
+    own = any(_pattern(row).fullmatch(name) for row in spelled.heads[cfg.head].rows)
+    return name if own or cfg.head == "none" else spelled.prefix + name
+
+
+def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names of our tables: no prefix, no old spelling of norms."""
+    found = {}
+    for name, tensor in tensors.items():
+        short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name.removeprefix(spelled.prefix))
+        short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
+        if short in found:
+            raise WeightsError(f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one.")
+        found[short] = tensor
+    return found
+
+
+def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]) -> set[str]:
+    """Of the names in a file, those that only other heads of the family have, or parts that this head leaves out."""
+    active = {row for row, _, _ in _table(spelled, cfg).values()}
+    left_out = {"pooler", "lm_head"} | ({"decoder", "decoder_embed"} if cfg.head == "encoder" else set())
+    left_out -= {path.split("/")[0] for path in ours}
+    everywhere = {*spelled.names(cfg), *(row for head in spelled.heads.values() for row in head.rows)}
+    absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
+    present = [_pattern(row) for row in active if not _roots(row) <= left_out]
+    return {
+        name for name in names if any(p.fullmatch(name) for p in absent) and not any(p.fullmatch(name) for p in present)
+    }
+
+
+def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:
+    table = {}
+    for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
+        ours = (row.ours,) if isinstance(row.ours, str) else row.ours
+        table |= {path: (row, part, len(ours)) for part, path in enumerate(ours)}
+    return table
+
+
+def _roots(row: Row) -> set[str]:
+    return {path.split("/")[0] for path in ([row.ours] if isinstance(row.ours, str) else row.ours)}
+
+
+def _pattern(row: Row) -> re.Pattern:
+    return re.compile(re.sub(r"\\\{\w\\\}", r"\\d+", re.escape(row.name)) + r"(\.(weight|bias))?")

@@ -1,0 +1,1 @@
+"""The process: its environment, its fellow processes."""

@@ -1,0 +1,290 @@
+"""The processes that train one model together: how they find each other, agree, and end together.
+
+Everything here goes through the key-value store of jax.distributed's coordination service, never through the devices: it
+works before the first device is touched, and still answers when a device waits for a process that is gone.
+"""
+
+import collections
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+from jax._src import clusters, distributed  # neither the detection of clusters nor the store has a public name
+
+from flaxformer_lite.config.rules import ConfigError
+
+PATIENCE = 10  # seconds of waiting after which process 0 says for whom
+INTERVAL = 1.0  # seconds between looks for news
+NEWS, FAILURE = "news/", "failure"
+SHOWN = 4  # differences that an error lists
+
+
+class ProcessError(RuntimeError):
+    """Processes that cannot start together, or go on; the message is all a user needs."""
+
+
+class Processes:
+    """This process among the others. A run of one is a group of one, and needs no store.
+
+    Attributes:
+      index: of this process; 0 writes what people read.
+      count: of all.
+    """
+
+    def __init__(self, client: Any = None, index: int = 0, count: int = 1):
+        self._client, self.index, self.count = client, index, count
+        self._turns: collections.Counter[str] = collections.Counter()
+        self._ending, self._own_failure = threading.Lock(), ""
+        self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
+        self._closing, self._thread = threading.Event(), threading.Thread(target=self._look, daemon=True)
+        if client:
+            self._thread.start()
+
+    @property
+    def first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def alone(self) -> bool:
+        return self.count == 1
+
+    def coordinate(self, topic: str, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
+        """Process 0 decides from the values of all; every process gets its decision.
+
+        It waits for as long as the others live; whoever fails or dies in the meantime ends this process too.
+
+        Args:
+          topic: what it is about; all processes come by the same topics.
+          value: this process's, of JSON's types, as is what the decision returns.
+          decision: (values in the order of the processes) -> what all get.
+        """
+        if self.alone:
+            return decision([value])
+        key = f"{topic}/{self._turns[topic]}"
+        self._turns[topic] += 1
+        if not self.first:
+            self._client.key_value_set(f"{key}/{self.index}", json.dumps(value))
+            return json.loads(self._get(f"{key}/decision"))
+        others = (self._get(f"{key}/{i}", f"waiting for process {i}: {topic}") for i in range(1, self.count))
+        decided = decision([value, *map(json.loads, others)])
+        self._client.key_value_set(f"{key}/decision", json.dumps(decided))
+        return decided
+
+    def agree(self, topic: str, facts: dict[str, Any]) -> None:
+        """Compares what must be the same everywhere.
+
+        Raises:
+          ConfigError: on every process; names the process that differs, in what, and both values.
+        """
+        if said := self.coordinate(topic, [socket.gethostname(), facts], differences):
+            raise ConfigError(said)
+
+    def announce(self, topic: str, news: str) -> None:
+        """Says something once to all who listen; what was said first stays."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
+            if self._client:
+                self._client.key_value_set(NEWS + topic, news)
+
+    def listen(self, topic: str, then: Callable[[str], None]) -> None:
+        """Calls `then` with what is announced, in another thread."""
+        self._listeners[topic] = then
+
+    def close(self) -> None:
+        """Waits for all processes to come here; from then on, none is missed by the others."""
+        if self._client:
+            self.coordinate("the end", None, lambda _: None)
+            self._closing.set()
+            self._thread.join()
+
+    def fail(self, message: str, code: int) -> NoReturn:
+        """Ends all processes for the reason that was given first; its process says it, and process 0."""
+        self._own_failure = message
+        self.announce(FAILURE, json.dumps([self.index, code, message]))
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
+            self._end(self._get(NEWS + FAILURE))
+        self._end(json.dumps([self.index, code, message]))
+
+    def _end(self, failure: str) -> NoReturn:
+        who, code, message = json.loads(failure)
+        with self._ending:  # no second thread comes here
+            if who != self.index:
+                time.sleep(INTERVAL)  # this process may be about to end for the same reason
+            if self.first or who == self.index:
+                own = message == self._own_failure
+                print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
+            if self.first:
+                time.sleep(2.5 * INTERVAL)  # it keeps the store, and leaves when the others have heard and left
+            sys.stdout.flush()
+            os._exit(code)
+
+    def _look(self) -> None:
+        """The thread that hears what others announce. It is over before Python ends, which it would disturb."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
+            while not self._closing.wait(INTERVAL):
+                for key, news in self._client.key_value_dir_get(NEWS):
+                    if then := self._listeners.pop(key.removeprefix(NEWS), None):
+                        then(news)
+
+    def _get(self, key: str, waiting: str = "") -> str:
+        began = time.monotonic()
+        while True:
+            try:
+                return self._client.blocking_key_value_get(key, round(1000 * INTERVAL))
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error) or self._closing.is_set():
+                    raise
+            if waiting and time.monotonic() - began > PATIENCE:
+                print(waiting, file=sys.stderr, flush=True)
+                waiting = ""
+
+
+ALONE = Processes()
+
+
+def speaks() -> bool:
+    """Whether this process writes what people read: it is alone, or process 0."""
+    return distributed.global_state.process_id == 0
+
+
+def join(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    start_timeout: int = 300,
+    peer_timeout: int = 60,
+) -> Processes:
+    """Starts jax.distributed where there is more than one process. To be called before JAX touches a device.
+
+    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is the
+    only process, at no cost. JAX's own handler of SIGTERM is left out: training/interrupt.py does its work.
+
+    Args:
+      coordinator: host:port of process 0.
+      num_processes: of all; 1 switches the detection off.
+      process_id: this one's, from 0.
+      start_timeout: seconds for all processes to appear.
+      peer_timeout: seconds after which a process that gives no sign of life ends the others.
+
+    Raises:
+      ConfigError: arguments that are incomplete or contradict each other.
+      ProcessError: the cluster cannot be made out, or the coordinator's port is taken.
+    """
+    _check(coordinator, num_processes, process_id)
+    if num_processes == 1:
+        return ALONE
+    devices = None
+    if coordinator is None:
+        coordinator, num_processes, process_id, devices = _detect(start_timeout)
+        if num_processes in (None, 1):
+            return ALONE
+    if process_id == 0:
+        _check_port(coordinator)
+    jax.config.update("jax_enable_preemption_service", False)
+    giving_up = threading.Timer(start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout))
+    giving_up.daemon = True
+    giving_up.start()
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            local_device_ids=devices,
+            cluster_detection_method="deactivate",
+            initialization_timeout=start_timeout + 60,  # past it, JAX would end the process with a stack trace
+            heartbeat_timeout_seconds=peer_timeout,
+        )
+    except RuntimeError as error:
+        raise ProcessError(f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}") from error
+    finally:
+        giving_up.cancel()
+    faulthandler.disable()  # when JAX ends this process because another is gone, it says so: a stack would hide it
+    return Processes(distributed.global_state.client, process_id, num_processes)
+
+
+def differences(answers: list[list[Any]]) -> str:
+    """Which process differs from most others, and in what; "" where all agree.
+
+    Args:
+      answers: [host, facts] of each process.
+    """
+    found = []
+    for name in sorted({name for _, facts in answers for name in facts}):
+        values = [facts.get(name, "absent") for _, facts in answers]
+        usual = max(values, key=values.count)  # of equally many, that of the lower process
+        odd = [i for i, value in enumerate(values) if value != usual]
+        if odd:
+            where = f"process {odd[0]} ({answers[odd[0]][0]})" + (f" and {len(odd) - 1} more" if odd[1:] else "")
+            found.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
+    if not found:
+        return ""
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return f"the processes differ. {'; '.join(found[:SHOWN])}{more}. Start all from the same command, code and data."
+
+
+def _check(coordinator: str | None, count: int | None, index: int | None) -> None:
+    alone = count == 1 and coordinator is None and not index
+    given = [value is not None for value in (coordinator, count, index)]
+    if any(given) and not all(given) and not alone:
+        raise ConfigError(
+            f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: all three, or none (a TPU pod,"
+            " Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 alone trains alone."
+        )
+    if not any(given) or alone:
+        return
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"--coordinator={coordinator}: HOST:PORT of process 0, such as --coordinator=10.0.0.1:1234.")
+    if not 0 <= index < count:
+        raise ConfigError(f"--process_id={index}, --num_processes={count}: processes are numbered 0 to {count - 1}.")
+
+
+def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # in a pod without the kubernetes package, JAX cannot look: a run alone
+            return clusters.ClusterEnv.auto_detect_unset_distributed_params(
+                os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
+            )
+    except Exception as error:  # whatever the cluster's own client raises
+        said = " ".join(str(error).split())[:240]
+        raise ProcessError(
+            f"a cluster was detected, but not its processes ({said}); say --coordinator=HOST:PORT --num_processes=N"
+            f" --process_id=I, or --num_processes=1 to train alone."
+        ) from error
+
+
+def _check_port(coordinator: str) -> None:
+    port = int(coordinator.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ProcessError(
+                f"--coordinator={coordinator}: process 0 cannot listen on port {port} ({error.strerror}); another"
+                f" process 0 may be running; choose another port."
+            ) from None
+
+
+def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
+    """Ends a process that waits for the others in vain; JAX's own end of it is a stack trace."""
+    host, _, port = coordinator.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+        why = f"of {count} processes not all have joined {coordinator}; start each with the same --num_processes"
+    except OSError as error:
+        why = (
+            f"process {index} cannot reach process 0 at {coordinator} ({error.strerror or error}); is it running there?"
+        )
+    print(f"error: after {timeout} s, {why} (--start_timeout waits longer).", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -1,0 +1,54 @@
+"""Batches on a mesh: the rows that each process reads, placed on its devices."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from flaxformer_lite.config import ConfigError
+
+BATCH = P(("data", "fsdp"))
+
+
+def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
+    """A microbatch must split evenly over the devices along `data` and `fsdp`."""
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % (ways * accumulate):
+        unit = ways * accumulate
+        raise ConfigError(
+            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
+            f" mesh.fsdp) need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
+        )
+
+
+def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The rows of a batch that the devices of this process hold, ascending.
+
+    Processes that share rows, where `context` or `tensor` lie across them, each read the same ones.
+    """
+    pieces = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[piece] for piece in pieces]))
+
+
+def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
+    """This process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
+
+    Args:
+      batch: tree of arrays, their rows those of `batch_rows`.
+      mesh: the devices.
+      batch_size: of the whole batch; by default it is all here.
+    """
+    size = batch_size or len(jax.tree.leaves(batch)[0])
+    rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)
+
+    def place(own):
+        def piece(index):
+            start, stop, _ = index[0].indices(size)
+            first = int(np.searchsorted(rows, start))
+            return own[(slice(first, first + stop - start), *index[1:])]
+
+        return jax.make_array_from_callback((size, *own.shape[1:]), sharding, piece)
+
+    return jax.tree.map(place, batch)

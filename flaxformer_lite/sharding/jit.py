@@ -1,0 +1,74 @@
+"""The jit of steps over a mesh, and data parallelism written out by hand."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from flaxformer_lite.functions.sharding import bind
+from flaxformer_lite.sharding.activations import MESH_AXES, ActivationSharding
+from flaxformer_lite.sharding.batches import BATCH
+from flaxformer_lite.sharding.parameters import Rules, state_shardings
+
+DATA = MESH_AXES[0]
+
+
+def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:
+    """Builds a state with each leaf already where it belongs: (state, shardings); one device never holds it whole."""
+    shardings = state_shardings(jax.eval_shape(init), rules, mesh)
+    return jax.jit(init, out_shardings=shardings)(), shardings
+
+
+def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
+    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one.
+
+    Args:
+      step: sees the whole batch under `jit`; its part, and sums over the axis DATA, in the other modes.
+      shardings: of the state; all replicated in the other modes.
+      mesh: over the devices.
+      mode: of MeshConfig.
+    """
+    if mode == "pmap":
+        return _pmapped(step, mesh)
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    if mode == "jit":
+        step = _anchored(step, mesh)
+    else:
+        step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
+    return jax.jit(step, in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0)
+
+
+def _pmapped(step: Callable, mesh: Mesh) -> Callable:
+    """The step by `jax.pmap`, but for states and batches without an axis of devices."""
+    mapped = jax.pmap(
+        step, axis_name=DATA, in_axes=(None, 0), out_axes=None, devices=list(mesh.devices.flat), donate_argnums=0
+    )
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P(DATA)))
+    def by_device(batch):
+        return jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
+
+    def run(state, batch):
+        return mapped(state, by_device(batch))
+
+    run.lower = lambda state, batch: mapped.lower(state, by_device(batch))
+    return run
+
+
+def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
+    """Compiles (params, batch) -> sums over the mesh."""
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    return jax.jit(_anchored(step, mesh), in_shardings=(shardings.params, rows), out_shardings=whole)
+
+
+def _anchored(step: Callable, mesh: Mesh) -> Callable:
+    """The step with its anchors bound; a new function for each mesh, because jit's cache does not know contexts."""
+
+    def anchored(state, batch):
+        with bind(ActivationSharding(mesh)):
+            return step(state, batch)
+
+    return anchored

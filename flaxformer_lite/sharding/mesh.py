@@ -1,0 +1,82 @@
+"""The mesh of devices that a config asks for. One device is a mesh of one; nothing else changes with scale."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.sharding.activations import MESH_AXES
+
+
+def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh that the config asks for, with the axes of MESH_AXES, all in Auto mode.
+
+    Args:
+      cfg: sizes; -1 takes what the others leave.
+      devices: all of them by default; a TPU topology's descriptions do as well. Sizes that need fewer use the first
+        ones, on a single process.
+
+    Raises:
+      ConfigError: the sizes do not divide, or exceed, the devices, or the slices are not those of the devices.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    sizes = mesh_sizes(cfg, len(devices))
+    count = math.prod(sizes.values())
+    if count < len(devices) and len({device.process_index for device in devices}) > 1:
+        raise ConfigError(
+            f"{_shown(cfg)}: {count} of {len(devices)} devices, but several processes must use all; try -1."
+        )
+    if cfg.mode == "pmap" and jax.process_count() > 1:
+        raise ConfigError(
+            "mesh.mode='pmap': is for one process; try mesh.mode=shard_map, which gives the same numbers."
+        )
+    grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
+    """The size of each axis of a mesh over `count` devices, or over the first of them.
+
+    Raises:
+      ConfigError: the sizes do not divide, or exceed, the devices.
+    """
+    sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
+    fixed = math.prod(n for n in sizes.values() if n > 0)
+    if fixed > count:
+        raise ConfigError(
+            f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1 and 1 for the others."
+        )
+    if -1 in sizes.values():
+        if count % fixed:
+            raise ConfigError(
+                f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try sizes that are powers of two."
+            )
+        sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
+    if sizes["data"] % cfg.slices:
+        raise ConfigError(
+            f"{_shown(cfg)}: mesh.data comes to {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
+        )
+    return sizes
+
+
+def _shown(cfg: MeshConfig) -> str:
+    return ", ".join(f"mesh.{axis}={getattr(cfg, axis)}" for axis in MESH_AXES)
+
+
+def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:
+    """The devices as an array: neighbours along the last axes are near each other, slices are parts of the first axis."""
+    present = {getattr(device, "slice_index", 0) for device in devices}
+    if devices[0].platform == "tpu" and len(present) != slices:
+        raise ConfigError(f"mesh.slices={slices}: the devices are of {len(present)}; set mesh.slices={len(present)}.")
+    shape = (shape[0] // slices, *shape[1:])
+    if slices > 1 and len(present) == slices:
+        between = (slices, *(1 for _ in shape[1:]))
+        return mesh_utils.create_hybrid_device_mesh(shape, between, devices, allow_split_physical_axes=True)
+    parts = np.split(np.array(devices), slices)
+    return np.concatenate(
+        [mesh_utils.create_device_mesh(shape, list(part), allow_split_physical_axes=True) for part in parts]
+    )

@@ -1,0 +1,1 @@
+"""A run as people see it: the terminal, metrics, plots, samples."""

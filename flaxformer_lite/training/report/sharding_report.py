@@ -1,0 +1,75 @@
+"""What falls to each device and each process, said before the first step: batch, memory, what is whole everywhere."""
+
+import math
+
+import jax
+
+from flaxformer_lite import sharding
+from flaxformer_lite.sharding import parameter_rules
+from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.training import memory
+from flaxformer_lite.training.program import Program
+
+Rows = list[tuple[str, str]]
+
+LARGE = 2**20  # bytes of a parameter that is worth a line when every device holds it whole
+
+
+def sharding_report(program: Program) -> Rows:
+    """The rows of the table; none where one device does everything."""
+    if program.mesh.size == 1:
+        return []
+    return [("batch", _batch(program)), ("reads", _reads(program)), ("a device", _device(program)),
+            ("replicated", _replicated(program))]  # fmt: skip
+
+
+def _batch(program: Program) -> str:
+    mesh, train = program.mesh.shape, program.cfg.train
+    ways, each = mesh["data"] * mesh["fsdp"], memory.rows(program)
+    turns = f" in {train.accumulate} microbatches of {each}" if train.accumulate > 1 else ""
+    text = f"{train.batch_size} sequences, {train.batch_size // ways} a device{turns} (data x fsdp = {ways})"
+    return text + (f", each cut in {mesh['context']} along its length" if mesh["context"] > 1 else "")
+
+
+def _reads(program: Program) -> str:
+    """Rows of each batch that this process reads; how the others' follow from it."""
+    rows, size = sharding.batch_rows(program.mesh, program.cfg.train.batch_size), program.cfg.train.batch_size
+    if len(rows) == size:
+        each = f" in each of {jax.process_count()} processes" if jax.process_count() > 1 else ""
+        return f"all rows of each batch{each}, from {program.cfg.data.cache}"
+    shown = f"{rows[0]} to {rows[-1]}" if rows[-1] - rows[0] + 1 == len(rows) else f"{len(rows)} rows from {rows[0]}"
+    return (
+        f"rows {shown} of {size} in process {jax.process_index()} of {jax.process_count()}, the others theirs, each from"
+        f" its {program.cfg.data.cache}"
+    )
+
+
+def _device(program: Program) -> str:
+    of = memory.analytic(program)
+    return (
+        f"parameters {size(of.parameters)}, optimizer {size(of.optimizer)}, gradients {size(of.gradients)}, activations"
+        f" about {size(of.activations)} (what the backward pass keeps, by tracing; `plan` asks the compiler)"
+    )
+
+
+def _replicated(program: Program) -> str:
+    """The large parameters that no axis of the mesh divides, and why."""
+    mesh, leaves = program.mesh.shape, jax.tree_util.tree_leaves_with_path(program.target.params)
+    total = sum(_bytes(leaf) for _, leaf in leaves)
+    whole = {path_of(keys): _bytes(leaf) for keys, leaf in leaves if leaf.sharding.is_fully_replicated}
+    kept = f"{size(sum(whole.values()))} of {size(total)} of parameters"
+    if mesh["fsdp"] == mesh["tensor"] == 1:
+        return f"{kept}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
+    large = sharding.replicated(program.target.params, parameter_rules.rules(program.cfg.model), program.mesh, LARGE)
+    named = "; ".join(f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3])
+    return f"{kept}: no rule of sharding/parameter_rules.py splits them" + (f"; the largest: {named}" if named else "")
+
+
+def size(count: int) -> str:
+    """1234567 as `1.23 MB`."""
+    unit = min(3, int(math.log10(count)) // 3) if count else 0
+    return f"{count / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB')[unit]}"
+
+
+def _bytes(leaf: jax.ShapeDtypeStruct) -> int:
+    return leaf.size * leaf.dtype.itemsize

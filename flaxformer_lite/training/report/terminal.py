@@ -1,0 +1,120 @@
+"""What a run says while it runs: a live bar on a terminal, one plain line an interval elsewhere."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from flaxformer_lite.training.report.metrics import Record
+
+COMPILING = "compiling"
+
+
+class Terminal:
+    """Prints to stdout.
+
+    Args:
+      steps: of the whole run.
+      is_main_process: whether it prints at all.
+      console: where to; tests pass their own.
+    """
+
+    def __init__(self, steps: int, *, is_main_process: bool = True, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=True, quiet=not is_main_process)
+        self._steps, self._bar, self._unsaid = steps, None, []
+
+    def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
+        """A title and aligned pairs under it."""
+        rows = list(rows)
+        width = max(len(name) for name, _ in rows)
+        self.console.print(f"\n[bold]{title}[/bold]")
+        for name, value in rows:
+            self.console.print(f"  {name:{width}}  {value}", markup=False)
+
+    def sample(self, prompt: str, written: str) -> None:
+        """Text of the model's, and what it was asked to go on from."""
+        self.console.print("\n[bold]sample[/bold]")
+        for title, text in (("a held-out text begins", prompt), ("the model goes on", written)):
+            self.console.print(f"  --- {title}", style="dim")
+            self.console.print("\n".join(f"  {line}" for line in text.splitlines()), markup=False)
+
+    def note(self, text: str) -> None:
+        """One line that matters, above the bar."""
+        self.console.print(text, markup=False)
+
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """While in the block, what the package logs (which attention it takes, and why) is noted, once training has begun."""
+        return _noted(lambda line: self.note(line) if self._unsaid is None else self._unsaid.append(line))
+
+    @contextlib.contextmanager
+    def training(self, start: int) -> Iterator[None]:
+        """While in the block, the bar is alive, from step `start` on."""
+        with self._alive(start):
+            unsaid, self._unsaid = self._unsaid, None
+            for line in unsaid or ():
+                self.note(line)
+            yield
+
+    @contextlib.contextmanager
+    def _alive(self, start: int) -> Iterator[None]:
+        if not self.console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console) as progress:
+            self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
+            yield
+            self._bar = None
+
+    def advance(self, step: int) -> None:
+        """One step is done."""
+        if self._bar:
+            progress, task = self._bar
+            waiting = progress.tasks[task].fields["text"] == COMPILING
+            progress.update(task, completed=step, **({"text": ""} if waiting else {}))
+
+    def train_record(self, record: Record) -> None:
+        """The interval's figures."""
+        text = f"loss {record['loss']:.3f}"
+        if "tokens_per_second" in record:
+            left = record["step_seconds"] * (self._steps - record["step"])
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {_clock(left)}"
+        if "mfu" in record:
+            text += f"  {record['mfu']:.0%} of peak"
+        if self._bar:
+            progress, task = self._bar
+            progress.update(task, completed=record["step"], text=text)
+        else:
+            grad = f"  gradient {record['grad_norm']:.2f}  rate {record['learning_rate']:.1e}"
+            self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
+
+    def eval_record(self, record: Record) -> None:
+        """The held-out figures."""
+        accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
+        self.note(f"step {record['step']}/{self._steps}  held out: loss {record['loss']:.3f}{accuracy}")
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextlib.contextmanager
+def _noted(note: Callable[[str], None]) -> Iterator[None]:
+    log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: note(record.getMessage())
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # absl's handler would say it again
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

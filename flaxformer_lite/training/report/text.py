@@ -1,0 +1,116 @@
+"""The words before and after a run: what is about to be trained, and what came of it."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
+from flaxformer_lite.training.report.metrics import Recorder, text_loss
+from flaxformer_lite.training.report.sharding_report import sharding_report
+from flaxformer_lite.training.start.setup import Experiment
+from flaxformer_lite.training.state import param_count
+
+Rows = list[tuple[str, str]]
+
+
+def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
+    """What is about to be trained, on what, where."""
+    cfg, mesh = experiment.cfg, experiment.mesh
+    layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
+    shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    device = mesh.devices.flat[0]
+    source = cfg.data.path or f"{cfg.data.corpus} (built in)"
+    data = f"{experiment.train_data.num_examples:,} examples, {experiment.eval_data.num_examples:,} held out"
+    step = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
+    rows = [
+        ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
+        ("parameters", f"{param_count(experiment.target.params):,}"),
+        ("data", f"{source}; {data}"),
+        ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
+        ("step", f"{step}; {cfg.train.steps} steps"),
+        ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
+        ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}{_hosts()}: {shape}"),
+        *sharding_report(experiment),
+        ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
+    ]
+    if start:
+        rows.append(("resuming", f"after step {start}"))
+    if cfg.optimizer.warmup_steps >= cfg.train.steps:
+        rows.append(
+            ("note", f"warmup_steps={cfg.optimizer.warmup_steps} of {cfg.train.steps}: the peak is not reached")
+        )
+    return rows
+
+
+def _hosts() -> str:
+    return f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+
+
+def millions(experiment: Experiment) -> str:
+    """Parameters as `1.6M`."""
+    return f"{param_count(experiment.target.params) / 1e6:.3g}M"
+
+
+def _giga(number: int) -> str:
+    """1234567890 as `1.2 G`, and never `0.0 G`."""
+    return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
+
+
+def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) -> Rows:
+    """What came of it; losses are those of predicted text alone, so that they compare with the baseline."""
+    evals, last = recorder.of("eval"), recorder.of("eval")[-1]
+    before = f"{text_loss(evals[0]):.3f} before, " if evals[0]["step"] == 0 else ""
+    loss = text_loss(last)
+    side = "below" if loss < unigram else "ABOVE: it has learned less than that yet"
+    rows = [
+        ("held-out loss", f"{before}{loss:.3f} after {last['step']} steps (nats per target)"),
+        ("unigram baseline", f"{unigram:.3f}; the model is {abs(unigram - loss):.3f} {side}"),
+        ("perplexity", f"{last['perplexity']:,.1f}"),
+        ("bits per byte", f"{last['bits_per_byte']:.3f} of predicted text"),
+    ]
+    if "accuracy" in last:
+        rows.append(("accuracy", f"{last['accuracy']:.1%}"))
+    speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
+    if speeds:
+        rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
+    return [
+        *rows,
+        (
+            "compilations",
+            f"{compiles} after step two" + (": WARNING, a shape changes between steps" if compiles else ""),
+        ),
+        ("loss curve", str(workdir / "loss.png")),
+        ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
+        ("checkpoints", str(workdir / "checkpoints")),
+    ]
+
+
+def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
+    """What to try now."""
+    twice = {f"model.{name}": 2 * getattr(cfg.model, name) for name in ("d_model", "mlp_dim")}
+    rows = [("wider", _command(f"{workdir}_wide", twice))]
+    if not cfg.data.path:
+        rows.insert(0, ("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(workdir.parent))}")]
+
+
+def _command(workdir: str, changes: dict[str, Any]) -> str:
+    """This run's command line with other values and another workdir."""
+    new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
+    kept, args = [], iter(sys.argv[1:])
+    for arg in args:
+        name, joined, _ = arg.partition("=")
+        if name not in new:
+            kept.append(arg)
+        elif not joined:
+            next(args, None)  # its value stands apart
+    return f"{_python()} train.py {shlex.join([*kept, *(f'{name}={value}' for name, value in new.items())])}"
+
+
+def _python() -> str:
+    """The interpreter as a user types it: `.venv/bin/python` where the environment lies in the current folder."""
+    path, here = Path(sys.executable), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else "python"

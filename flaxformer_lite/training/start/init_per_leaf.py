@@ -1,0 +1,99 @@
+"""The state before the first step, made leaf by leaf.
+
+A deep model draws the same dozen shapes again and again. In one program XLA compiles every draw anew, for longer than the
+training step itself; in a program for each leaf, leaves that differ in numbers alone share theirs.
+"""
+
+import collections
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.interpreters import partial_eval
+
+from flaxformer_lite.functions.sharding import platform
+
+
+class Part(NamedTuple):
+    """Some of the leaves, and the program that makes them of the numbers by which it differs from the next leaf's."""
+
+    leaves: list[int]
+    program: ClosedJaxpr
+    numbers: list[np.ndarray]
+
+
+def init_per_leaf(create: ClosedJaxpr, shardings: Any) -> Callable[[], Any]:
+    """Builds the function that makes what `create` returns, each array on its devices from the start.
+
+    Args:
+      create: traced, without arguments.
+      shardings: tree of NamedShardings, of what it returns.
+    """
+    shardings, tree = jax.tree.flatten(shardings)
+
+    def make() -> Any:
+        alike, made = collections.defaultdict(list), {}
+        for part in _parts(create):
+            alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without Python's lock
+            programs = list(pool.map(lambda parts: _compile(parts[0], shardings), alike.values()))
+        for program, parts in zip(programs, alike.values(), strict=True):
+            for part in parts:
+                made.update(zip(part.leaves, program(*part.numbers), strict=True))
+        return tree.unflatten(made[i] for i in range(len(shardings)))
+
+    return make
+
+
+def _parts(create: ClosedJaxpr) -> list[Part]:
+    """A part for each leaf, but one for all that come out of one scan."""
+    jaxpr, _ = partial_eval.dce_jaxpr(create.jaxpr, [True] * len(create.jaxpr.outvars))
+    source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    together = collections.defaultdict(list)
+    for i, out in enumerate(jaxpr.outvars):
+        equations = _needed([out], source)
+        scans = [id(eqn) for eqn in equations if len(eqn.outvars) > 1]
+        together[scans[-1] if scans else (i,)].append(i)
+
+    def part(leaves):
+        numbers, places = [], []
+
+        def place(var):
+            if not isinstance(var, Literal):
+                return var
+            numbers.append(np.asarray(var.val, var.aval.dtype))
+            places.append(Var(var.aval))
+            return places[-1]
+
+        outs = [jaxpr.outvars[i] for i in leaves]
+        equations = [eqn.replace(invars=[*map(place, eqn.invars)]) for eqn in _needed(outs, source)]
+        return Part(
+            leaves, ClosedJaxpr(jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts), numbers
+        )
+
+    return [part(leaves) for leaves in together.values()]
+
+
+def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
+    """The equations that `outs` depend on, each after those that it depends on itself."""
+    found = {}
+
+    def visit(var):
+        if not isinstance(var, Literal) and var in source and id(source[var]) not in found:
+            for other in source[var].invars:
+                visit(other)
+            found[id(source[var])] = source[var]
+
+    for out in outs:
+        visit(out)
+    return list(found.values())
+
+
+def _compile(part: Part, shardings: list[Any]) -> Callable:
+    program = jax.jit(jaxpr_as_fun(part.program), out_shardings=[shardings[i] for i in part.leaves])
+    once = {"xla_backend_optimization_level": 1} if platform() == "cpu" else None  # run once: compiles in half the time
+    return program.lower(*part.numbers).compile(once)

@@ -1,0 +1,92 @@
+"""What holds before the first step: one run in a workdir, and processes that see and do the same."""
+
+import contextlib
+import fcntl
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.training.start import resume
+
+OWN = ("data.path", "data.cache")  # fields that may differ between hosts; what they lead to is compared by content
+SEEING = 10  # seconds that a file of process 0 may take to show on the other hosts
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or go on; the message is all a user needs."""
+
+
+@contextlib.contextmanager
+def lock_workdir(workdir: Path, group: Processes) -> Iterator[None]:
+    """One run at a time in a workdir, which all its processes share; the claim ends with process 0, however it ends.
+
+    Raises:
+      RunError: another run has it, it cannot be written, or a process looks into another folder.
+    """
+    token = secrets.token_hex(8)
+    with contextlib.ExitStack() as stack:
+        if group.first:
+            stack.enter_context(_locked(workdir, token))
+        token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
+        blind = group.coordinate(
+            "a sight of the workdir", not group.first and not _is_visible(workdir, token), _numbers
+        )
+        if blind:
+            raise RunError(
+                f"--workdir={workdir}: process {blind[0]} does not see the folder that process 0 made; all processes need one"
+                f" that they share, on a network file system such as NFS, under the same path."
+            )
+        yield
+
+
+def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
+    """What decides the steps that a process takes, and must be the same on all: config, code, libraries."""
+    fields = resume.flatten(resume.plain(cfg), "config.")
+    return {name: v for name, v in fields.items() if name.removeprefix("config.") not in OWN} | resume.versions()
+
+
+def data_facts(data: Dataset, checkpoints: Path) -> dict[str, Any]:
+    """What a process reads: the content of its data, and the checkpoints it sees."""
+    steps = sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())
+    return {
+        "the fingerprint of text and tokenizer": data.fingerprint,
+        "examples": data.num_examples,
+        "checkpoints": steps,
+    }
+
+
+@contextlib.contextmanager
+def _locked(workdir: Path, token: str) -> Iterator[None]:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        lock = open(workdir / ".lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(f"cannot write in {workdir}: {error.strerror}; choose another --workdir.") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"another run is writing to {workdir}; wait for it, or choose another --workdir.") from None
+        lock.truncate(0)
+        lock.write(token)
+        lock.flush()
+        yield
+
+
+def _numbers(answers: list[bool]) -> list[int]:
+    return [number for number, answer in enumerate(answers) if answer]
+
+
+def _is_visible(workdir: Path, token: str) -> bool:
+    deadline = time.monotonic() + SEEING
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if (workdir / ".lock").read_text() == token:
+                return True
+        time.sleep(0.2)
+    return False

@@ -1,0 +1,72 @@
+"""From a config to everything a run needs, before anything is compiled: data, model, mesh, steps."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.runtime import environment
+from flaxformer_lite.training import program
+from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start import warm_start
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Program):
+    """A run that is ready to start: the program, and the two sides of the data's split."""
+
+    train_data: Dataset
+    eval_data: Dataset
+
+    def train_batches(self, start: int) -> Iterator[Any]:
+        """Batches from step `start` on, without end, placed on the devices before a step asks for them."""
+        with contextlib.closing(self._placed(self.train_data, start, ahead=2)) as batches:
+            yield from batches
+
+    def eval_batches(self) -> Iterator[Any]:
+        """The first `train.eval_batches` batches of held-out text, the same each time."""
+        batches = self._placed(self.eval_data, 0)
+        for batch, _ in zip(batches, range(self.cfg.train.eval_batches), strict=False):
+            yield batch
+
+    def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Iterator[Any]:
+        size = self.cfg.train.batch_size
+        return data.batches(
+            batch_size=size,
+            seed=self.cfg.seed,
+            start_step=start,
+            rows=sharding.batch_rows(self.mesh, size),
+            place=lambda batch: sharding.place_batch(batch, self.mesh, size),
+            ahead=ahead,
+        )
+
+
+def prepare(cfg: ExperimentConfig) -> Experiment:
+    """Opens the data (tokenizing it on the first call), builds the program and checks that all fits together.
+
+    Raises:
+      ConfigError: data, model, mesh and batch do not fit; says which field to change.
+    """
+    keep_compiled(cfg.data.cache)
+    mesh = sharding.build_mesh(cfg.mesh)
+    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
+    cfg = program.with_vocabulary(cfg, train_data.vocab_size)
+    built = program.build(cfg, mesh, train_data.example(0, 0, 0))
+    if cfg.train.init_from:
+        built = dataclasses.replace(built, fresh_state=warm_start.init_from_pretrained(built, cfg.train.init_from))
+    fields = {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
+    return Experiment(**fields, train_data=train_data, eval_data=eval_data)
+
+
+def keep_compiled(cache: str) -> None:
+    """Keeps compiled programs beside the tokenized data for the next start, whatever JAX_COMPILATION_CACHE_DIR says."""
+    compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
+    jax.config.update("jax_compilation_cache_dir", str(environment.compiled(cache)))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

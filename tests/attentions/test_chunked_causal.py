@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import build_model
+from flaxformer_lite.analysis import flops
+from flaxformer_lite.attentions import chunked_causal, dense
+from flaxformer_lite.functions import masks
+from tests.attentions.cases import MASKS, N, T, heads
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4, 100])
+@pytest.mark.parametrize("mask", [masks.causal(), masks.window(2), ~masks.causal(), MASKS["packed"]])
+def test_any_number_of_blocks_equals_the_whole_in_value_and_gradient(blocks, mask):
+    q, k, v, _ = heads(2)
+    bias = jax.random.normal(jax.random.key(3), (1, N, T, T))
+
+    def function(attend, q, k, v, bias):
+        return (attend(q, k, v, mask=mask, bias=bias) ** 2).sum()
+
+    cut = jax.value_and_grad(
+        lambda *x: function(lambda *a, **o: chunked_causal.attend(*a, **o, blocks=blocks), *x), (0, 1, 2, 3)
+    )
+    whole = jax.value_and_grad(lambda *x: function(dense.attend, *x), (0, 1, 2, 3))
+    for mine, plain in zip(*map(jax.tree.leaves, (cut(q, k, v, bias), whole(q, k, v, bias))), strict=True):
+        np.testing.assert_allclose(mine, plain, atol=1e-5, rtol=1e-5)
+
+
+def test_a_causal_call_in_four_blocks_does_five_eighths_of_the_work():
+    q = jax.ShapeDtypeStruct((1, 64, 2, 8), jnp.float32)
+    whole, cut = (
+        flops.count(lambda q, a=a: a(q, q, q, mask=masks.causal()), q) for a in (dense.attend, chunked_causal.attend)
+    )
+    assert cut * 8 == whole * 5
+    assert flops.count(lambda q: chunked_causal.attend(q, q, q, mask=masks.full()), q) == whole
+
+
+def test_a_model_takes_it_for_long_rows_and_a_mask_that_was_drawn_keeps_its_reach():
+    sizes = dict(vocab_size=64, d_model=16, num_heads=2, mlp_dim=16, decoder_layers=1)
+    count = {}
+    for attention in ("auto", "dense"):
+        model = build_model("gpt2", "tiny", attention=attention, **sizes)
+        ids = jnp.zeros((1, 256), jnp.int32)
+        params = jax.eval_shape(model.init, jax.random.key(0), ids)
+        count[attention] = flops.count(lambda p, model=model, ids=ids: model.apply(p, ids).logits, params)
+    assert count["dense"] - count["auto"] == 3 / 8 * (2 * 2 * 256 * 256 * 16)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reach"), [(masks.causal(), (0, 4)), (masks.window(1, 2), (1, 6)), (masks.full(), (0, 9))]
+)
+def test_a_drawn_mask_is_the_mask(mask, reach):
+    mask = mask & masks.segments(jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0, 0]]))
+    drawn = masks.materialize(mask, 9)
+    np.testing.assert_array_equal(drawn.dense(9), mask.dense(9))
+    assert drawn.column_bounds(2, 4, 9) == mask.column_bounds(2, 4, 9) == reach
+
+
+def test_no_block_at_all_is_refused():
+    q, k, v, _ = heads(2)
+    with pytest.raises(ValueError, match=r"blocks=0: blocks of rows, at least 1\."):
+        chunked_causal.attend(q, k, v, blocks=0)

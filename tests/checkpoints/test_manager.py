@@ -1,0 +1,233 @@
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from flaxformer_lite import sharding
+from flaxformer_lite.checkpoints.digest import describe, digest
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line
+from flaxformer_lite.config import MeshConfig
+
+
+def accept_all(meta):
+    pass
+
+
+def tree(scale=1.0):
+    kernel = scale * jax.random.normal(jax.random.key(0), (64, 128))
+    return {"kernel": kernel, "half": kernel.astype(jnp.bfloat16), "step": jnp.asarray(int(scale), jnp.int32)}
+
+
+def target(mesh=None, **changes):
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if mesh is None else NamedSharding(mesh, P())
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), {**tree(), **changes})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Checkpoints of steps 1, 2 and 3; a tree's scale is its step."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(step, tree(step), {"note": f"step {step}"})
+    checkpoints.close()
+    return tmp_path
+
+
+def largest_file(step_folder):
+    return max((p for p in step_folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def restore(folder, want=None, accept=accept_all):
+    checkpoints = Checkpoints(folder, keep=3)
+    try:
+        return checkpoints.restore(want or target(), accept)
+    finally:
+        checkpoints.close()
+
+
+def test_newest_comes_back_bit_for_bit(folder):
+    got = restore(folder)
+    assert (got.step, got.meta["note"], got.notices) == (3, "step 3", [])
+    assert digest(got.state) == digest(tree(3)) != digest(tree(2))
+
+
+def test_onto_another_mesh(folder):
+    mesh = sharding.build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    want = target(mesh)
+    want["kernel"] = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, P("fsdp", "tensor")))
+    got = restore(folder, want)
+    assert got.state["kernel"].sharding.spec == P("fsdp", "tensor")
+    assert digest(got.state) == digest(tree(3))
+
+
+def test_empty_folder_is_a_fresh_start(tmp_path):
+    assert restore(tmp_path) is None
+
+
+def test_keeps_the_newest(folder):
+    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints.save(4, tree(4), {})
+    checkpoints.close()
+    assert sorted(p.name for p in folder.iterdir() if p.name.isdigit()) == ["3", "4"]
+
+
+def truncate(step_folder):
+    path = largest_file(step_folder)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(step_folder):
+    path = largest_file(step_folder)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def half_delete(step_folder):
+    shutil.rmtree(step_folder / "state")
+
+
+def half_delete_record(step_folder):
+    shutil.rmtree(step_folder / "meta")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, half_delete, half_delete_record])
+def test_a_damaged_newest_is_set_aside_with_a_notice(folder, damage):
+    damage(folder / "3")
+    got = restore(folder)
+    assert got.step == 2 and digest(got.state) == digest(tree(2))
+    assert (
+        len(got.notices) == 1 and "step 3 is damaged" in got.notices[0] and "continuing from step 2" in got.notices[0]
+    )
+    assert (folder / "damaged" / "3").is_dir()
+    checkpoints = Checkpoints(folder, keep=3)  # the step number is free again
+    checkpoints.save(3, tree(3), {"note": "again"})
+    checkpoints.close()
+    assert restore(folder).meta["note"] == "again"
+
+
+def test_a_flipped_bit_is_told_with_its_leaf_and_its_file(folder):
+    flip(folder / "3")
+    (notice,) = restore(folder).notices
+    assert "step 3 is damaged (the content of " in notice and " does not match its digest; it lies in state/" in notice
+    name = notice.split("it lies in ")[1].split(")")[0]
+    assert (folder / "damaged" / "3" / name) == largest_file(folder / "damaged" / "3")
+
+
+def test_a_changed_record_is_damage_too(folder):
+    path = folder / "3" / "meta" / "metadata"
+    path.write_text(path.read_text().replace("step 3", "step 4"))
+    got = restore(folder)
+    assert got.step == 2 and "meta/metadata: its content does not match its digest" in got.notices[0]
+
+
+def test_never_starts_afresh_where_all_are_damaged(folder):
+    for step in "123":
+        truncate(folder / step)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be restored \(step 3: .*another --workdir"):
+        restore(folder)
+    assert (folder / "3").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kernel": jnp.ones((64, 129))}, r"kernel: float32\[64, 128\] -> float32\[64, 129\]"),
+        ({"half": jnp.ones((64, 128))}, r"half: bfloat16\[64, 128\] -> float32\[64, 128\]"),
+        ({"extra": jnp.ones(3)}, r"extra: absent -> float32\[3\]"),
+    ],
+)
+def test_another_model_is_refused_not_cast(folder, change, message):
+    with pytest.raises(CheckpointError, match=message):
+        restore(folder, target(**change))
+    assert (folder / "3").is_dir()
+
+
+def test_accept_is_asked_before_the_state_is_read(folder):
+    def refuse(meta):
+        raise ValueError(f"refused {meta['note']}")
+
+    with pytest.raises(ValueError, match="refused step 3"):
+        restore(folder, {"other": jax.ShapeDtypeStruct((1,), jnp.float32)}, refuse)
+
+
+def test_leftovers_of_killed_saves_are_swept(folder):
+    left = folder / "4.orbax-checkpoint-tmp"
+    left.mkdir()
+    assert restore(folder).step == 3
+    assert not left.exists()
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot write in .*choose another --workdir"):
+        Checkpoints(tmp_path / "file" / "checkpoints", keep=1)
+
+
+def test_full_disk_is_told_with_the_last_good_step(folder, monkeypatch):
+    checkpoints = Checkpoints(folder, keep=3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
+    with pytest.raises(
+        CheckpointError, match=r"step 4: needs 0.1 MB, .* has 0.0 MB free.*last good checkpoint is step 3"
+    ):
+        checkpoints.save(4, tree(4), {})
+    checkpoints.close()
+
+
+def test_a_failed_write_is_told(folder, monkeypatch):
+    checkpoints = Checkpoints(folder, keep=3)
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    with pytest.raises(
+        CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
+    ):
+        checkpoints.save(4, tree(4), {})
+    checkpoints.close()
+
+
+def test_a_failure_in_the_background_is_told_of_its_own_step(folder, monkeypatch):
+    checkpoints = Checkpoints(folder, keep=3)
+    checkpoints.save(4, tree(4), {})
+    checkpoints.wait()
+
+    def fail():
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._manager, "wait_until_finished", fail)
+        with pytest.raises(
+            CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
+        ):
+            checkpoints.save(5, tree(5), {})
+    checkpoints.close()
+
+
+def test_saving_then_overwriting_the_buffers_does_not_change_the_checkpoint(tmp_path):
+    """The step donates its state: the files must hold what was saved, not what came after."""
+    bump = jax.jit(lambda t: jax.tree.map(lambda x: x + jnp.ones_like(x), t), donate_argnums=0)
+    state = jax.block_until_ready(bump(tree()))
+    expected = describe(jax.tree.map(np.array, state))
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints.save(1, state, {})
+    for _ in range(5):
+        state = bump(state)
+    jax.block_until_ready(state)
+    checkpoints.close()
+    assert describe(restore(tmp_path).state) == expected
+
+
+def test_a_long_reason_keeps_its_end_where_the_cause_stands():
+    path = "/folder" * 60
+    try:
+        raise OSError("wrapped") from ValueError(f'Error writing "{path}": No space left on device [28]\nmore')
+    except OSError as error:
+        line = _first_line(error)
+    assert len(line) < 250 and line.startswith("Error writing") and line.endswith("No space left on device [28]")

@@ -1,0 +1,83 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from tests.cli import models
+
+TEXTS = ["zero one two", "four", "eight nine ten eleven zero one two three four five"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return models.directory(tmp_path_factory.mktemp("bert"), "bert", "masked_lm")
+
+
+def alone(folder, text):
+    """The vector of one text without padding, by numpy."""
+    model, params = load_pretrained(folder)
+    ids = np.asarray([load_tokenizer(folder).encode(text)])
+    mean = np.asarray(model.apply({"params": params}, ids).last_hidden_state)[0].astype(np.float64).mean(axis=0)
+    return mean / np.linalg.norm(mean)
+
+
+def test_vectors_are_means_and_padding_does_not_matter(bert, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[1:]) + "\n\n")
+    out = tmp_path / "vectors.npy"
+    args = ["--text", TEXTS[0], "--file", str(tmp_path / "texts.txt"), "--out", str(out)]
+    main(["embed", "--model", str(bert), *args])
+    assert "3 vectors of 16" in capsys.readouterr().out
+    np.testing.assert_allclose(np.load(out), [alone(bert, text) for text in TEXTS], atol=1e-5)
+
+
+def test_similarities_are_shown(bert, capsys):
+    main(["embed", "--model", str(bert), *(part for text in TEXTS[:2] for part in ("--text", text))])
+    said = capsys.readouterr().out
+    assert f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said and "1.0000" in said and TEXTS[0] in said
+
+
+def test_vectors_of_the_first_token(bert, tmp_path):
+    (bert / "1_Pooling").mkdir()
+    (bert / "1_Pooling" / "config.json").write_text(
+        '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}'
+    )
+    out = tmp_path / "vectors.npy"
+    main(["embed", "--model", str(bert), "--text", TEXTS[0], "--text", TEXTS[2], "--out", str(out)])
+    shutil.rmtree(bert / "1_Pooling")
+    model, params = load_pretrained(bert)
+    ids = np.asarray([load_tokenizer(bert).encode(TEXTS[0])])
+    due = np.asarray(model.apply({"params": params}, ids).last_hidden_state)[0, 0]
+    np.testing.assert_allclose(np.load(out)[0], due / np.linalg.norm(due), atol=1e-5)
+
+
+def test_a_long_text_is_cut_and_that_is_said(bert, tmp_path, capsys):
+    (bert / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
+    main(["embed", "--model", str(bert), "--text", "four " * 9, "--text", "one", "--out", str(tmp_path / "v.npy")])
+    (bert / "sentence_bert_config.json").unlink()
+    assert "notice: 1 of 2 texts are longer than 6 tokens" in capsys.readouterr().err
+
+
+def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
+    folder = models.directory(tmp_path, "t5")
+    main(["embed", "--model", str(folder), "--text", "one", "--text", "two"])
+    assert capsys.readouterr().out.count("1.0000") == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens: embed takes the mean"),
+        ("2_Dense/config.json", {}, "a layer after pooling"),
+    ],
+)
+def test_other_poolings_are_refused(bert, file, values, message, capsys):
+    (bert / file).parent.mkdir()
+    (bert / file).write_text(json.dumps(values))
+    with pytest.raises(SystemExit):
+        main(["embed", "--model", str(bert), "--text", "one"])
+    (bert / file).unlink()
+    (bert / file).parent.rmdir()
+    assert message in capsys.readouterr().err

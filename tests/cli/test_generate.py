@@ -1,0 +1,123 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from tests.cli import models
+
+CHAT = "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}<assistant>"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return models.directory(tmp_path_factory.mktemp("gpt2"))
+
+
+def written(capsys, folder, *args):
+    main(["generate", "--model", str(folder), *args])
+    return capsys.readouterr().out
+
+
+def greedy(folder, text, tokens):
+    """By the full forward pass, token for token; what comes after the last one does not matter to a decoder."""
+    model, params = load_pretrained(folder)
+    tokenizer, forward = load_tokenizer(folder), jax.jit(model.apply)
+    ids = tokenizer.encode(text)
+    for _ in range(tokens):
+        row = jnp.asarray([ids + [0] * (64 - len(ids))])
+        logits = np.array(forward({"params": params}, row).logits[0, len(ids) - 1])
+        logits[tokenizer.vocab_size :] = -np.inf
+        ids.append(int(logits.argmax()))
+    return tokenizer.decode(ids[-tokens:])
+
+
+def test_the_likeliest_continuation_alone_is_on_stdout(gpt2, capsys):
+    expected = greedy(gpt2, "zero one", 6)
+    assert written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "6") == expected + "\n"
+
+
+def test_without_a_length_it_writes_what_fits(gpt2, capsys):
+    """The model's positions end at 64, its own length where none is asked for."""
+    tokens = 64 - len(load_tokenizer(gpt2).encode("zero one"))
+    assert tokens < 64
+    args = ["--prompt", "zero one"]
+    assert written(capsys, gpt2, *args) == written(capsys, gpt2, *args, "--max_new_tokens", str(tokens))
+
+
+def test_a_stream_is_the_same_text(gpt2, capsys):
+    args = ["--prompt", "zero one", "--max_new_tokens", "9", "--temperature", "1", "--seed", "3"]
+    assert written(capsys, gpt2, *args, "--stream") == written(capsys, gpt2, *args)
+
+
+def test_several_texts_are_numbered_and_a_seed_gives_the_same(gpt2, capsys):
+    args = ["--prompt", "zero", "--prompt", "four five six", "--num_return_sequences", "2", "--temperature", "1"]
+    args += ["--max_new_tokens", "4"]
+    out = written(capsys, gpt2, *args, "--seed", "1")
+    assert [f"[{n}]" in out for n in range(1, 6)] == [True] * 4 + [False]
+    assert out == written(capsys, gpt2, *args, "--seed", "1") != written(capsys, gpt2, *args, "--seed", "2")
+
+
+def test_stop_ends_the_text(gpt2, capsys):
+    whole = written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8").rstrip("\n")
+    stop = next(letter for letter in whole if letter.isascii())
+    cut = written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8", "--stop", stop).rstrip("\n")
+    assert whole.startswith(cut) and stop in cut and len(cut) < len(whole)
+
+
+def test_an_empty_prompt_begins_with_bos(gpt2, capsys):
+    assert written(capsys, gpt2, "--prompt", "", "--max_new_tokens", "3")
+
+
+def test_an_encoder_decoder_writes_its_target(tmp_path, capsys):
+    folder = models.directory(tmp_path, "t5", generation_config={"decoder_start_token_id": 0, "num_beams": 2})
+    main(["generate", "--model", str(folder), "--prompt", "zero one", "--max_new_tokens", "3"])
+    said = capsys.readouterr()
+    assert said.out.strip("\n") and "notice: settings of this model: num_beams=2" in said.err
+
+
+def test_the_users_settings_rule_out_the_directorys(tmp_path, capsys):
+    folder = models.directory(tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_p": 0.5})
+    args = ["--prompt", "zero one", "--max_new_tokens", "5"]
+    main(["generate", "--model", str(folder), *args])
+    assert "temperature=0.7, top_k=50, top_p=0.5" in capsys.readouterr().err
+    likeliest = greedy(folder, "zero one", 5) + "\n"
+    assert written(capsys, folder, *args, "--temperature", "0") == likeliest
+    assert written(capsys, folder, *args, "--num_beams", "2")
+
+
+def test_chat_asks_by_the_template(tmp_path, capsys):
+    config = {"chat_template": CHAT, "bos_token": "[BOS]", "eos_token": {"content": "[EOS]"}}
+    folder = models.directory(tmp_path, tokenizer_config=config)
+    plain = written(capsys, folder, "--prompt", "two", "--max_new_tokens", "6")
+    args = ["--prompt", "two", "--max_new_tokens", "6", "--chat", "--system", "be brief"]
+    asked = written(capsys, folder, *args)
+    assert asked == greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n" != plain
+
+
+def test_a_chat_template_is_not_ignored_in_silence(tmp_path, capsys):
+    folder = models.directory(tmp_path, tokenizer_config={"chat_template": CHAT})
+    main(["generate", "--model", str(folder), "--prompt", "two", "--max_new_tokens", "2"])
+    assert "this model has a chat template; --chat asks by it" in capsys.readouterr().err
+
+
+def test_a_template_that_refuses_is_one_line(tmp_path, capsys):
+    refusing = {"chat_template": "{{ raise_exception('roles must alternate') }}"}
+    folder = models.directory(tmp_path, tokenizer_config=refusing)
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(folder), "--prompt", "two", "--chat"])
+    assert "roles must alternate" in capsys.readouterr().err
+
+
+def test_a_foreign_tokenizer_is_noticed(gpt2, tmp_path, capsys):
+    folder = models.directory(tmp_path)
+    read = json.loads((folder / "tokenizer.json").read_text())
+    read["added_tokens"].append({**read["added_tokens"][0], "id": 600, "content": "zero"})
+    read["model"]["vocab"]["zero"] = 600
+    (folder / "tokenizer.json").write_text(json.dumps(read))
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(folder), "--prompt", "zero"])
+    assert "the two are not of one model" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+import hashlib
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from flaxformer_lite.__main__ import main
+from tests.cli import models
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return models.directory(tmp_path_factory.mktemp("gpt2"))
+
+
+def shown(capsys, *args):
+    main(["inspect", *map(str, args)])
+    return capsys.readouterr().out
+
+
+def test_what_a_directory_holds(gpt2, capsys):
+    said, tensors = shown(capsys, gpt2), load_file(gpt2 / "model.safetensors")
+    assert re.search(r"family +gpt2\nhead +lm\nsizes +2 decoder layers, width 16, 2 heads of 8, mlp 32", said)
+    assert re.search(r"transformer\.h\.\{0-1\}\.attn\.c_attn\.weight +16 x 48 +float32 +2 times +6,144\n", said)
+    numbers = sum(x.size for x in tensors.values())
+    assert f"{len(tensors)} tensors, {numbers:,} numbers, {4 * numbers:,} bytes" in said
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} float32 {list(tensors[name].shape)}\n".encode() + tensors[name].tobytes())
+    assert f"sha256       {digest.hexdigest()}\n" in said
+
+
+def test_every_tensor_has_its_line(gpt2, capsys):
+    said = shown(capsys, gpt2, "--all")
+    assert all(name in said for name in load_file(gpt2 / "model.safetensors")) and "{" not in said
+
+
+def test_one_bit_changes_the_checksum(gpt2, tmp_path, capsys):
+    copy = models.directory(tmp_path / "copy")
+    last = [shown(capsys, copy).splitlines()[-1]]
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    last.append(shown(capsys, copy).splitlines()[-1])
+    assert last[0] == shown(capsys, gpt2).splitlines()[-1] != last[1]
+
+
+def test_a_family_that_we_lack_is_still_shown(gpt2, tmp_path, capsys):
+    copy = models.directory(tmp_path / "copy")
+    (copy / "config.json").write_text('{"model_type": "mamba"}')
+    said = shown(capsys, copy)
+    assert "none of ours" in said and "model_type='mamba'" in said and "c_attn" in said
+    assert np.isin(said.splitlines()[-1], shown(capsys, gpt2).splitlines())

@@ -1,0 +1,70 @@
+"""How a run ends: one line on stderr and an exit code."""
+
+import os
+import signal
+import sys
+
+import jax
+import pytest
+
+from flaxformer_lite.checkpoints.manager import CheckpointError
+from flaxformer_lite.cli import launch
+from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.runtime.processes import ProcessError
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.interrupt import Terminated
+from tests.training import tiny_runs
+
+
+@pytest.fixture
+def end(monkeypatch, tmp_path, capsys):
+    """Launches a run that ends as told: (exit code, stderr)."""
+
+    def launched(outcome):
+        def run(cfg, workdir, group):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(loop, "run", run)
+        monkeypatch.setattr(os, "_exit", sys.exit)
+        code = 0
+        try:
+            launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
+        except SystemExit as ended:
+            code = ended.code
+        return code, capsys.readouterr().err
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield launched
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "message"),
+    [
+        (ConfigError("a rule is broken"), 2, "error: a rule is broken\n"),
+        (CheckpointError("step 3 is lost"), 1, "error: step 3 is lost\n"),
+        (loop.RunError("not finite"), 1, "error: not finite\n"),
+        (OSError(28, "No space left"), 1, "error: runs/x: No space left; the same command continues.\n"),
+        (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "lower train.batch_size"),
+        (ProcessError("nobody there"), 1, "error: nobody there\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted; the same command continues from the last checkpoint"),
+        (Terminated(), 143, "error: SIGTERM: ended at once; the same command continues from the last checkpoint"),
+        ("SIGTERM", 0, ""),
+        ("SIGINT", 130, ""),
+        ("", 0, ""),
+    ],
+)
+def test_every_end_has_its_exit_code(end, outcome, code, message):
+    got = end(outcome)
+    assert got[0] == code and message in got[1] and got[1].count("\n") == bool(message)
+
+
+def test_a_bug_keeps_its_traceback(end):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        end(jax.errors.JaxRuntimeError("INTERNAL: a bug"))
+    with pytest.raises(TypeError):
+        end(TypeError("a bug"))

@@ -1,0 +1,70 @@
+"""The plan command as a user meets it: words, JSON, exit codes."""
+
+import json
+
+import pytest
+
+from flaxformer_lite import __main__
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # ml_collections', of a config file
+
+
+@pytest.fixture
+def plan(capsys, monkeypatch):
+    """(exit code, stdout, stderr) of `python -m flaxformer_lite plan ...`, without a compiler."""
+    from flaxformer_lite.plan import environment
+
+    monkeypatch.setattr(environment, "ENVIRONMENT", {})
+
+    def run(*arguments):
+        code = 0
+        try:
+            __main__.main(["plan", *arguments])
+        except SystemExit as ended:
+            code = ended.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+TINY = ("--config=configs/gpt2_tiny.py", "--analytic", "--config.model.decoder_layers=1")
+
+
+def test_words_and_overrides(plan):
+    code, out, err = plan(*TINY, "--topology=v5e-4", "--config.mesh.fsdp=2", "--config.train.batch_size=32")
+    assert (code, err) == (0, "")
+    assert "v5e:2x2, 4 chips: data 2 x fsdp 2" in out and "32 sequences" in out and "fits: " in out
+
+
+def test_json_and_a_step_that_does_not_fit(plan):
+    big = ("--config=configs/llama_7b.py", "--analytic", "--config.mesh.fsdp=4", "--json")
+    code, out, _ = plan(*big, "--topology=v5e:2x2")
+    loaded = json.loads(out)
+    assert code == 1 and not loaded["fits"] and loaded["memory"]["total"] > loaded["available"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*TINY, "--topology=v5x:2x2"), "no such machine; did you mean"),
+        (("--topology=v5e-4",), "--config is missing; for example --config=configs/demo.py"),
+        (("--topology=v5e-4", "--config=configs/none.py"), "--config=configs/none.py: no such file."),
+        ((*TINY, "--topology=v5e-4", "--config.mesh.fspd=2"), "no such field; did you mean --config.mesh.fsdp"),
+        ((*TINY, "--topology=v5e-4", "--config.mesh.fsdp=3"), "4 devices do not divide by 3"),
+        ((*TINY, "--topology=v5e-4", "--serach"), "Unknown command line flag 'serach'"),
+        (TINY, "--topology"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(plan, arguments, message):
+    code, out, err = plan(*arguments)
+    assert code == 2 and not out
+    assert message in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_search_prints_command_lines(plan):
+    code, out, err = plan(*TINY, "--topology=v5e-4", "--search")
+    assert code == 0 and "combinations" in err
+    assert out.startswith("1") and "--config.mesh.fsdp=" in out and "--config.model.remat=" in out

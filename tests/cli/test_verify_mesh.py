@@ -1,0 +1,112 @@
+"""A step on any mesh is the step on one device, and what devices exchange is what the design says."""
+
+import functools
+import importlib
+import os
+
+import jax.numpy as jnp
+import pytest
+
+from flaxformer_lite import __main__ as door
+from flaxformer_lite.attentions import context_parallel
+from flaxformer_lite.cli import _verify_mesh
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.sharding import activations
+
+SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}
+MESHES = {
+    "data": {"data": 8},
+    "fsdp": {"data": 2, "fsdp": 4},
+    "tensor": {"data": 4, "tensor": 2},
+    "context": {"data": 2, "context": 4},
+    "fsdp_tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "context_tensor": {"data": 2, "context": 2, "tensor": 2},
+    "fsdp_context_tensor": {"data": 1, "fsdp": 2, "context": 2, "tensor": 2},
+}
+EVERYTHING = "fsdp_context_tensor"
+CASES = [  # `make meshes` runs them all
+    ("bert_tiny", "fsdp"), ("bert_tiny", "context"), ("bert_tiny", EVERYTHING),
+    ("gpt2_tiny", "data"), ("gpt2_tiny", "fsdp_tensor"), ("gpt2_tiny", EVERYTHING),
+    ("t5_tiny", "tensor"), ("t5_tiny", "context_tensor"), ("t5_tiny", EVERYTHING),
+    ("llama_tiny", "context"), ("llama_tiny", EVERYTHING),
+]  # fmt: skip
+
+
+@functools.cache
+def small(name):
+    """A shrunken copy of a shipped config, one layer deep and in two microbatches."""
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.model.update({**SMALL, "num_kv_heads": 2 if config.model.num_kv_heads else 0})
+    for stack in ("encoder_layers", "decoder_layers"):
+        config.model[stack] = min(config.model[stack], 1)
+    config.data.length, config.data.target_length = 40, 0
+    config.data.tokenizer.name = "bytes"
+    config.train.update(batch_size=16, accumulate=2)
+    return from_config_dict(ExperimentConfig, config)
+
+
+@functools.cache
+def reference(name):
+    return _verify_mesh.reference(small(name))
+
+
+@pytest.mark.parametrize(("name", "mesh"), CASES)
+def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
+    verdict = _verify_mesh.verify(reference(name), MeshConfig(**MESHES[mesh]))
+    assert verdict.equal, verdict.gradients[:3]
+    assert not verdict.strange
+    axes = {axis for exchange in verdict.exchanges for axis in exchange.axes}
+    assert axes == {axis for axis, size in MESHES[mesh].items() if size > 1}
+
+
+def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
+    real = context_parallel._gather
+    monkeypatch.setattr(context_parallel, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
+    verdict = _verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
+    assert not verdict.equal and verdict.gradients[0].difference > 0.01
+
+
+def test_activations_that_are_gathered_are_named(monkeypatch):
+    monkeypatch.setitem(activations.ACTIVATIONS, "mlp", ("data", "fsdp"))
+    monkeypatch.setitem(activations.ACTIVATIONS, "batch", None)
+    verdict = _verify_mesh.verify(reference("gpt2_tiny"), MeshConfig(**MESHES["data"]))
+    assert verdict.equal and any("over data" in what for what in verdict.strange)
+
+
+LOADED = pytest.mark.filterwarnings("ignore:the load_module")  # how ml_collections reads a config
+SMALLEST = [
+    "--config.model.d_model=16", "--config.model.num_heads=2", "--config.model.mlp_dim=16", "--config.model.decoder_layers=1",
+    "--config.data.length=16", "--config.train.batch_size=8", "--config.data.tokenizer.name=bytes",
+]  # fmt: skip
+
+
+@pytest.fixture
+def command(monkeypatch):
+    def run(*flags):
+        argv = ["verify-mesh", "--config=configs/gpt2_tiny.py", *SMALLEST, *flags]
+        monkeypatch.setattr("sys.argv", ["flaxformer_lite", *argv])  # where ml_collections looks for --config.FIELD
+        for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
+            monkeypatch.setenv(name, os.environ[name])  # put back afterwards
+        door.main(argv)
+
+    return run
+
+
+@LOADED
+def test_the_command_prints_a_table_and_what_is_exchanged(command, capsys):
+    command("--config.mesh.mode=pmap", "--all")
+    said = capsys.readouterr().out
+    assert "mesh        data 8, by pmap" in said and "token_embed/embedding" in said and "equal to rounding" in said
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("all-reduce")] == [["all-reduce", "data"]]
+
+
+@LOADED
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [("mesh.tensor=3", "8 devices do not divide by 3"), ("mesh.tensor=4", "does not divide over mesh.tensor=4")],
+)
+def test_what_cannot_work_is_one_line(command, capsys, flag, message):
+    with pytest.raises(SystemExit) as stopped:
+        command(f"--config.{flag}")
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and message in said and said.count("\n") == 1

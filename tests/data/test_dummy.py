@@ -1,0 +1,43 @@
+"""Blank text has the shapes of real text, for every objective."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from flaxformer_lite import registry
+from flaxformer_lite.data import dummy
+from flaxformer_lite.data.pipeline import open_dataset
+from tests.training import tiny_runs
+
+
+@pytest.mark.parametrize("family", sorted(tiny_runs.FAMILIES))
+def test_blank_example_has_the_shapes_of_a_real_one(tmp_path, family):
+    cfg = tiny_runs.config(tmp_path, family)
+    data = open_dataset(cfg)
+
+    def shapes(example):
+        return jax.tree.map(lambda x: (x.shape, x.dtype), example)
+
+    assert shapes(dummy.example(cfg)) == shapes(data.example(0, 0, 0))
+    assert dummy.vocab_size(cfg) >= data.vocab_size
+
+
+def test_every_objective_takes_blank_text(tmp_path):
+    for name in registry.available("objectives"):
+        objective = registry.resolve_class("objectives", name)()
+        family = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5"}[objective.skeleton]
+        cfg = tiny_runs.config(tmp_path, family)
+        cfg = dataclasses.replace(cfg, objective=objective, model=dataclasses.replace(cfg.model, head=objective.head))
+        assert dummy.example(cfg)["targets"]["labels"].ndim == 1, name
+
+
+@pytest.mark.parametrize("family", sorted(tiny_runs.FAMILIES))
+def test_a_batch_of_random_text_has_documents_side_by_side_and_no_two_rows_alike(tmp_path, family):
+    cfg = tiny_runs.config(tmp_path, family)
+    batch, one = dummy.batch(cfg), dummy.example(cfg)
+    assert jax.tree.map(lambda x: (x.shape[1:], x.dtype), batch) == jax.tree.map(lambda x: (x.shape, x.dtype), one)
+    rows = batch["inputs"]["input_ids"]
+    assert len({row.tobytes() for row in rows}) == len(rows) == cfg.train.batch_size
+    assert batch["targets"]["weights"].sum() > len(rows)
+    jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("not repeatable"), batch, dummy.batch(cfg))

@@ -1,0 +1,138 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config import DataConfig
+from flaxformer_lite.runtime import environment
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A machine with libtpu, one PCI device of another vendor and no accelerator."""
+    for name in ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "libtpu" else None)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    write(tmp_path, "sys/bus/pci/devices/0/vendor", "0x8086\n")
+    return tmp_path
+
+
+def write(root, name, text=""):
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def test_where_libtpu_has_no_device_to_find_it_is_not_asked(bare):
+    assert environment.only_cpu(bare)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("sys/bus/pci/devices/1/vendor", "0x1ae0\n"), ("dev/accel0", ""), ("dev/vfio/0", "")],
+)
+def test_an_accelerator_is_never_hidden(bare, name, text):
+    write(bare, name, text)
+    assert not environment.only_cpu(bare)
+
+
+@pytest.mark.parametrize("name", ["JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"])
+def test_what_the_user_says_stands(bare, monkeypatch, name):
+    monkeypatch.setenv(name, "tpu")
+    assert not environment.only_cpu(bare)
+
+
+def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_decides(bare, monkeypatch):
+    assert not environment.only_cpu(bare / "nowhere")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["cuda"])
+    assert not environment.only_cpu(bare)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not environment.only_cpu(bare)
+
+
+def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_path):
+    said = (
+        "import os; from flaxformer_lite.runtime import environment; environment.configure();"
+        " print(os.environ['JAX_COMPILATION_CACHE_DIR'])"
+    )
+
+    def folder(**environment):
+        environment = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **environment}
+        return subprocess.run(
+            [sys.executable, "-c", said], env=environment, capture_output=True, text=True
+        ).stdout.strip()
+
+    cache = DataConfig.cache.replace("~", str(tmp_path))
+    assert folder() == str(environment.compiled(cache)) and Path(folder()).is_dir()
+    assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
+
+
+def test_python_looks_for_cycles_less_often():
+    said = "import gc; from flaxformer_lite.runtime import environment; environment.configure(); print(gc.get_threshold()[0])"
+    environment = {"PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True)
+    assert int(done.stdout) == environment.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
+
+
+def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options():
+    said = "import os; from flaxformer_lite.runtime import environment; environment.configure(); print(os.environ['XLA_FLAGS'])"
+
+    def flags(**environment):
+        done = subprocess.run([sys.executable, "-c", said], env={"PYTHONPATH": str(ROOT), "HOME": "/nowhere", **environment},
+                              capture_output=True, text=True)  # fmt: skip
+        return done.stdout.strip()
+
+    ours, theirs = f"{environment.EXTRA}={environment.FUSION}", f"{environment.EXTRA}=xla_cpu_optimize_for_size"
+    assert flags() == ours
+    assert flags(XLA_FLAGS="--xla_dump_to=x") == f"--xla_dump_to=x {ours}"
+    assert flags(XLA_FLAGS=theirs) == theirs
+    assert flags(XLA_FLAGS="flags.txt") == "flags.txt"
+
+
+@pytest.fixture
+def advised(tmp_path, monkeypatch):
+    """A machine whose kernel gives huge pages to those who ask, under a C library that can."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.36")
+    write(tmp_path, "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    return tmp_path
+
+
+def test_huge_pages_are_asked_for_where_they_must_be_and_can(advised, monkeypatch):
+    assert environment.wants_huge_pages(advised) and not environment.wants_huge_pages(advised / "nowhere")
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
+    assert not environment.wants_huge_pages(advised)
+
+
+@pytest.mark.parametrize("mode", ["[always] madvise never", "always madvise [never]"])
+def test_a_kernel_that_has_decided_is_not_asked(advised, mode):
+    write(advised, "sys/kernel/mm/transparent_hugepage/enabled", mode)
+    assert not environment.wants_huge_pages(advised)
+
+
+def test_what_the_user_tells_the_c_library_stands(advised, monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert not environment.wants_huge_pages(advised)
+
+
+def test_a_program_starts_again_once_with_the_same_arguments(advised):
+    said = f"""
+import os, sys
+from pathlib import Path
+from flaxformer_lite import machine
+asked = environment.wants_huge_pages
+environment.wants_huge_pages = lambda: asked(Path({str(advised)!r}))
+print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
+environment.configure()
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {"PYTHONPATH": str(ROOT)}
+    asked = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
+    command = [sys.executable, "-c", said, "--a=b", "c d"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], done.stderr

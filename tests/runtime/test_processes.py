@@ -1,0 +1,155 @@
+"""What processes say to each other, with threads for processes and a dictionary for the store of jax.distributed."""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.runtime import processes
+from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes, differences
+from tests.training import launched
+
+
+class Store:
+    """The part of the coordination service's client that is used."""
+
+    def __init__(self):
+        self._values, self._changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value):
+        with self._changed:
+            if key in self._values:
+                raise jax.errors.JaxRuntimeError("ALREADY_EXISTS")
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key, timeout_in_ms):
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, timeout_in_ms / 1000):
+                raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
+            return self._values[key]
+
+    def key_value_dir_get(self, key):
+        with self._changed:
+            return [(k, v) for k, v in self._values.items() if k.startswith(key)]
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """Runs a function in three processes at once: what each returned, or raised."""
+    monkeypatch.setattr(processes, "INTERVAL", 0.05)
+    store = Store()
+    groups = [Processes(store, index, 3) for index in range(3)]
+
+    def outcome(function, group):
+        try:
+            return function(group)
+        except ConfigError as error:
+            return str(error)
+
+    def run(function):
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(lambda group: outcome(function, group), groups))
+
+    yield run
+    run(lambda group: group.close())
+
+
+def test_one_decides_for_all_each_time_anew(together):
+    def twice(group):
+        return [group.coordinate("topic", group.index * factor, max) for factor in (1, 10)]
+
+    assert together(twice) == [[2, 20]] * 3
+    assert ALONE.coordinate("topic", 7, max) == 7
+
+
+def test_who_differs_is_named_on_all(together):
+    (said,) = set(together(lambda group: group.agree("facts", {"seed": 0, "rate": 0.5 if group.index == 1 else 0.1})))
+    assert re.match(
+        r"the processes differ\. process 1 \(.*\): rate is 0\.5, elsewhere 0\.1\. Start all from the same", said
+    )
+    assert together(lambda group: group.agree("facts", {"seed": 0})) == [None] * 3
+
+
+def test_differences_are_against_the_majority_and_cut():
+    assert differences([["a", {"x": 1}], ["b", {"x": 1}]]) == ""
+    assert "process 0 (a): x is 1, elsewhere 2" in differences([["a", {"x": 1}], ["b", {"x": 2}], ["c", {"x": 2}]])
+    assert "process 1 (b): x is 2, elsewhere 1" in differences([["a", {"x": 1}], ["b", {"x": 2}]])
+    assert "process 1 (b) and 1 more: x is 2" in differences([["a", {"x": 1}]] * 1 + [["b", {"x": 2}], ["c", {"x": 3}]])
+    assert "y is 'absent'" in differences([["a", {"x": 1, "y": 2}], ["b", {"x": 1}]])
+    many = differences([["a", dict.fromkeys("abcdef", 1)], ["b", dict.fromkeys("abcdef", 2)]])
+    assert "; and 2 more. Start all" in many
+
+
+def test_what_one_announces_all_hear_once(together):
+    heard, done = [], threading.Barrier(3)
+
+    def listen(group):
+        group.listen("topic", lambda news: heard.append((group.index, news)))
+        done.wait()
+        if group.index:
+            group.announce("topic", "first")
+        while len(heard) < 3:
+            time.sleep(0.01)
+
+    together(listen)
+    assert sorted(heard) == [(0, "first"), (1, "first"), (2, "first")]
+
+
+def test_process_0_says_for_whom_it_waits(together, monkeypatch, capsys):
+    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+
+    def late(group):
+        time.sleep(0.5 * (group.index == 2))
+        return group.coordinate("data", group.index, sum)
+
+    assert together(late) == [3] * 3
+    assert capsys.readouterr().err == "waiting for process 2: data\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("host:1", None, None), r"--coordinator=host:1, --num_processes=None.*: all three, or none"),
+        ((None, 2, None), r"--num_processes=2, --process_id=None: all three, or none.*--num_processes=1 alone"),
+        ((None, None, 0), r"all three, or none"),
+        (("host", 2, 0), r"--coordinator=host: HOST:PORT of process 0, such as"),
+        (("host:99999", 2, 0), r"--coordinator=host:99999: HOST:PORT"),
+        (("host:1", 2, 2), r"--process_id=2, --num_processes=2: processes are numbered 0 to 1\."),
+    ],
+)
+def test_flags_that_contradict_each_other(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        processes.join(*arguments)
+
+
+def test_alone_by_default_and_on_demand(monkeypatch):
+    assert processes.join() is ALONE
+    monkeypatch.setattr(processes, "_detect", lambda timeout: pytest.fail("looked for a cluster"))
+    assert processes.join(num_processes=1) is ALONE
+
+
+def test_a_cluster_that_cannot_be_made_out(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.setenv(name, "no number")
+    with pytest.raises(
+        ProcessError, match=r"a cluster was detected.*invalid literal.*or --num_processes=1 to train alone"
+    ):
+        processes.join()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_nobody_comes(index, tmp_path):
+    joining = [f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2", f"--process_id={index}"]
+    joining.append("--start_timeout=1")
+    command = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={tmp_path}", *joining]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    why = ["of 2 processes not all have joined", "process 1 cannot reach process 0 at"][index]
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: after 1 s, {why}"), done.stderr

@@ -1,0 +1,217 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from flaxformer_lite import sharding
+from flaxformer_lite.analysis import hlo
+from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
+from flaxformer_lite.training import optimizer, state, step
+from tests.training import toy
+
+
+def mesh_of(data, fsdp, tensor, context=1):
+    return sharding.build_mesh(MeshConfig(data=data, fsdp=fsdp, context=context, tensor=tensor))
+
+
+def spec(**shapes):
+    return {name: {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32)} for name, shape in shapes.items()}
+
+
+def test_rest_of_the_devices_goes_to_minus_one():
+    assert dict(mesh_of(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2}
+    assert dict(mesh_of(2, -1, 1, context=2).shape) == {"data": 2, "fsdp": 2, "context": 2, "tensor": 1}
+    assert dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4  # the first four of eight
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"), [((16, 1, 1), "needs 16 devices, there are 8"), ((-1, 3, 1), "8 devices do not divide by 3")]
+)
+def test_impossible_mesh(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        mesh_of(*sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a device, or the description of one, says of itself."""
+
+    id: int
+    slice_index: int
+    process_index: int
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    device_kind: str = "fake"
+
+
+CHIPS = [Chip(id, slice_index=id % 2, process_index=id // 4, coords=(id // 2, 0, 0)) for id in range(8)]
+
+
+def test_slices_are_the_outer_part_of_data():
+    mesh = sharding.build_mesh(MeshConfig(slices=2, fsdp=2), CHIPS)
+    assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "context": 1, "tensor": 1}
+    assert [{chip.slice_index for chip in row.flat} for row in mesh.devices] == [{0}, {0}, {1}, {1}]
+    groups = sharding.build_mesh(MeshConfig(slices=2, fsdp=2)).devices  # devices that know of no slices
+    assert [[device.id for device in row.flat] for row in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"slices": 1}, "the devices are of 2; set mesh.slices=2"),
+        ({"slices": 4}, "the devices are of 2; set mesh.slices=2"),
+        ({"slices": 2, "fsdp": 8}, "mesh.data comes to 1, no multiple of mesh.slices=2"),
+        ({"data": 4}, "4 of 8 devices, but several processes must use all"),
+    ],
+)
+def test_impossible_slices(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        sharding.build_mesh(MeshConfig(**sizes), CHIPS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": 3, "slices": 2}, "data is a multiple of the slices; try mesh.data=4"),
+        ({"mode": "pmap", "tensor": 2}, "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only"),
+        ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
+        ({"slices": 0}, "slices=0: must be positive"),
+    ],
+)
+def test_mesh_fields_are_checked_at_the_door(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        MeshConfig(**fields)
+
+
+def test_first_rule_wins_and_a_leading_scan_axis_stays_whole():
+    rules = ((r"up/kernel$", ("fsdp", "tensor")), (r"kernel$", (None, "fsdp")))
+    got = sharding.param_specs(spec(up=(3, 4, 6), down=(4, 6)), rules, mesh_of(2, 2, 2))
+    assert got["up"]["kernel"] == P(None, "fsdp", "tensor")
+    assert got["down"]["kernel"] == P(None, "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (((r"up/kernel$", ()),), r"no partition rule matches parameter down/kernel \(4, 6\)"),
+        (((r"kernel$", ()), (r"gate/kernel$", ())), r"match no parameter: 'gate/kernel\$'"),
+        (
+            ((r"kernel$", ("tensor", "fsdp")),),
+            r"up/kernel \(3, 6\): a dimension of 3 does not divide over mesh.tensor=2",
+        ),
+        (((r"kernel$", ("fsdp", "fsdp")),), "uses a mesh axis twice"),
+        (((r"kernel$", ("model", None)),), "no mesh axis 'model'"),
+        (((r"kernel$", (None, None, "fsdp")),), "names 3 dimensions"),
+    ],
+)
+def test_rules_are_strict(rules, message):
+    with pytest.raises(ConfigError, match=message):
+        sharding.param_specs(spec(up=(3, 6), down=(4, 6)), rules, mesh_of(2, 2, 2))
+
+
+def test_what_every_device_holds_whole_is_named_with_its_rule():
+    rules = ((r"up/kernel$", ("fsdp", None)), (r"kernel$", ()))
+    leaves = spec(up=(4, 6), down=(4, 6), small=(2, 2))
+    found = sharding.replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
+    assert found == [("down/kernel", 96, "kernel$")]
+    assert not sharding.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)  # nothing is split, by design
+
+
+def test_batch_must_split_evenly():
+    sharding.check_batch(16, 2, mesh_of(4, 2, 1))
+    with pytest.raises(ConfigError, match=r"need a multiple of 16; try train.batch_size=16"):
+        sharding.check_batch(8, 2, mesh_of(4, 2, 1))
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
+def test_optimizer_state_lies_where_its_parameter_lies(name):
+    tx = optimizer.build(OptimizerConfig(name=name), 10)
+    mesh = mesh_of(2, 2, 2)
+    shapes = jax.eval_shape(lambda: state.create(toy.init, tx))
+    shardings = sharding.state_shardings(shapes, toy.RULES, mesh)
+    assert shardings.params["up"]["kernel"].spec == P("fsdp", "tensor")
+    momenta = [
+        (state.path_of(keys), sharding.spec)
+        for keys, sharding in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
+        if "up/kernel" in state.path_of(keys) and "v_" not in state.path_of(keys)
+    ]
+    assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
+
+
+def run(mesh, steps=2, accumulate=1, mode="jit"):
+    cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
+    tx = optimizer.build(cfg, 10)
+    current, shardings = sharding.init_state(lambda: state.create(toy.init, tx), toy.RULES, mesh)
+    pure = step.train_step(
+        toy.features(toy.Toy()), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
+        accumulate=accumulate, chunks=1, over=None if mode == "jit" else sharding.DATA,
+    )  # fmt: skip
+    train = sharding.jit_step(pure, shardings, mesh, mode)
+    for index in range(steps):
+        current, metrics = train(current, sharding.place_batch(toy.batch(16, index), mesh))
+    return train, current, metrics
+
+
+@functools.cache
+def alone():
+    return run(mesh_of(1, 1, 1))
+
+
+@pytest.mark.parametrize(("sizes", "accumulate"), [((8, 1, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)])
+def test_any_mesh_equals_one_device(sizes, accumulate):
+    _, reference, reference_metrics = alone()
+    _, spread, metrics = run(mesh_of(*sizes), accumulate=accumulate)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), reference.params, spread.params)
+    np.testing.assert_allclose(metrics["loss"], reference_metrics["loss"], rtol=1e-5)
+    kernel = spread.params["up"]["kernel"]
+    assert kernel.addressable_shards[0].data.size * sizes[1] * sizes[2] == kernel.size
+
+
+def trees_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_modes_written_by_hand_equal_each_other_to_the_bit_and_jit_to_rounding():
+    mesh = mesh_of(4, 1, 1)
+    (_, by_jit, jit_metrics), (_, mapped, metrics), (_, pmapped, pmap_metrics) = (
+        run(mesh, accumulate=2, mode=mode) for mode in ("jit", "shard_map", "pmap")
+    )
+    jax.tree.map(np.testing.assert_array_equal, (mapped, metrics), (pmapped, pmap_metrics))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
+    jax.tree.map(close, (by_jit, jit_metrics), (mapped, metrics))
+    assert jax.tree.map(np.shape, pmapped) == jax.tree.map(np.shape, by_jit)
+
+
+def test_pmap_is_for_one_process(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"one process; try mesh.mode=shard_map"):
+        sharding.build_mesh(MeshConfig(mode="pmap"))
+
+
+def test_accumulated_gradients_lie_where_their_parameters_lie():
+    """The sums of microbatches are carried by a loop: no device holds a whole one."""
+    mesh = mesh_of(1, 4, 2)
+    train, current, _ = run(mesh, steps=1, accumulate=2)
+    batch = sharding.place_batch(toy.batch(16), mesh)
+    text = train.lower(current, batch).compile().as_text()
+    loops = [visit.op for visit in hlo.visits(hlo.parse(text)) if visit.op.kind == "while"]
+    carried = {array.shape for loop in loops for array in loop.arrays}
+    wide, deep = toy.WIDTH, 4 * toy.WIDTH
+    assert {(wide // 4, deep // 2), (deep // 2, wide // 4)} <= carried
+    assert not {(wide, deep), (deep, wide)} & carried
+
+
+def test_anchors_bind_inside_the_step_and_batches_are_split():
+    mesh = mesh_of(2, 2, 2)
+    train, current, _ = run(mesh, steps=1)
+    batch = sharding.place_batch(toy.batch(16), mesh)
+    assert str(jax.make_jaxpr(train)(current, batch)).count("sharding_constraint") >= 2
+    assert batch["inputs"]["input_ids"].addressable_shards[0].data.shape == (4, toy.LENGTH)
+    assert "sharding_constraint" not in str(
+        jax.make_jaxpr(toy.features(toy.Toy()))(current.params, batch["inputs"], None)
+    )

@@ -1,0 +1,102 @@
+"""Steps that compile in the background are the same steps; what goes wrong is told, and the unneeded never begins."""
+
+import dataclasses
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.data import dummy
+from flaxformer_lite.training import program
+from flaxformer_lite.training.start import precompile
+from tests.training import tiny_runs
+
+
+def build(folder, mode="jit"):
+    cfg = tiny_runs.config(folder, mesh=MeshConfig(data=1, mode=mode))
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
+    return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
+
+
+def test_a_step_compiled_ahead_is_the_same_step(tmp_path):
+    plain = build(tmp_path)
+    batch = sharding.place_batch(jax.tree.map(lambda x: np.ones(x.shape, x.dtype), plain.batch), plain.mesh)
+    _, due = plain.train_step(plain.fresh_state(), batch)
+    with precompile.precompile(plain, "train_step") as ready:
+        assert ready.eval_step is plain.eval_step and ready.train_step is not plain.train_step
+        state, metrics = ready.train_step(ready.fresh_state(), batch)
+    assert {n: float(x) for n, x in metrics.items()} == {n: float(x) for n, x in due.items()}
+    assert int(ready.train_step(state, batch)[0].step) == 2
+
+
+class Slow:
+    """Stands for a jitted function: traced here, compiled elsewhere, until it may end with what it is told to end with."""
+
+    def __init__(self, outcome):
+        self.outcome, self.begun, self.may_end = outcome, threading.Event(), threading.Event()
+
+    def lower(self, *_):
+        assert threading.current_thread() is threading.main_thread()
+        return self
+
+    def compile(self):
+        assert threading.current_thread() is not threading.main_thread()
+        self.begun.set()
+        assert self.may_end.wait(60)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return lambda *_: self.outcome
+
+
+def test_it_compiles_before_it_is_called_and_the_unneeded_never(tmp_path):
+    first, second = Slow("evaluated"), Slow("trained")
+    toy = dataclasses.replace(build(tmp_path), eval_step=first, train_step=second)
+    with precompile.precompile(toy, "eval_step", "train_step") as ready:
+        assert first.begun.wait(60)
+    first.may_end.set()
+    assert ready.eval_step(None, None) == "evaluated"
+    assert not second.begun.is_set()
+
+
+def test_what_fails_to_compile_is_raised_by_the_call(tmp_path):
+    step = Slow(ValueError("no such shape"))
+    step.may_end.set()
+    toy = dataclasses.replace(build(tmp_path), train_step=step)
+    with precompile.precompile(toy, "train_step") as ready, pytest.raises(ValueError, match="no such shape"):
+        ready.train_step(None, None)
+
+
+def test_a_fresh_state_begins_before_it_is_asked_for_and_is_not_held(tmp_path):
+    begun, states = threading.Event(), iter(("first", "second"))
+
+    def fresh_state():
+        begun.set()
+        return next(states)
+
+    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
+    with precompile.precompile(toy) as ready:
+        assert ready.fresh_state() == "first"
+    begun.clear()
+    with precompile.precompile(toy, fresh=True) as ready:
+        assert begun.wait(60)
+        assert ready.fresh_state() == "second"
+        with pytest.raises(StopIteration):
+            ready.fresh_state()
+
+
+def test_a_fresh_state_that_fails_is_raised_by_the_call(tmp_path):
+    def fresh_state():
+        raise ValueError("no such weights")
+
+    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
+    with precompile.precompile(toy, fresh=True) as ready, pytest.raises(ValueError, match="no such weights"):
+        ready.fresh_state()
+
+
+def test_under_pmap_the_program_stays_as_it_is(tmp_path):
+    plain = build(tmp_path, "pmap")
+    with precompile.precompile(plain, "train_step", fresh=True) as ready:
+        assert ready is plain

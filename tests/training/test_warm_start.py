@@ -1,0 +1,63 @@
+"""Runs that begin with published weights."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.training.start.setup import prepare
+from tests.training import tiny_runs
+
+MESHES = {"one device": MeshConfig(data=1), "split": MeshConfig(data=2, fsdp=2, tensor=2)}
+
+
+@pytest.fixture(scope="module", params=["gpt2", "bert", "t5"])
+def run(request, tmp_path_factory):
+    """A config, and a directory of weights that fit it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    cfg = tiny_runs.config(folder, request.param)
+    built = prepare(cfg)
+    params = jax.tree.map(lambda x: np.asarray(x) + 0.25, built.fresh_state().params)
+    save_pretrained(folder / "published", built.model, params)
+    return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from=str(folder / "published")))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_run_begins_with_the_weights_of_its_directory(run, mesh):
+    experiment = prepare(dataclasses.replace(run, mesh=MESHES[mesh]))
+    state = experiment.fresh_state()
+    due = load_pretrained(run.train.init_from)[1]
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), jax.device_get(due))
+    jax.tree.map(lambda x, target: x.sharding == target.sharding or pytest.fail("sharding"), state, experiment.target)
+
+
+def test_scanned_layers_are_stacked(run):
+    scanned = dataclasses.replace(run, model=dataclasses.replace(run.model, scan=True))
+    params = prepare(scanned).fresh_state().params
+    due = load_pretrained(run.train.init_from)[1]
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(unstack_layers(params)), jax.device_get(due))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("d_model", 32, "its d_model is 16, the config's 32; set --config.model.d_model"),
+        ("norm_eps", 1e-3, "its norm_eps is 1e-"),
+        ("max_length", 64, "its max_length is 32, the config"),
+        ("vocab_size", 512, r"its vocab_size is \d+, the config's 512"),
+    ],
+)
+def test_weights_of_another_model_are_refused(run, field, value, message):
+    if field == "max_length" and not run.model.has_position_table:
+        return  # T5's positions have no end
+    with pytest.raises(ConfigError, match=rf"train.init_from=.*{message}"):
+        prepare(dataclasses.replace(run, model=dataclasses.replace(run.model, **{field: value})))
+
+
+def test_no_weights(run, tmp_path):
+    other = dataclasses.replace(run, train=dataclasses.replace(run.train, init_from=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"train.init_from: .*no config.json"):
+        prepare(other)
