@@ -15,6 +15,7 @@ LAYERS = [
     ["attentions"],
     ["positions"],
     ["modules"],
+    ["mixers", "feed_forwards"],
     ["models"],
     ["objectives"],
     ["data"],

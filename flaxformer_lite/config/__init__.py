@@ -1,6 +1,7 @@
 """What an experiment is: frozen records, and the one door where a ConfigDict is checked and becomes them."""
 
-from flaxformer_lite.config.architecture import ModelConfig
+from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig
+from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.config.experiment import (
     DataConfig,
     ExperimentConfig,
@@ -13,10 +14,12 @@ from flaxformer_lite.config.experiment import (
     plugin_name,
     to_config_dict,
 )
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, plugin, positive
+from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive
 
 __all__ = [
-    "ConfigError", "DataConfig", "ExperimentConfig", "MeshConfig", "ModelConfig", "OptimizerConfig", "TokenizerConfig",
-    "TrainConfig", "among", "fingerprint", "from_config_dict", "not_negative", "plugin", "plugin_name", "positive",
+    "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
+    "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig", "among",
+    "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin", "plugin_name", "positive",
     "to_config_dict",
 ]  # fmt: skip

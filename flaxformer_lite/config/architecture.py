@@ -1,20 +1,40 @@
-"""What a transformer is: its sizes, and the names of the parts it is made of."""
+"""What a model's weights mean: its sizes, and the names of the parts it is made of."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, plugin, positive
+from flaxformer_lite.config.execution import Execution
+from flaxformer_lite.config.parts import NORMS, InitConfig, NormConfig
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive
 
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")
 BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
-DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Sizes and names of one transformer; zero or None means "derive it" where a comment says so.
+class LayerKind:
+    """How the layers of one kind differ from the model's; None is as the model's.
+
+    Attributes:
+      window: of a sliding window; 0 sees everything.
+      position: an encoding.
+      mixer: a file of flaxformer_lite/mixers in place of attention.
+      feed_forward: a file of flaxformer_lite/feed_forwards in place of the plain or gated one.
+      norm_at: slots of norms; those of one part alone are `attention_in`, `mlp_in` and so on.
+    """
+
+    window: int | None = None
+    position: Any = optional_plugin("positions")
+    mixer: Any = optional_plugin("mixers")
+    feed_forward: Any = optional_plugin("feed_forwards")
+    norm_at: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """Sizes and names of one model; zero or None means "derive it" where a comment says so.
 
     The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each layer's output before
     the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT) is `('embed', 'out')`,
@@ -32,15 +52,13 @@ class ModelConfig:
     decoder_layers: int = 0
     max_length: int = 512  # tokens; binds only where an encoding has a table of positions
     type_vocab_size: int = 0  # token types (BERT's segments A and B)
-    embed_dim: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
+    embedding_size: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
     head: str = "lm"  # what sits on top; the family's file lists its heads
     decoder_num_heads: int = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: int = 0  # F of the decoder where it differs; 0: mlp_dim
     decoder_vocab_size: int = 0  # V of the decoder where it has a table of its own; 0: one table serves both
     num_labels: int = 2  # C, of classification heads
-    pad_token_id: int | None = (
-        None  # a decoder's classification head reads the last other token; RoBERTa counts the others
-    )
+    pad_token_id: int | None = None  # a decoder's classifier reads the last other token; RoBERTa counts the others
     eos_token_id: int | None = None  # BART's classification head reads the last one of the input
     decoder_start_token_id: int | None = None  # before the decoder's first token, where the caller names none
 
@@ -50,27 +68,24 @@ class ModelConfig:
     bias_at: tuple[str, ...] = ()
     activation: str = "gelu"
     mlp: str = "plain"  # or gated
-    wiring: str = "sequential"  # or parallel (GPT-NeoX), parallel_shared (GPT-J: one norm for both branches)
+    residual: str = "sequential"  # or parallel (GPT-NeoX), parallel_shared (GPT-J: one norm for both branches)
     qk_norm: str = "none"  # a norm on each head's queries and keys (Qwen3)
-    position: Any = plugin("positions", "nope")  # noqa: RUF009, a field and not its default
-    attention: str = "auto"  # a file in flaxformer_lite/attentions, or auto
+    position: Any = plugin("positions", "nope")
     attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: float = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: float = 0.0
     windows: tuple[int, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
+    pattern: tuple[
+        LayerKind, ...
+    ] = ()  # kinds of layer, repeated over the depth, where they differ in more than windows
+    mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers in place of attention
+    feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards in place of `mlp`
     embed_power: float = 0.0  # token vectors are multiplied by d_model ** this: 0.5 in the original and Gemma
     logit_power: float = 0.0  # the same for logits: -0.5 in T5, whose tied table has unit variance
     tie_embeddings: bool = True
     share_layers: tuple[int, ...] = ()  # the set of weights that each depth uses: (0, 0, 0) has one; (): each its own
-
-    dropout: float = 0.0
-    dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
     init: str = "normal"  # normal, normal_residual (GPT-2), fan_in (T5), xavier (the original)
     init_stddev: float = 0.02
-    dtype: str = "float32"  # of activations and matmuls
-    param_dtype: str = "float32"
-    scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
-    remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
 
     @property
     def skeleton(self) -> str:
@@ -99,8 +114,8 @@ class ModelConfig:
         return dataclasses.replace(self, **own, **{name: size for name, size in sizes.items() if size})
 
     @property
-    def embed_width(self) -> int:
-        return self.embed_dim or self.d_model
+    def embedding_width(self) -> int:
+        return self.embedding_size or self.d_model
 
     @property
     def has_position_table(self) -> bool:
@@ -121,6 +136,21 @@ class ModelConfig:
     def logit_scale(self) -> float:
         return self.d_model**self.logit_power
 
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of layer that repeat over the depth."""
+        return self.pattern or tuple(LayerKind(window=window) for window in self.windows)
+
+    @property
+    def initial(self) -> InitConfig:
+        """Where weights begin."""
+        layers = max(1, self.encoder_layers + self.decoder_layers)
+        return InitConfig(kind=self.init, stddev=self.init_stddev, layers=layers)
+
+    @property
+    def norm_config(self) -> NormConfig:
+        return NormConfig(kind=self.norm, eps=self.norm_eps)
+
     def __post_init__(self):
         positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         not_negative(
@@ -130,7 +160,7 @@ class ModelConfig:
             "head_dim",
             "encoder_layers",
             "decoder_layers",
-            "embed_dim",
+            "embedding_size",
             "type_vocab_size",
             "attention_softcap",
             "logit_softcap",
@@ -138,15 +168,6 @@ class ModelConfig:
             "decoder_mlp_dim",
             "decoder_vocab_size",
         )
-        model = registry.resolve("models", self.family).Model
-        if self.skeleton != model.skeleton:
-            raise ConfigError(
-                f"encoder_layers={self.encoder_layers}, decoder_layers={self.decoder_layers}: {self.family} has"
-                f" {model.skeleton.replace('_', ' and ')} layers; give it those and no other."
-            )
-        among(self, "head", model.heads)
-        if self.attention != "auto":
-            registry.resolve("attentions", self.attention)
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             fitting = [k for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
@@ -162,27 +183,38 @@ class ModelConfig:
             )
         among(self, "norm_at", NORM_SLOTS)
         among(self, "bias_at", BIAS_SLOTS)
-        among(self, "dropout_at", DROPOUT_SLOTS)
-        among(self, "norm", ("layer", "rms", "rms_offset"))
-        among(self, "qk_norm", ("none", "layer", "rms", "rms_offset"))
+        among(self, "norm", NORMS)
+        among(self, "qk_norm", ("none", *NORMS))
         among(self, "activation", ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"))
         among(self, "mlp", ("plain", "gated"))
-        among(self, "wiring", ("sequential", "parallel", "parallel_shared"))
+        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
         among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))
-        among(self, "remat", ("none", "dots", "full"))
-        among(self, "dtype", ("float32", "bfloat16"))
-        among(self, "param_dtype", ("float32", "bfloat16"))
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(
                     f"share_layers={self.share_layers}: names a set of weights for each of {layers} layers."
                 )
-            if self.scan and layers % max(len(self.windows), 1):
-                raise ConfigError(
-                    f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
-                    f" {len(self.windows)}; set scan=False."
-                )
         if not self.windows or min(self.windows) < 0:
             raise ConfigError(f"windows={self.windows}: at least one entry, none negative; (0,) sees everything.")
+        if self.pattern and self.windows != (0,):
+            raise ConfigError(f"windows={self.windows}, pattern of {len(self.pattern)}: the kinds of a pattern name their own"
+                              f" windows; set windows=(0,).")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Execution, Architecture):
+    """What a model is, and how it runs: the two records as one, so that a page or a command line names any field in a word."""
+
+    def __post_init__(self):
+        Architecture.__post_init__(self)
+        Execution.__post_init__(self)
+        among(self, "attention", ("auto", *registry.available("attentions")))
+        for layers in (self.encoder_layers, self.decoder_layers):
+            if self.scan and layers % len(self.kinds):
+                raise ConfigError(f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
+                                  f" {len(self.kinds)}; set scan=False.")  # fmt: skip
+
+    @property
+    def execution(self) -> Execution:
+        """How it runs, by itself."""
+        return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})

@@ -175,7 +175,7 @@ def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
     Raises:
       ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
     """
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata}
     hints = typing.get_type_hints(cls)
     unknown = [key for key in values if key not in fields]
     if unknown:
@@ -203,8 +203,13 @@ def to_config_dict(cfg: Any) -> ConfigDict:
     hints = typing.get_type_hints(type(cfg))
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
+        if "internal" in f.metadata:
+            continue
         if "plugin" in f.metadata:
-            out[f.name] = ConfigDict({"name": plugin_name(value), **to_config_dict(value)})
+            own = {} if value is None else to_config_dict(value)
+            out[f.name] = ConfigDict({"name": "" if value is None else plugin_name(value), **own})
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            out[f.name] = tuple(to_config_dict(item).to_dict() for item in value)
         elif dataclasses.is_dataclass(value):
             out[f.name] = to_config_dict(value)
         elif value is None:
@@ -227,9 +232,11 @@ def fingerprint(cfg: Any) -> str:
 
 def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if "plugin" in f.metadata:
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) or (value is None and f.default is None):
             return value
         options = dict(value)
+        if options == {"name": ""} and f.default is None:
+            return None
         if "name" not in options:
             raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(f.metadata['plugin']))}.")
         try:
@@ -245,7 +252,13 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (tuple, list)):
             raise ConfigError(f"{where}={value!r}: a tuple, not {type(value).__name__}.")
-        return tuple(_scalar(typing.get_args(hint)[0], item, where) for item in value)
+        kind = typing.get_args(hint)[0]
+        if dataclasses.is_dataclass(kind):
+            return tuple(
+                item if isinstance(item, kind) else from_config_dict(kind, item, f"{where}[{i}]")
+                for i, item in enumerate(value)
+            )
+        return tuple(_scalar(kind, item, where) for item in value)
     return _scalar(hint, value, where)
 
 

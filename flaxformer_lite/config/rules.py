@@ -15,6 +15,11 @@ def plugin(folder: str, default: str) -> Any:
     return field(default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder})
 
 
+def optional_plugin(folder: str) -> Any:
+    """A field that holds a plug-in's own dataclass, or None; its `name` key is then empty."""
+    return field(default=None, metadata={"plugin": folder})
+
+
 def positive(cfg: Any, *names: str) -> None:
     for name in names:
         if getattr(cfg, name) <= 0:

@@ -69,7 +69,7 @@ def _mask(cls: type) -> type:
 @_mask
 class Full(Mask):
     def allows(self, q_index_T, k_index_S, /):
-        return jnp.ones((1, len(q_index_T), len(k_index_S)), bool)
+        return jnp.ones((1, *q_index_T.shape, *k_index_S.shape), bool)
 
 
 @_mask
@@ -102,7 +102,7 @@ class Columns(Mask):
 
     def allows(self, q_index_T, k_index_S, /):
         keep_B1S = jnp.take(self.keep_BS, k_index_S, axis=1, mode="clip")[:, None, :]
-        return jnp.broadcast_to(keep_B1S, (len(keep_B1S), len(q_index_T), len(k_index_S)))
+        return jnp.broadcast_to(keep_B1S, (keep_B1S.shape[0], *q_index_T.shape, *k_index_S.shape))
 
 
 @_mask
@@ -137,7 +137,7 @@ class And(Mask):
     def column_bounds(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
-            self.b.column_bounds(start, stop, length),
+            self.b.reach(start, stop, length),
         )
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
@@ -154,7 +154,7 @@ class Or(Mask):
     def column_bounds(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
-            self.b.column_bounds(start, stop, length),
+            self.b.reach(start, stop, length),
         )
         return _least(a_first, b_first), _most(a_last, b_last)
 
@@ -190,10 +190,10 @@ def window(left: int, right: int = 0) -> Mask:
 
 
 def padding(keep_BS: jax.Array) -> Mask:
-    """Every row sees the columns where `keep` is True: those that hold real tokens.
+    """Every row sees the columns to keep: those that hold real tokens.
 
     Args:
-      keep_BS: bool; of an integer attention mask, `attention_mask != 0`.
+      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero keeps.
     """
     return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"))
 
@@ -202,7 +202,7 @@ def prefix(in_prefix_BS: jax.Array) -> Mask:
     """Every row sees the prefix; `causal() | prefix(p)` is the prefix-LM's mask.
 
     Args:
-      in_prefix_BS: bool, True on the tokens that all may see.
+      in_prefix_BS: bool or integer, True or nonzero on the tokens that all may see.
 
     Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
     """
@@ -223,8 +223,24 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
 
 
 def dense(mask_BTS: jax.Array) -> Mask:
-    """Any boolean array [B or 1, T, S] as a mask, to be combined with the others."""
+    """Any boolean array as a mask, to be combined with the others: [B or 1, T, S], [T, S] or [B or 1, 1, T, S]."""
+    if mask_BTS.ndim == 2:
+        mask_BTS = mask_BTS[None]
+    elif mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
+        mask_BTS = mask_BTS[:, 0]
     return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
+
+
+def both(
+    a: Mask | jax.Array | None, b: Mask | jax.Array | None, q_index_T: jax.Array, k_index_S: jax.Array
+) -> Mask | jax.Array | None:
+    """`a & b`, where None allows everything; of an array and a mask an array, of the rows and columns so numbered."""
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(a, Mask) and isinstance(b, Mask):
+        return a & b
+    arrays = [x(q_index_T, k_index_S) if isinstance(x, Mask) else dense(x).mask_BTS for x in (a, b)]
+    return arrays[0] & arrays[1]
 
 
 def materialize(mask: Mask, length: int) -> Mask:
@@ -251,8 +267,8 @@ def _most(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
 
 
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
-    if array.dtype != jnp.bool_ or array.ndim != axes.count(",") + 1:
+    if not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer)) or array.ndim != axes.count(",") + 1:
         raise ValueError(
             f"{what}: a boolean {axes} array, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."
         )
-    return array
+    return array if array.dtype == jnp.bool_ else array != 0

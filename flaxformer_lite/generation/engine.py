@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import DeferredLogits
-from flaxformer_lite.modules.cache import LayerCache, init_cache
+from flaxformer_lite.models.skeletons.parts import init_cache
+from flaxformer_lite.modules.cache import LayerCache
 
 Params = Any
 

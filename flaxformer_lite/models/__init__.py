@@ -3,7 +3,7 @@
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig, among
 
 # Files that are no families.
 SHARED = ("presets", "rope_fields", "weight_map")
@@ -23,7 +23,21 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
       ValueError: no such family.
       ConfigError: no such preset, or sizes that do not fit each other.
     """
-    if isinstance(family, ModelConfig):
-        return registry.resolve("models", family.family).Model(family)
-    plugin = registry.resolve("models", family)
-    return plugin.Model(plugin.config(preset, **overrides) if preset else plugin.config(**overrides))
+    if not isinstance(family, ModelConfig):
+        plugin = registry.resolve("models", family)
+        family = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
+    return check_family(family)(family)
+
+
+def check_family(cfg: ModelConfig) -> type[Any]:
+    """The linen class of a config's family.
+
+    Raises:
+      ConfigError: the family has other stacks than the config gives layers to, or lacks its head.
+    """
+    model = registry.resolve("models", cfg.family).Model
+    if cfg.skeleton != model.skeleton:
+        raise ConfigError(f"encoder_layers={cfg.encoder_layers}, decoder_layers={cfg.decoder_layers}: {cfg.family} has"
+                          f" {model.skeleton.replace('_', ' and ')} layers; give it those and no other.")  # fmt: skip
+    among(cfg, "head", model.heads)
+    return model

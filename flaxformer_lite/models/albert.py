@@ -14,10 +14,10 @@ from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, wit
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bert.BASE | dict(
-    vocab_size=30000, embed_dim=128, bias_at=("embed", *bert.BASE["bias_at"]), activation="gelu_tanh", dropout=0.0,
+    vocab_size=30000, embedding_size=128, bias_at=("embed", *bert.BASE["bias_at"]), activation="gelu_tanh", dropout=0.0,
 )  # fmt: skip
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embed_dim=64),
+    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embedding_size=64),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=24),
     "xlarge": dict(d_model=2048, num_heads=16, mlp_dim=8192, encoder_layers=24),
@@ -107,7 +107,7 @@ PUBLISHED = Published(
         "question_answering": Head("AlbertForQuestionAnswering", bert.SPANS),
         "multiple_choice": Head("AlbertForMultipleChoice", bert.CLASSIFIER),
     },
-    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"} | {"embedding_size": "embed_dim"},
+    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"} | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,
     write=write,

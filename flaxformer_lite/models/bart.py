@@ -41,10 +41,10 @@ class Model(EncoderDecoderModel):
     def setup(self):
         super().setup()
         if self.cfg.head == "sequence_classification":
-            self.pooler = Pooler(self.cfg)
-            self.classifier = Classifier(self.cfg)
+            self.pooler = Pooler("tanh", self.cfg.initial, self.cfg.execution)
+            self.classifier = Classifier(self.cfg.num_labels, True, self.cfg.initial, self.cfg.execution)
         elif self.cfg.head == "question_answering":
-            self.classifier = Classifier(self.cfg, 2)
+            self.classifier = Classifier(2, True, self.cfg.initial, self.cfg.execution)
 
     def shift_right(self, input_ids) -> jax.Array:
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)

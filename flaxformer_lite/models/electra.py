@@ -19,8 +19,8 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bert.BASE | dict(bias_at=("embed", *bert.BASE["bias_at"]), head="masked_lm")
 PRESETS = {
-    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2, embed_dim=64),
-    "small": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=12, embed_dim=128),
+    "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2, embedding_size=64),
+    "small": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=12, embedding_size=128),
     "base": bert.PRESETS["base"],
     "large": bert.PRESETS["large"],
 }
@@ -34,8 +34,9 @@ class Discriminator(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg, sizes = self.cfg, {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
-        h_BTA = ACTIVATIONS[cfg.activation](Einsum(cfg, "BTD,DA->BTA", sizes, True, name="dense")(x_BTD))
-        return Einsum(cfg, "BTA,AC->BTC", sizes, True, name="output")(h_BTA)[..., 0]
+        how = {"initial": cfg.initial, "execution": cfg.execution}
+        h_BTA = ACTIVATIONS[cfg.activation](Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD))
+        return Einsum("BTA,AC->BTC", sizes, True, **how, name="output")(h_BTA)[..., 0]
 
 
 class Model(EncoderModel):
@@ -97,8 +98,8 @@ PUBLISHED = Published(
         "question_answering": Head("ElectraForQuestionAnswering", bert.SPANS),
         "multiple_choice": Head("ElectraForMultipleChoice", bert.CLASSIFIER + SUMMARY),
     },
-    fields=bert.FIELDS | {"embedding_size": "embed_dim"},
+    fields=bert.FIELDS | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED | {"summary_type": "first", "summary_activation": "gelu", "summary_use_proj": True},
-    write=lambda cfg: {"embedding_size": cfg.embed_width},
+    write=lambda cfg: {"embedding_size": cfg.embedding_width},
     ignored=bert.BUFFERS,
 )

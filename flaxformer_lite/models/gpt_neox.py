@@ -16,7 +16,7 @@ from flaxformer_lite.positions.rope import Rope
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
-    vocab_size=50432, max_length=2048, position=Rope(fraction=0.25), norm_eps=1e-5, wiring="parallel",
+    vocab_size=50432, max_length=2048, position=Rope(fraction=0.25), norm_eps=1e-5, residual="parallel",
     bias_at=("query", "key", "value", "out", "mlp"), tie_embeddings=False,
 )  # fmt: skip
 PRESETS = {
@@ -47,7 +47,7 @@ def read(fields: Fields) -> dict[str, Any]:
     rope = read_rope(fields, base="rotary_emb_base", fraction="rotary_pct", default_fraction=0.25)
     return {
         "position": rope,
-        "wiring": "parallel" if fields.get("use_parallel_residual", True) else "sequential",
+        "residual": "parallel" if fields.get("use_parallel_residual", True) else "sequential",
         "bias_at": ("query", "key", "value", "out", "mlp") if fields.get("attention_bias", True) else ("mlp",),
     }
 
@@ -57,7 +57,7 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     return rope | {
         "rotary_emb_base": rope.pop("rope_theta"),
         "rotary_pct": cfg.position.fraction,
-        "use_parallel_residual": cfg.wiring == "parallel",
+        "use_parallel_residual": cfg.residual == "parallel",
         "attention_bias": "query" in cfg.bias_at,
     }
 

@@ -15,7 +15,7 @@ from flaxformer_lite.positions.rope import Rope
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = gpt2.BASE | dict(
-    vocab_size=50400, max_length=2048, position=Rope(layout="interleaved", fraction=0.25), wiring="parallel_shared",
+    vocab_size=50400, max_length=2048, position=Rope(layout="interleaved", fraction=0.25), residual="parallel_shared",
     bias_at=("mlp", "logits"), tie_embeddings=False, dropout=0.0, init="normal",
 )  # fmt: skip
 PRESETS = {

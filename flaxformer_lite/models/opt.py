@@ -3,7 +3,6 @@
 Reference: Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (2022), section 2.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ BASE = dict(
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "125m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12),
-    "350m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24, embed_dim=512, norm_at=("out",)),
+    "350m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24, embedding_size=512, norm_at=("out",)),
     "1.3b": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
     "6.7b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
 }
@@ -36,18 +35,19 @@ class Model(DecoderModel):
 
     def setup(self):
         super().setup()
-        sizes = {"E": self.cfg.embed_width, "D": self.cfg.d_model}
+        sizes = {"E": self.cfg.embedding_width, "D": self.cfg.d_model}
         if self.narrow:
-            self.project_in = Einsum(self.cfg, "BTE,ED->BTD", sizes)
-            self.project_out = Einsum(self.cfg, "BTD,DE->BTE", sizes)
+            how = {"initial": self.cfg.initial, "execution": self.cfg.execution}
+            self.project_in = Einsum("BTE,ED->BTD", sizes, **how)
+            self.project_out = Einsum("BTD,DE->BTE", sizes, **how)
 
     @property
     def narrow(self) -> bool:
-        return self.cfg.embed_width != self.cfg.d_model
+        return self.cfg.embedding_width != self.cfg.d_model
 
     @property
-    def embed_cfg(self) -> ModelConfig:
-        return dataclasses.replace(self.cfg, embed_dim=0)
+    def inner_width(self) -> int:
+        return self.cfg.d_model
 
     def tokens(self, input_ids) -> jax.Array:
         x_BTE = super().tokens(input_ids)
@@ -90,14 +90,14 @@ def read(fields: Fields) -> dict[str, Any]:
     width, hidden = fields.get("word_embed_proj_dim", 0), fields.get("hidden_size", 768)
     before, endless = fields.get("do_layer_norm_before", True), fields.get("_remove_final_layer_norm", False)
     return {
-        "embed_dim": width if width != hidden else 0,
+        "embedding_size": width if width != hidden else 0,
         "norm_at": ("out",) if not before else ("in",) if endless else ("in", "final"),
     }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     return {
-        "word_embed_proj_dim": cfg.embed_width,
+        "word_embed_proj_dim": cfg.embedding_width,
         "do_layer_norm_before": "in" in cfg.norm_at,
         "_remove_final_layer_norm": set(cfg.norm_at) == {"in"},
     }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models import check_family
 from flaxformer_lite.registry import nearest
 
 
@@ -17,4 +18,6 @@ def build(
     if preset not in presets:
         near = nearest(preset, list(presets))
         raise ConfigError(f"{family}: no preset {preset!r}{near}; there are {', '.join(presets)}.")
-    return ModelConfig(**{"family": family, **base, **presets[preset], **overrides})
+    cfg = ModelConfig(**{"family": family, **base, **presets[preset], **overrides})
+    check_family(cfg)
+    return cfg

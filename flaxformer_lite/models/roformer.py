@@ -51,7 +51,7 @@ def read(fields: Fields) -> dict[str, Any]:
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    return {"rotary_value": getattr(cfg.position, "values", False), "embedding_size": cfg.embed_width}
+    return {"rotary_value": getattr(cfg.position, "values", False), "embedding_size": cfg.embedding_width}
 
 
 def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ PUBLISHED = Published(
         "question_answering": Head("RoFormerForQuestionAnswering", bert.SPANS),
         "multiple_choice": Head("RoFormerForMultipleChoice", bert.CLASSIFIER),
     },
-    fields=bert.FIELDS | {"embedding_size": "embed_dim"},
+    fields=bert.FIELDS | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,
     write=write,

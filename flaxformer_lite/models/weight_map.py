@@ -148,7 +148,7 @@ def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], wi
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
-    windows = [cfg.windows[i % len(cfg.windows)] for i in range(cfg.decoder_layers)]
+    windows = [cfg.kinds[i % len(cfg.kinds)].window for i in range(cfg.encoder_layers + cfg.decoder_layers)]
     return ["sliding_attention" if window else "full_attention" for window in windows]
 
 

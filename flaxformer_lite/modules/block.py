@@ -1,65 +1,78 @@
-"""One block for every family: the residual is written once, and norm slots that the config does not name are the identity."""
+"""One block for every family: the residual is written once, and norm slots that the record does not name are the identity."""
 
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, LayerConfig
 from flaxformer_lite.functions.sharding import shard_act
-from flaxformer_lite.modules.attention import Attention
-from flaxformer_lite.modules.cache import LayerCache
-from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
-from flaxformer_lite.modules.feed_forward import FeedForward
 from flaxformer_lite.modules.norms import Norm
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention in a decoder that has an encoder, feed-forward.
+    """A mixer, cross-attention where the record has one, and a feed-forward, each with its norms and residual.
 
-    Each is wrapped as y = out(x + branch(layer(in(x)))), which is post-norm, pre-norm or sandwich-norm as `cfg.norm_at`
-    says. With `wiring='parallel'` attention and feed-forward read the same x and are added together, each after its own
-    `in` norm (GPT-NeoX); `parallel_shared` gives both the same norm (GPT-J).
+        y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
+        y = x + mixer(in(x)) + feed_forward(in'(x))      where cfg.residual is parallel; parallel_shared: in' is in
+
+    Attributes:
+      cfg: its parts.
+      execution: how they run.
+      causal: tokens see only those before them.
     """
 
-    cfg: ModelConfig
-    window: int = 0
+    cfg: LayerConfig
+    execution: Execution = Execution()
     causal: bool = False
-    cross: bool = False
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, context: Context, cache: LayerCache | None = None):
-        cfg = self.cfg
-        attention = Attention(cfg, self.window, causal=self.causal, name="attention")
-        mlp = FeedForward(cfg, name="mlp")
-        if cfg.wiring != "sequential":
-            h_BTD = self._norm("attention", "in", x_BTD)
-            attended_BTD, cache = attention(h_BTD, context, cache)
-            fed_BTD = mlp(h_BTD if cfg.wiring == "parallel_shared" else self._norm("mlp", "in", x_BTD))
-            return shard_act(x_BTD + self._drop("attention", attended_BTD) + self._drop("mlp", fed_BTD), "BTD"), cache
+    def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None):
+        """Returns y [B, T, D], or (y, cache) where a cache was passed."""
+        cfg, context = self.cfg, with_options(context, mask=mask)
+        has_cache = cache is not None
 
-        def attend(h_BTD):
-            nonlocal cache
-            out_BTD, cache = attention(h_BTD, context, cache)
-            return out_BTD
+        def mixed(name: str, mixer: Any) -> Callable[[jax.Array], jax.Array]:
+            module = mixer.module(self.execution, causal=self.causal, name=name)
 
-        def attend_cross(h_BTD):
-            nonlocal cache
-            out_BTD, cache = Attention(cfg, cross=True, name="cross_attention")(h_BTD, context, cache)
-            return out_BTD
+            def apply(h_BTD: jax.Array) -> jax.Array:
+                nonlocal cache
+                if not has_cache:
+                    return module(h_BTD, context)
+                y_BTD, cache = module(h_BTD, context, cache)
+                return y_BTD
 
-        x_BTD = self._residual("attention", x_BTD, attend)
-        if self.cross:
-            x_BTD = self._residual("cross_attention", x_BTD, attend_cross)
-        return self._residual("mlp", x_BTD, mlp), cache
+            return apply
 
-    def _residual(self, layer: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        y_BTD = self._norm(layer, "branch", apply(self._norm(layer, "in", x_BTD)))
-        return self._norm(layer, "out", shard_act(x_BTD + self._drop(layer, y_BTD), "BTD"))
+        apply = {
+            name: part.module(self.execution, name=name) if part is cfg.feed_forward else mixed(name, part)
+            for name, part in cfg.parts.items()
+        }
+        if cfg.residual == "sequential":
+            for name, layer in apply.items():
+                x_BTD = self._residual(name, x_BTD, layer)
+        else:
+            x_BTD = self._parallel(apply, x_BTD)
+        return (x_BTD, cache) if has_cache else x_BTD
 
-    def _norm(self, layer: str, slot: str, x_BTD: jax.Array) -> jax.Array:
-        return Norm(self.cfg, name=f"{layer}_{slot}_norm")(x_BTD) if slot in self.cfg.norm_at else x_BTD
+    def _residual(self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        y_BTD = self._norm(part, "branch", apply(self._norm(part, "in", x_BTD)))
+        return self._norm(part, "out", shard_act(x_BTD + self._drop(part, y_BTD), "BTD"))
 
-    def _drop(self, layer: str, x_BTD: jax.Array) -> jax.Array:
-        return Dropout(self.cfg, "branch", name=f"{layer}_dropout")(x_BTD)
+    def _parallel(self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array) -> jax.Array:
+        (mixer, mix), (fed, feed) = apply.items()
+        h_BTD = self._norm(mixer, "in", x_BTD)
+        mixed_BTD = mix(h_BTD)
+        fed_BTD = feed(h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD))
+        return shard_act(x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD), "BTD")
+
+    def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
+        if not self.cfg.has_norm(part, slot):
+            return x_BTD
+        return Norm(self.cfg.norm, self.execution, name=f"{part}_{slot}_norm")(x_BTD)
+
+    def _drop(self, part: str, x_BTD: jax.Array) -> jax.Array:
+        return Dropout("branch", self.execution, name=f"{part}_dropout")(x_BTD)

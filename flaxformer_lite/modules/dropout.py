@@ -3,21 +3,21 @@
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution
 
 
 class Dropout(nn.Module):
-    """Drops at `cfg.dropout` where `cfg.dropout_at` names this slot; the identity otherwise."""
+    """Drops at `execution.dropout` where `execution.dropout_at` names this slot; the identity otherwise."""
 
-    cfg: ModelConfig
     slot: str
+    execution: Execution = Execution()
 
     @property
     def on(self) -> bool:
-        return self.slot in self.cfg.dropout_at and self.cfg.dropout > 0 and self.has_rng("dropout")
+        return self.slot in self.execution.dropout_at and self.execution.dropout > 0 and self.has_rng("dropout")
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         if not self.on:
             return x
-        return nn.Dropout(self.cfg.dropout, deterministic=False)(x)
+        return nn.Dropout(self.execution.dropout, deterministic=False)(x)

@@ -8,69 +8,77 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, InitConfig
 from flaxformer_lite.functions.products import product_of
 
 
-def initializer(cfg: ModelConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
-    """The initialiser that `cfg.init` names, for a weight with these fans.
+def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
+    """The initialiser that a record names, for a weight with these fans.
 
     Args:
-      cfg: init is `normal` (stddev init_stddev), `normal_residual` (the same, and layers that write to the residual stream
-        are shrunk by 1 / sqrt(2 layers): Radford et al., GPT-2, section 2.3), `fan_in` (stddev gain / sqrt(fan_in): T5), or
-        `xavier` (uniform within sqrt(6 / (fan_in + fan_out)): Glorot and Bengio 2010).
+      cfg: the distribution.
       fan_in: inputs summed for one output.
       fan_out: outputs one input goes to.
-      residual: whether the layer writes to the residual stream.
-      gain: of `fan_in` only.
+      residual: whether the layer writes to the residual stream, for `normal_residual`.
+      gain: on the stddev of `fan_in` only.
     """
-    if cfg.init == "xavier":
+    if cfg.kind == "xavier":
         limit = math.sqrt(6 / (fan_in + fan_out))
         return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit)
-    if cfg.init == "fan_in":
+    if cfg.kind == "fan_in":
         return nn.initializers.normal(gain * fan_in**-0.5)
-    depth = 2 * (cfg.encoder_layers + cfg.decoder_layers)
-    shrink = depth**-0.5 if residual and cfg.init == "normal_residual" else 1.0
-    return nn.initializers.normal(cfg.init_stddev * shrink)
+    shrink = (2 * cfg.layers) ** -0.5 if residual and cfg.kind == "normal_residual" else 1.0
+    return nn.initializers.normal(cfg.stddev * shrink)
 
 
 class Einsum(nn.Module):
-    """y = einsum(equation, x, kernel) + bias, in cfg.dtype.
+    """y = einsum(equation, x, kernel) + bias, in the dtype of x.
 
     Attributes:
-      cfg: dtypes and initialiser.
       equation: `BTD,DNH->BTNH`; the second operand is the weight, what is summed ends the first and begins the second.
       sizes: size of each letter of the weight.
       bias: whether to add one over the output letters that the weight brings.
+      initial: the distribution that the weight starts from.
+      execution: for the weight's dtype.
       residual: whether the output is added to the residual stream (see `initializer`).
       gain: see `initializer`.
     """
 
-    cfg: ModelConfig
     equation: str
     sizes: dict[str, int]
     bias: bool = False
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
     residual: bool = False
     gain: float = 1.0
 
     @nn.compact
-    def __call__(self, x: Any, of: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Of `of(x)`, where one is given (see `product_of`): of an array, or a tree of them, of one shape and its own dtype."""
+    def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
+        """Applies the layer to `x`, or to `prepare(x)`, which the backward pass may compute again (`product_of`).
+
+        Args:
+          x: array, or with `prepare` a tree of them.
+          prepare: makes one array of x, of its shape and dtype.
+        """
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
         summed = sum(c not in out for c in w_letters)
         fan_in = math.prod(self.sizes[c] for c in w_letters if c not in out)
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
-        init = initializer(self.cfg, fan_in, fan_out, residual=self.residual, gain=self.gain)
-        kernel = self.param("kernel", init, shape, jnp.dtype(self.cfg.param_dtype))
+        init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
+        dtype = jnp.dtype(self.execution.param_dtype)
+        kernel = self.param("kernel", init, shape, dtype)
+
         # As one matrix: of a weight with more axes XLA:CPU makes a transposed copy for the backward pass, before the forward.
-        flat = lambda x: x.reshape(*x.shape[: len(x_letters) - summed], fan_in)  # noqa: E731
+        def flat(x: jax.Array) -> jax.Array:
+            return x.reshape(*x.shape[: len(x_letters) - summed], fan_in)
+
         kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
-        y = flat(x) @ kernel_IO if of is None else product_of(lambda x: flat(of(x)), x, kernel_IO)
+        y = flat(x) @ kernel_IO if prepare is None else product_of(lambda x: flat(prepare(x)), x, kernel_IO)
         y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
-            bias = self.param("bias", nn.initializers.zeros, shape, jnp.dtype(self.cfg.param_dtype))
+            bias = self.param("bias", nn.initializers.zeros, shape, dtype)
             y = y + bias.astype(y.dtype).reshape(tuple(1 if c in x_letters else self.sizes[c] for c in out))
         return y

@@ -1,58 +1,94 @@
 """From token ids to the residual stream."""
 
+from dataclasses import dataclass, field
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, InitConfig, NormConfig
 from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.modules.position_tables import PositionTables, hook
+from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.positions.encoding import Encoding, hooks
 
 
-def table_initializer(cfg: ModelConfig):
-    """Embeddings have no fans: unit variance for T5, 1 / sqrt(D) for the original Transformer, init_stddev otherwise."""
-    return nn.initializers.normal({"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init, cfg.init_stddev))
+@dataclass(frozen=True, kw_only=True)
+class EmbedConfig:
+    """From ids to vectors of the model's width.
+
+    Attributes:
+      vocab_size: V.
+      width: E, of the tables; less than d_model factorises the embedding (ALBERT, ELECTRA).
+      d_model: D, of the result.
+      type_vocab_size: token types (BERT's segments A and B); 0 has none.
+      position: whose `embed` hook adds positions.
+      max_length: rows of a learned table of positions.
+      scale: token vectors are multiplied by it.
+      norm: after positions and types are added; None is none.
+      project_bias: of the layer from E to D.
+      stddev: of the tables' normal distribution; None is that of `initial`.
+      initial: of the layer from E to D.
+    """
+
+    vocab_size: int
+    width: int
+    d_model: int
+    type_vocab_size: int = 0
+    position: Encoding = field(default_factory=Encoding)
+    max_length: int = 512
+    scale: float = 1.0
+    norm: NormConfig | None = None
+    project_bias: bool = False
+    stddev: float | None = None
+    initial: InitConfig = field(default_factory=InitConfig)
+
+    def table_initializer(self):
+        return nn.initializers.normal(self.initial.stddev if self.stddev is None else self.stddev)
 
 
 class TokenEmbed(nn.Module):
     """The table of token vectors, which the logits may share (Press and Wolf 2017)."""
 
-    cfg: ModelConfig
+    cfg: EmbedConfig
+    execution: Execution = Execution()
 
     def setup(self):
-        shape = (self.cfg.vocab_size, self.cfg.embed_width)
-        self.embedding = self.param("embedding", table_initializer(self.cfg), shape, jnp.dtype(self.cfg.param_dtype))
+        shape, dtype = (self.cfg.vocab_size, self.cfg.width), jnp.dtype(self.execution.param_dtype)
+        self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
 
     def __call__(self, input_ids_BT: jax.Array) -> jax.Array:
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU and no dearer elsewhere.
-        x_BTE = jnp.take(self.embedding, input_ids_BT, axis=0).astype(self.cfg.dtype)
-        return x_BTE * jnp.asarray(self.cfg.embed_scale, x_BTE.dtype)
+        x_BTE = jnp.take(self.embedding, input_ids_BT, axis=0).astype(self.execution.dtype)
+        return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
 class EmbedInputs(nn.Module):
-    """Adds positions and token types to token vectors, then the norm, dropout and width that the config asks for."""
+    """Adds positions and token types to token vectors, then the norm, dropout and width that the record asks for."""
 
-    cfg: ModelConfig
+    cfg: EmbedConfig
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x_BTE: jax.Array, position_ids_BT: jax.Array, token_type_ids_BT: jax.Array | None) -> jax.Array:
-        cfg, encoding = self.cfg, self.cfg.position
+        cfg, run = self.cfg, self.execution
         if cfg.type_vocab_size:
-            shape = (cfg.type_vocab_size, cfg.embed_width)
-            types_UE = self.param("token_types", table_initializer(cfg), shape, jnp.dtype(cfg.param_dtype))
+            shape = (cfg.type_vocab_size, cfg.width)
+            types_UE = self.param("token_types", cfg.table_initializer(), shape, jnp.dtype(run.param_dtype))
             if token_type_ids_BT is None:
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
             x_BTE = x_BTE + jnp.take(types_UE, token_type_ids_BT, axis=0).astype(x_BTE.dtype)
-        if hook(encoding) == "embed":
-            tables = PositionTables(cfg, cfg.embed_width, name="position")()
-            x_BTE = encoding.embed(tables, x_BTE, position_ids_BT)
-        if "embed" in cfg.norm_at:
-            x_BTE = Norm(cfg, name="norm")(x_BTE)
-        x_BTE = Dropout(cfg, "embed")(x_BTE)
-        if cfg.embed_width != cfg.d_model:
-            sizes = {"E": cfg.embed_width, "D": cfg.d_model}
-            x_BTE = Einsum(cfg, "BTE,ED->BTD", sizes, "embed" in cfg.bias_at, name="project")(x_BTE)
+        if "embed" in hooks(cfg.position):
+            tables = PositionTables(
+                cfg.position, "embed", cfg.width, 1, 1, cfg.max_length, cfg.initial, run, name="position"
+            )()
+            x_BTE = cfg.position.embed(tables, x_BTE, position_ids_BT)
+        if cfg.norm is not None:
+            x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
+        x_BTE = Dropout("embed", run)(x_BTE)
+        if cfg.width != cfg.d_model:
+            sizes = {"E": cfg.width, "D": cfg.d_model}
+            x_BTE = Einsum("BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project")(x_BTE)
         return shard_act(x_BTE, "BTD")

@@ -1,10 +1,12 @@
-"""What sits on top of a stack. Heads over the vocabulary return a DeferredLogits: everything but the matmul with V columns."""
+"""What sits on top of a stack. Heads over the vocabulary return DeferredLogits: everything but the matmul with V columns."""
+
+from dataclasses import dataclass, field
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, InitConfig, NormConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.modules.dropout import Dropout
@@ -12,64 +14,89 @@ from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
 
 
-class VocabHead(nn.Module):
-    """Logits over the vocabulary, x W^T * logit_scale + b, with the token table as W where `cfg.tie_embeddings`."""
+@dataclass(frozen=True, kw_only=True)
+class VocabConfig:
+    """Logits over the vocabulary, cap tanh((x W^T * scale + b) / cap).
 
-    cfg: ModelConfig
+    Attributes:
+      vocab_size: V.
+      tied: W is the table of tokens; otherwise a kernel of its own.
+      scale: of the dot products.
+      softcap: 0 is none.
+      bias: whether there is a b.
+      initial: of a kernel.
+    """
+
+    vocab_size: int
+    tied: bool = True
+    scale: float = 1.0
+    softcap: float = 0.0
+    bias: bool = False
+    initial: InitConfig = field(default_factory=InitConfig)
+
+
+class VocabHead(nn.Module):
+    """Logits over the vocabulary, not yet multiplied out."""
+
+    cfg: VocabConfig
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
-        cfg, dtype, bias_V = self.cfg, jnp.dtype(self.cfg.param_dtype), None
+        cfg, dtype, bias_V = self.cfg, jnp.dtype(self.execution.param_dtype), None
         kernel_VE = embedding_VE
-        if not cfg.tie_embeddings:
-            init = initializer(cfg, x.shape[-1], cfg.vocab_size)
+        if not cfg.tied:
+            init = initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
-        if "logits" in cfg.bias_at:
+        if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
-        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.logit_scale, softcap=cfg.logit_softcap)
+        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap)
 
 
 class MaskedLmHead(nn.Module):
-    """BERT's: a dense layer, the activation, a norm, then the vocabulary.
+    """BERT's: a dense layer to the tables' width, an activation, a norm, then the vocabulary.
 
     Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's `get_masked_lm_output`.
     """
 
-    cfg: ModelConfig
-    activation: str = ""  # empty: cfg.activation
+    cfg: VocabConfig
+    activation: str
+    norm: NormConfig
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
-        cfg = self.cfg
-        sizes = {"D": cfg.d_model, "E": cfg.embed_width}
-        x_BTE = Einsum(cfg, "BTD,DE->BTE", sizes, True, name="dense")(x_BTD)
-        x_BTE = Norm(cfg, name="norm")(ACTIVATIONS[self.activation or cfg.activation](x_BTE))
-        return VocabHead(cfg, name="vocab")(x_BTE, embedding_VE)
+        sizes = {"D": x_BTD.shape[-1], "E": embedding_VE.shape[-1]}
+        x_BTE = Einsum("BTD,DE->BTE", sizes, True, self.cfg.initial, self.execution, name="dense")(x_BTD)
+        x_BTE = Norm(self.norm, self.execution, name="norm")(ACTIVATIONS[self.activation](x_BTE))
+        return VocabHead(self.cfg, self.execution, name="vocab")(x_BTE, embedding_VE)
 
 
 class Pooler(nn.Module):
     """An activation of a dense layer on the first token: the sentence's vector (Devlin et al. 2019, section 3)."""
 
-    cfg: ModelConfig
-    activation: str = "tanh"  # empty: cfg.activation
+    activation: str = "tanh"
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
-        sizes = {"A": self.cfg.d_model, "D": self.cfg.d_model}
-        activation = ACTIVATIONS[self.activation or self.cfg.activation]
-        return activation(Einsum(self.cfg, "BD,DA->BA", sizes, True, name="dense")(x_BTD[:, 0]))
+        sizes = {"A": x_BTD.shape[-1], "D": x_BTD.shape[-1]}
+        dense = Einsum("BD,DA->BA", sizes, True, self.initial, self.execution, name="dense")
+        return ACTIVATIONS[self.activation](dense(x_BTD[:, 0]))
 
 
 class Classifier(nn.Module):
     """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, D] or [B, T, D]."""
 
-    cfg: ModelConfig
-    num_labels: int = 0  # 0: cfg.num_labels
+    num_labels: int
     bias: bool = True
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        labels = self.num_labels or self.cfg.num_labels
-        x = Dropout(self.cfg, "branch")(x)
+        x = Dropout("branch", self.execution)(x)
         equation = "BTD,DC->BTC" if x.ndim == 3 else "BD,DC->BC"
-        return Einsum(self.cfg, equation, {"D": x.shape[-1], "C": labels}, self.bias, name="dense")(x)
+        sizes = {"D": x.shape[-1], "C": self.num_labels}
+        return Einsum(equation, sizes, self.bias, self.initial, self.execution, name="dense")(x)

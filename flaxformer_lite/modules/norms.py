@@ -4,24 +4,24 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, NormConfig
 from flaxformer_lite.functions import norms
 
 
 class Norm(nn.Module):
-    """Normalises the last axis: `layer`, `rms`, or `rms_offset` whose stored weight is scale - 1 (Gemma)."""
+    """Normalises the last axis, as its record says."""
 
-    cfg: ModelConfig
-    kind: str = ""  # empty: cfg.norm
+    cfg: NormConfig = NormConfig()
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kind, dtype = self.kind or self.cfg.norm, jnp.dtype(self.cfg.param_dtype)
+        kind, dtype = self.cfg.kind, jnp.dtype(self.execution.param_dtype)
         init = nn.initializers.zeros if kind == "rms_offset" else nn.initializers.ones
         scale = self.param("scale", init, x.shape[-1:], dtype)
         if kind == "layer":
             bias = self.param("bias", nn.initializers.zeros, x.shape[-1:], dtype)
-            return norms.layer_norm(x, scale, bias, eps=self.cfg.norm_eps)
+            return norms.layer_norm(x, scale, bias, eps=self.cfg.eps)
         if kind == "rms_offset":
             scale = 1.0 + scale.astype(jnp.float32)
-        return norms.rms_norm(x, scale, eps=self.cfg.norm_eps)
+        return norms.rms_norm(x, scale, eps=self.cfg.eps)

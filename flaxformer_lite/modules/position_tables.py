@@ -4,36 +4,43 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.positions.encoding import Encoding
-
-HOOKS = ("embed", "phase", "bias")
-
-
-def hook(encoding: Encoding) -> str:
-    """The one hook that an encoding overrides, or nothing."""
-    return next((name for name in HOOKS if getattr(type(encoding), name) is not getattr(Encoding, name)), "")
+from flaxformer_lite.config import Execution, InitConfig
+from flaxformer_lite.positions.encoding import Encoding, Table, hooks
 
 
 class PositionTables(nn.Module):
-    """Declares the tables that `cfg.position` asks for; the encoding itself is a pure function of them."""
+    """Declares the tables that one hook of an encoding reads; the encoding itself is a pure function of them.
 
-    cfg: ModelConfig
-    width: int = 0  # of tables added to embeddings; 0: d_model
+    Attributes:
+      encoding: whose tables.
+      hook: which reads them: `embed` or `bias`.
+      d_model, num_heads, head_dim, max_length: of the model, which say how large they are.
+      initial: where tables begin that name no distribution of their own.
+      execution: for their dtype.
+    """
+
+    encoding: Encoding
+    hook: str
+    d_model: int
+    num_heads: int
+    head_dim: int
+    max_length: int
+    initial: InitConfig = InitConfig()
+    execution: Execution = Execution()
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        cfg = self.cfg
-        tables = cfg.position.tables(
-            d_model=self.width or cfg.d_model,
-            num_heads=cfg.num_heads,
-            head_dim=cfg.head_width,
-            max_length=cfg.max_length,
+        tables = self.encoding.tables(
+            d_model=self.d_model, num_heads=self.num_heads, head_dim=self.head_dim, max_length=self.max_length
         )
-        dtype = jnp.dtype(cfg.param_dtype)
-        return {name: self.param(name, self._init(table.init), table.shape, dtype) for name, table in tables.items()}
+        dtype = jnp.dtype(self.execution.param_dtype)
+        return {
+            name: self.param(name, self._initializer(table), table.shape, dtype)
+            for name, table in tables.items()
+            if self.hook == (table.hook or hooks(self.encoding)[0])
+        }
 
-    def _init(self, init: str | float):
-        if init == "zeros":
+    def _initializer(self, table: Table):
+        if table.init == "zeros":
             return nn.initializers.zeros
-        return nn.initializers.normal(self.cfg.init_stddev if init == "normal" else init)
+        return nn.initializers.normal(self.initial.stddev if table.init == "normal" else table.init)

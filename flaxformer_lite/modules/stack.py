@@ -1,91 +1,154 @@
 """A stack of blocks: a Python loop or a scan, with rematerialisation where asked."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import Execution, StackConfig
+from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import bound
-from flaxformer_lite.modules.attention import lower
 from flaxformer_lite.modules.block import Block
-from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.cache import length_of
+from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
-from flaxformer_lite.modules.position_tables import PositionTables, hook
+from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.positions.encoding import Encoding, hooks
 
 POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
 
 
 class Group(nn.Module):
-    """The blocks of one period of `cfg.windows`: what scan repeats."""
+    """The blocks of one period of the pattern: what scan repeats."""
 
-    cfg: ModelConfig
+    cfg: StackConfig
+    execution: Execution
     causal: bool
-    cross: bool
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, context: Context, caches=None):
+    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches=None):
         kept = []
-        for i, window in enumerate(self.cfg.windows):
-            block = Block(self.cfg, window, self.causal, self.cross, name=f"block_{i}")
-            x_BTD, cache = block(x_BTD, context, caches and caches[i])
+        for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
+            block = Block(layer, self.execution, self.causal, name=f"block_{i}")
+            x_BTD, cache = _run(block, x_BTD, context, caches and caches[i])
             kept.append(cache)
         return x_BTD, caches and kept
 
 
 class Stack(nn.Module):
-    """num_layers blocks and the final norm.
+    """Layers in a repeated pattern, and the final norm.
 
-    Weights are `layer_0`, `layer_1`, ... or, with `cfg.scan`, one `layers/block_<i>` with a leading Y axis for each i of the
-    period of `cfg.windows`: the same numbers in another layout (modules/layout.py).
+    Weights are `layer_0`, `layer_1`, ... or, with `execution.scan`, one `layers/block_<i>` with a leading Y axis for each kind
+    i of the pattern: the same numbers in another layout (modules/layout.py).
+
+    Attributes:
+      cfg: the layers.
+      execution: how they run.
+      causal: tokens see only those before them.
+      embedded: positions are in the input already, where the encoding adds them to embeddings; a stack alone adds them.
     """
 
-    cfg: ModelConfig
-    num_layers: int
+    cfg: StackConfig
+    execution: Execution = Execution()
     causal: bool = False
-    cross: bool = False
+    embedded: bool = False
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, positions_BT: jax.Array, context: Context, caches=None):
-        cfg = self.cfg
-        context = lower(cfg, self._with_positions(context, positions_BT), x_BTD, not self.causal)
-        run = self._scan if cfg.scan and not cfg.share_layers else self._loop
-        x_BTD, caches = run(x_BTD, context, caches)
-        if "final" in cfg.norm_at:
-            x_BTD = Norm(cfg, name="final_norm")(x_BTD)
-        return Dropout(cfg, "final")(x_BTD), caches
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        position_ids_BT: jax.Array | None = None,
+        context: Context | None = None,
+        caches: Any = None,
+        *,
+        mask: Any = None,
+    ):
+        """Returns the last hidden state [B, T, D], or (state, caches) where caches were passed."""
+        cfg, context = self.cfg, with_options(context, mask=mask, position_ids_BT=position_ids_BT)
+        if caches is not None and context.index is None:
+            context = context.replace(index=length_of(caches))
+        context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)
+        if not self.embedded:
+            x_BTD = self._embedded(x_BTD, context)
+        contexts = self._contexts(context, x_BTD)
+        run = self._scan if cfg.scans(self.execution) else self._loop
+        x_BTD, kept = run(x_BTD, contexts, caches)
+        if cfg.final_norm is not None:
+            x_BTD = Norm(cfg.final_norm, self.execution, name="final_norm")(x_BTD)
+        x_BTD = Dropout("final", self.execution)(x_BTD)
+        return x_BTD if caches is None else (x_BTD, kept)
 
-    def _with_positions(self, context: Context, positions_BT: jax.Array) -> Context:
-        encoding = self.cfg.position
-        if hook(encoding) == "phase":
-            return context.replace(phase=encoding.phase(positions_BT, self.cfg.head_width))
-        if hook(encoding) == "bias" and not encoding.per_layer:
-            return context.replace(tables=PositionTables(self.cfg, name="position")())
-        return context
+    def _with_positions(self, context: Context, x_BTD: jax.Array) -> Context:
+        if context.position_ids_BT is not None:
+            return context
+        rows_1T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)[None]
+        return context.replace(position_ids_BT=rows_1T if context.index is None else context.index + rows_1T)
 
-    def _loop(self, x_BTD: jax.Array, context: Context, caches):
-        cfg, kept, blocks = self.cfg, [], {}
-        make = Block if cfg.remat == "none" else nn.remat(Block, policy=POLICIES[cfg.remat])
+    def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
+        """The context whose mask is causal by itself, where the stack is; an array's rows and columns are its own."""
+        if not self.causal or context.structured or not (context.mask is None or isinstance(context.mask, masks.Mask)):
+            return context
+        rows_T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)
+        return context.replace(mask=masks.both(masks.causal(), context.mask, rows_T, rows_T), structured=True)
+
+    def _embedded(self, x_BTD: jax.Array, context: Context) -> jax.Array:
+        mixer = self.cfg.pattern[0].mixer
+        encoding = getattr(mixer, "position", None)
+        if encoding is None or "embed" not in hooks(encoding):
+            return x_BTD
+        sizes = mixer.table_sizes(x_BTD.shape[-1])
+        tables = PositionTables(encoding, "embed", **sizes, execution=self.execution, name="embed_position")()
+        return encoding.embed(tables, x_BTD, context.position_ids_BT)
+
+    def _contexts(self, context: Context, x_BTD: jax.Array) -> tuple[Context, ...]:
+        """What the layers of each kind read, made once for all of them."""
+        names: dict[Encoding, str] = {}
+
+        def tables(encoding: Encoding, **sizes: Any) -> dict[str, jax.Array]:
+            name = names.setdefault(encoding, "position" if not names else f"position_{len(names)}")
+            if name not in declared:
+                declared[name] = PositionTables(encoding, "bias", **sizes, execution=self.execution, name=name)()
+            return declared[name]
+
+        declared: dict[str, dict[str, jax.Array]] = {}
+        made: dict[Any, Context] = {}
+        for layer in self.cfg.pattern:
+            if layer.mixer not in made:
+                whole = context
+                if layer.mixer is not None:
+                    whole = layer.mixer.prepare(context, x_BTD, self.execution, causal=self.causal, tables=tables)
+                made[layer.mixer] = whole.replace(prepared=True)
+        return tuple(made[layer.mixer] for layer in self.cfg.pattern)
+
+    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches):
+        cfg, run, kept, blocks = self.cfg, self.execution, [], {}
+        make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
         if bound():
             # A trainer's layers of one look are traced once; to all others each layer's inside stays its own, for interceptors
             # and captured intermediates. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
             make = nn.jit(make)
-        for i in range(self.num_layers):
-            which = cfg.share_layers[i] if cfg.share_layers else i
+        for i in range(cfg.num_layers):
+            which = cfg.share[i] if cfg.share else i
             if which not in blocks:
-                window = cfg.windows[i % len(cfg.windows)]
-                blocks[which] = make(cfg, window, self.causal, self.cross, name=f"layer_{which}")
-            x_BTD, cache = blocks[which](x_BTD, context, caches and caches[i])
+                blocks[which] = make(cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}")
+            x_BTD, cache = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], caches and caches[i])
             kept.append(cache)
         return x_BTD, caches and kept
 
-    def _scan(self, x_BTD: jax.Array, context: Context, caches):
-        cfg = self.cfg
-        group = Group if cfg.remat == "none" else nn.remat(Group, policy=POLICIES[cfg.remat], prevent_cse=False)
+    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches):
+        remat = self.execution.remat
+        group = Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(
             group,
-            variable_axes={"params": 0},
+            variable_axes={True: 0},  # whatever layers sow gets the axis that their weights have
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, 0),
-            length=self.num_layers // len(cfg.windows),
+            length=self.cfg.num_layers // len(self.cfg.pattern),
         )
-        return layers(cfg, self.causal, self.cross, name="layers")(x_BTD, context, caches)
+        return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, caches)
+
+
+def _run(block: Block, x_BTD: jax.Array, context: Context, cache: Any) -> tuple[jax.Array, Any]:
+    return (block(x_BTD, context), None) if cache is None else block(x_BTD, context, cache)

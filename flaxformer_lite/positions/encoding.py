@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flaxformer_lite.functions.rotary import Phase
 
 Tables = dict[str, jax.Array]
+HOOKS = ("embed", "phase", "bias")
 
 
 class Table(NamedTuple):
@@ -22,6 +23,7 @@ class Table(NamedTuple):
     shape: tuple[int, ...]
     axes: str  # letters of flaxformer_lite.axes
     init: str | float = "normal"  # the model's own `normal`, `zeros`, or a standard deviation
+    hook: str = ""  # which of an encoding's hooks reads it; empty: its first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,11 @@ class Encoding:
         if type(self).bias is Encoding.bias:
             return None
         return Bias(tables, q_positions_BT, k_positions_BS, self, bidirectional)
+
+
+def hooks(encoding: Encoding) -> tuple[str, ...]:
+    """The hooks that an encoding overrides, of `embed`, `phase` and `bias`."""
+    return tuple(name for name in HOOKS if getattr(type(encoding), name) is not getattr(Encoding, name))
 
 
 @jax.tree_util.register_dataclass

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfig
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, activation_of
 
 # Fields that change no number of a forward pass without dropout, in any family. Generation has its own file.
@@ -32,23 +32,32 @@ torchscript transformers.js_config transformers_version typical_p unsloth_versio
 """
 HARMLESS = frozenset(_HARMLESS.split())
 # What says how a model is trained or run, not what it computes. A family that binds max_length has a field for it.
-OURS_ONLY = ("family", "head", "dropout", "dropout_at", "init", "init_stddev", "dtype", "param_dtype", "scan", "remat",
-             "attention", "num_labels", "max_length")  # fmt: skip
+OURS_ONLY = {
+    "family", "head", "init", "init_stddev", "num_labels", "max_length", *(f.name for f in dataclasses.fields(Execution)),
+}  # fmt: skip
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
 KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)
 # Of fields that can say the same in two ways, what they say.
 MEANING = {
-    "embed_dim": lambda cfg: cfg.embed_width,
+    "embedding_size": lambda cfg: cfg.embedding_width,
     "head_dim": lambda cfg: cfg.head_width,
     "num_kv_heads": lambda cfg: cfg.kv_heads,
     "attention_scale": lambda cfg: cfg.scale,
     "norm_at": lambda cfg: set(cfg.norm_at),
     "bias_at": lambda cfg: set(cfg.bias_at),
-    "windows": lambda cfg: [cfg.windows[i % len(cfg.windows)] for i in range(cfg.encoder_layers + cfg.decoder_layers)],
+    "windows": lambda cfg: _every_layer(cfg),
+    "pattern": lambda cfg: _every_layer(cfg),
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
     "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
 }
+
+
+def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
+    kinds = [
+        dataclasses.replace(kind, window=kind.window or 0, position=kind.position or cfg.position) for kind in cfg.kinds
+    ]
+    return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
 
 
 def family_of(published: dict[str, Any], folder: Path) -> ModuleType:

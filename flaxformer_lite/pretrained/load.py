@@ -119,7 +119,7 @@ def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
     """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
     if not (block := STACKED.search(path)):
         return [path]
-    period, start = len(cfg.windows), int(block[1])
+    period, start = len(cfg.kinds), int(block[1])
     return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
 
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from flaxformer_lite import registry, sharding
+from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
+from flaxformer_lite.models import build_model
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import optimizer, state, step
 from flaxformer_lite.training.start import init_per_leaf
@@ -147,7 +148,7 @@ def _eval_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
 
 
 def _model(cfg: ModelConfig) -> nn.Module:
-    return registry.resolve("models", cfg.family).Model(cfg)
+    return build_model(cfg)
 
 
 def _counted(cfg: ExperimentConfig) -> nn.Module:

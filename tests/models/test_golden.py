@@ -19,7 +19,7 @@ CASES = {
     "electra": ("electra", {"head": "pretraining"}),
     "gemma2": ("gemma2", {}),
     "gptj": ("gptj", {}),
-    "opt_narrow": ("opt", {"embed_dim": 64, "norm_at": ("out",)}),
+    "opt_narrow": ("opt", {"embedding_size": 64, "norm_at": ("out",)}),
     "qwen3": ("qwen3", {}),
     "umt5": ("umt5", {}),
     "bert_pretraining": ("bert", {"head": "pretraining"}),

@@ -5,12 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flaxformer_lite.modules.feed_forward import FeedForward
 
 from flaxformer_lite.functions.norms import layer_norm, rms_norm
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.cache import append, slots
 from flaxformer_lite.modules.einsum import Einsum
-from flaxformer_lite.modules.feed_forward import FeedForward
 from flaxformer_lite.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.modules.norms import Norm
 

@@ -61,7 +61,7 @@ DEFAULTS = [
     ("gemma2_lm", "final_logit_softcapping", ..., "logit_softcap", 30.0),
     ("gemma2_lm", "final_logit_softcapping", None, "logit_softcap", 0.0),
     ("gemma2_lm", "tie_word_embeddings", ..., "tie_embeddings", True),
-    ("gpt_neox_lm", "use_parallel_residual", ..., "wiring", "parallel"),
+    ("gpt_neox_lm", "use_parallel_residual", ..., "residual", "parallel"),
     ("gpt_neo_lm", "tie_word_embeddings", ..., "tie_embeddings", True),
     ("gptj_lm", "tie_word_embeddings", ..., "tie_embeddings", False),
     ("opt_lm", "do_layer_norm_before", ..., "norm_at", ("in", "final")),

@@ -63,7 +63,7 @@ def test_every_head_is_covered(head):
         {"scan": True},
         {"num_kv_heads": 2},
         {"qk_norm": "rms"},
-        {"wiring": "parallel"},
+        {"residual": "parallel"},
         {"norm_at": ()},
     ],
 )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import last_token, position_ids_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.modules.context import Context
@@ -36,18 +37,19 @@ class DecoderModel(nn.Module):
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
 
     def setup(self):
-        self.token_embed = TokenEmbed(self.cfg)
-        self.embed = EmbedInputs(self.embed_cfg)
-        self.decoder = Stack(self.cfg, self.cfg.decoder_layers, causal=True)
-        if self.cfg.head == "lm":
-            self.lm_head = VocabHead(self.cfg)
+        cfg, run = self.cfg, self.cfg.execution
+        self.token_embed = TokenEmbed(parts.embed(cfg), run)
+        self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)
+        self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
+        if cfg.head == "lm":
+            self.lm_head = VocabHead(parts.vocab(cfg), run)
         elif self.cfg.head == "sequence_classification":
-            self.classifier = Classifier(self.cfg, bias=False)
+            self.classifier = Classifier(cfg.num_labels, False, cfg.initial, run)
 
     @property
-    def embed_cfg(self) -> ModelConfig:
-        """Sizes of what comes after the token table."""
-        return self.cfg
+    def inner_width(self) -> int:
+        """Width of what positions are added to."""
+        return self.cfg.embedding_width
 
     def tokens(self, input_ids) -> jax.Array:
         """Token vectors as positions are added to them, [B, T, D] or, in a factorised embedding, [B, T, E]."""
@@ -74,7 +76,7 @@ class DecoderModel(nn.Module):
         structure = masks.causal()
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask.astype(bool))
-        context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure))
+        context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure), structured=True)
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
         x_BTD = self.tokens(input_ids)
@@ -85,7 +87,8 @@ class DecoderModel(nn.Module):
                 )
             x_BTD += self.tokens(token_type_ids)
         x_BTD = self.embed(x_BTD, positions_BT, None)
-        return self.decoder(x_BTD, positions_BT, context, cache)
+        out = self.decoder(x_BTD, positions_BT, context, cache)
+        return (out, None) if cache is None else out
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
         """What makes logits [B, T, V] of the decoder's last hidden state."""

@@ -7,6 +7,7 @@ import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import gather_positions
+from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.modules.context import Context
@@ -42,18 +43,19 @@ class EncoderModel(nn.Module):
     pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
 
     def setup(self):
-        cfg = self.cfg
-        self.token_embed = TokenEmbed(cfg)
-        self.embed = EmbedInputs(cfg)
-        self.encoder = Stack(cfg, cfg.encoder_layers)
+        cfg, run = self.cfg, self.cfg.execution
+        self.token_embed = TokenEmbed(parts.embed(cfg), run)
+        self.embed = EmbedInputs(parts.embed(cfg), run)
+        self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head in self.pooled:
-            self.pooler = Pooler(cfg, self.pooler_activation)
+            self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:
-            self.masked_lm = MaskedLmHead(cfg, self.masked_lm_activation)
+            activation = self.masked_lm_activation or cfg.activation
+            self.masked_lm = MaskedLmHead(parts.vocab(cfg), activation, cfg.norm_config, run)
         if cfg.head in ("pretraining", "next_sentence"):
-            self.next_sentence = Classifier(cfg, 2)
+            self.next_sentence = Classifier(2, True, cfg.initial, run)
         elif cfg.head not in ("none", "masked_lm"):
-            self.classifier = Classifier(cfg, LABELS.get(cfg.head, 0))
+            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Position ids [B, T] or [1, T]."""
@@ -70,7 +72,7 @@ class EncoderModel(nn.Module):
         positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
-        return self.encoder(x_BTD, positions_BT, context)[0]
+        return self.encoder(x_BTD, positions_BT, context)
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
         """For pretraining: hidden states at `masked_positions` (or all) with the vocabulary's weights, no logits."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.modules.context import Context
@@ -35,18 +36,18 @@ class EncoderDecoderModel(nn.Module):
     pooled: ClassVar[tuple[str, ...]] = ()
 
     def setup(self):
-        cfg = self.cfg
-        self.token_embed = TokenEmbed(cfg)
-        self.encoder_embed = EmbedInputs(cfg)
-        self.encoder = Stack(cfg, cfg.encoder_layers)
+        cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
+        self.token_embed = TokenEmbed(parts.embed(cfg), run)
+        self.encoder_embed = EmbedInputs(parts.embed(cfg), run)
+        self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head == "encoder":
             return
         if cfg.decoder_vocab_size:
-            self.decoder_token_embed = TokenEmbed(cfg.of_decoder)
-        self.decoder_embed = EmbedInputs(cfg.of_decoder)
-        self.decoder = Stack(cfg.of_decoder, cfg.decoder_layers, causal=True, cross=True)
+            self.decoder_token_embed = TokenEmbed(parts.embed(own), run)
+        self.decoder_embed = EmbedInputs(parts.embed(own), run)
+        self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head in self.vocab_heads:
-            self.lm_head = VocabHead(cfg.of_decoder)
+            self.lm_head = VocabHead(parts.vocab(own), run)
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
@@ -57,7 +58,7 @@ class EncoderDecoderModel(nn.Module):
         """The encoder's last hidden state, [B, S, D]."""
         positions_BS = position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
-        return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))[0]
+        return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))
 
     def decode(
         self,
@@ -83,11 +84,13 @@ class EncoderDecoderModel(nn.Module):
             mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
             cross_mask=visibility(attention_mask, decoder_segment_ids, segment_ids),
             encoder_output_BSD=encoder_output,
+            structured=True,
         )
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
         x_BTD = self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
-        return self.decoder(x_BTD, positions_BT, context, cache)
+        out = self.decoder(x_BTD, positions_BT, context, cache)
+        return (out, None) if cache is None else out
 
     def _both(
         self,

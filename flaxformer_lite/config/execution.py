@@ -1,0 +1,36 @@
+"""How a model runs: no field of this record changes what the weights mean."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flaxformer_lite.config.rules import ConfigError, among
+
+DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Precision, memory, dropout and the implementation of attention; weights fit whatever it says.
+
+    The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp` inside the feed-forward layer,
+    `branch` on each layer's output before the residual is added, `final` after the last block.
+    """
+
+    dropout: float = 0.0
+    dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
+    attention: str = "auto"  # a file in flaxformer_lite/attentions, or auto
+    dtype: str = "float32"  # of activations and matmuls
+    param_dtype: str = "float32"
+    scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
+    remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
+    # Where activations live, as a trainer says it (functions/sharding.py); no config page does.
+    sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
+
+    def __post_init__(self):
+        among(self, "dropout_at", DROPOUT_SLOTS)
+        among(self, "remat", ("none", "dots", "full"))
+        among(self, "dtype", DTYPES)
+        among(self, "param_dtype", DTYPES)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")

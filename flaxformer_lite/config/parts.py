@@ -1,0 +1,175 @@
+"""Records of a model's parts: what each module is built from. A layer's mixer and feed-forward are plug-ins."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
+
+NORMS = ("layer", "rms", "rms_offset")
+NORM_SLOTS = ("in", "branch", "out")
+Rules = tuple[tuple[str, tuple], ...]  # (pattern of a parameter's path, mesh axes of its last dimensions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitConfig:
+    """The distribution that weights start from.
+
+    Attributes:
+      kind: `normal`; `normal_residual`, which shrinks layers that write to the residual stream by 1 / sqrt(2 layers)
+        (Radford et al. 2019, GPT-2, section 2.3); `fan_in`, of stddev 1 / sqrt(inputs) (T5); or `xavier`, uniform within
+        sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+      stddev: of the two normal kinds.
+      layers: of the whole model, for `normal_residual`.
+    """
+
+    kind: str = "normal"
+    stddev: float = 0.02
+    layers: int = 1
+
+    def __post_init__(self):
+        among(self, "kind", ("normal", "normal_residual", "fan_in", "xavier"))
+        positive(self, "stddev", "layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormConfig:
+    """A norm over the last axis: `layer`, `rms`, or `rms_offset`, whose stored weight is scale - 1 (Gemma)."""
+
+    kind: str = "layer"
+    eps: float = 1e-6
+
+    def __post_init__(self):
+        among(self, "kind", NORMS)
+        not_negative(self, "eps")
+
+
+class Part:
+    """The base of plug-in records that a layer is made of.
+
+    Attributes:
+      name: of the module in a layer, and so in the paths of its parameters.
+    """
+
+    name: ClassVar[str] = "part"
+
+    def partition_rules(self) -> Rules:
+        """Mesh axes of the parameters; the default keeps all of them whole on every device."""
+        return ((rf"/{self.name}/", ()),)
+
+
+class Mixer(Part):
+    """The base of records of layers that mix tokens: attention, or a recurrent cell."""
+
+    name: ClassVar[str] = "mixer"
+
+    def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
+        """The linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) where one was passed."""
+        raise NotImplementedError
+
+    def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:
+        """What all layers of this kind read, made once for a stack: the context, with more in it.
+
+        Args:
+          context: of the stack.
+          x_BTD: its input.
+          execution: of the stack.
+          causal: whether tokens see only those before them.
+          tables: declares a position encoding's learned arrays in the stack: `tables(encoding, **sizes)`.
+        """
+        return context
+
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: Any) -> Any:
+        """An empty cache for `length` positions."""
+        raise ConfigError(f"{type(self).__name__}: keeps no cache, so it cannot write text token by token.")
+
+
+class FeedForward(Part):
+    """The base of records of layers that treat each token by itself."""
+
+    name: ClassVar[str] = "mlp"
+
+    def module(self, execution: Any, *, name: str | None = None) -> Any:
+        """The linen module: x [B, T, D] -> [B, T, D]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))).
+
+    Attributes:
+      mixer: attention, or another plug-in of flaxformer_lite/mixers; None leaves it out.
+      cross: attention to an encoder's output, between the two; None where there is no encoder.
+      feed_forward: a plug-in of flaxformer_lite/feed_forwards; None leaves it out.
+      norm: of the slots of `norm_at`.
+      norm_at: `in` before each part, `branch` on its output before the residual is added, `out` after it is added; of one
+        part alone `attention_in`, `mlp_in` and so on, by the part's name.
+      residual: `sequential`; `parallel` adds mixer and feed-forward of one input (GPT-NeoX), `parallel_shared` after one norm
+        (GPT-J).
+    """
+
+    mixer: Mixer | None
+    cross: Mixer | None = None
+    feed_forward: FeedForward | None = None
+    norm: NormConfig = field(default_factory=NormConfig)
+    norm_at: tuple[str, ...] = ("in",)
+    residual: str = "sequential"
+
+    def __post_init__(self):
+        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
+        named = tuple(f"{name}_{slot}" for name in self.parts for slot in NORM_SLOTS)
+        among(self, "norm_at", NORM_SLOTS + named)
+        if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
+            raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
+                              f" residual=sequential.")  # fmt: skip
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """What the layer runs, in order, by the name of its module."""
+        named = {"cross_attention": self.cross}
+        if self.mixer is not None:
+            named = {self.mixer.name: self.mixer} | named
+        if self.feed_forward is not None:
+            named |= {self.feed_forward.name: self.feed_forward}
+        return {name: part for name, part in named.items() if part is not None}
+
+    def has_norm(self, part: str, slot: str) -> bool:
+        """Whether the part of this name has a norm in this slot."""
+        return slot in self.norm_at or f"{part}_{slot}" in self.norm_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig:
+    """A stack of layers.
+
+    Attributes:
+      num_layers: how many.
+      pattern: the kinds of layer, repeated over the depth.
+      final_norm: after the last layer; None is none.
+      share: the set of weights that each depth uses: (0, 0, 0) has one (ALBERT); (): each its own.
+    """
+
+    num_layers: int
+    pattern: tuple[LayerConfig, ...]
+    final_norm: NormConfig | None = None
+    share: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        positive(self, "num_layers")
+        if not self.pattern:
+            raise ConfigError("pattern=(): at least one kind of layer.")
+        if self.share and len(self.share) != self.num_layers:
+            raise ConfigError(f"share={self.share}: names a set of weights for each of {self.num_layers} layers.")
+
+    def kind(self, layer: int) -> int:
+        """Which kind of the pattern a depth has."""
+        return layer % len(self.pattern)
+
+    def scans(self, execution: Any) -> bool:
+        """Whether layers are stacked over a leading axis instead of lying side by side."""
+        return execution.scan and not self.share
+
+    def partition_rules(self) -> Rules:
+        """Those of all parts, each once."""
+        parts = [part for layer in self.pattern for part in layer.parts.values()]
+        return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))

@@ -1,0 +1,74 @@
+"""The feed-forward layer, plain or gated."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+
+from flaxformer_lite.config import Execution, InitConfig, among, not_negative, parts
+from flaxformer_lite.functions.activations import ACTIVATIONS
+from flaxformer_lite.functions.sharding import bound, shard_act
+from flaxformer_lite.modules.dropout import Dropout
+from flaxformer_lite.modules.einsum import Einsum
+
+WEIGHTS = ((r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")), (r"mlp/down/kernel$", ("tensor", "fsdp")))
+BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpConfig(parts.FeedForward):
+    """The record of a FeedForward.
+
+    Attributes:
+      mlp_dim: F; 0 is four times the width of the input.
+      activation: a name of functions/activations.py.
+      gated: whether a second projection gates the first.
+      bias: of all projections.
+      initial: where weights begin.
+    """
+
+    name: ClassVar[str] = "mlp"
+
+    mlp_dim: int = 0
+    activation: str = "gelu"
+    gated: bool = False
+    bias: bool = False
+    initial: InitConfig = field(default_factory=InitConfig)
+
+    def __post_init__(self):
+        not_negative(self, "mlp_dim")
+        among(self, "activation", tuple(ACTIVATIONS))
+
+    def module(self, execution, *, name=None):
+        return FeedForward(self, execution, name=name)
+
+    def partition_rules(self):
+        return WEIGHTS + (BIASES if self.bias else ())
+
+
+class FeedForward(nn.Module):
+    """y = act(x W_up) W_down, or gated, y = (act(x W_gate) * x W_up) W_down.
+
+    Reference: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer" (2020), equation 6.
+    """
+
+    cfg: MlpConfig = MlpConfig()
+    execution: Execution = Execution()
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        cfg, run, width = self.cfg, self.execution, x_BTD.shape[-1]
+        sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
+        act = ACTIVATIONS[cfg.activation]
+        names = ("up", "gate") if cfg.gated else ("up",)
+        inputs = tuple(Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD) for name in names)
+
+        def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
+            *up, last = inputs
+            return shard_act(act(last) * up[0] if up else act(last), "BTF")
+
+        down = Einsum("BTF,FD->BTD", sizes, cfg.bias, cfg.initial, run, residual=True, name="down")
+        dropout = Dropout("mlp", run)
+        # To all but a trainer the layer's inside stays its own, for interceptors and captured intermediates.
+        return down(inputs, hidden) if bound() and not dropout.on else down(dropout(hidden(inputs)))

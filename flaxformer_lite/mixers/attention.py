@@ -1,0 +1,264 @@
+"""Multi-head, multi-query and grouped-query attention; self- and cross-; with and without a cache."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite import registry
+from flaxformer_lite.attentions.dispatch import select_implementation
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, not_negative, parts
+from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.rotary import rotate
+from flaxformer_lite.functions.sharding import shard_act
+from flaxformer_lite.modules import cache as caches
+from flaxformer_lite.modules.cache import LayerCache
+from flaxformer_lite.modules.context import Context, with_options
+from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.positions.encoding import Encoding, hooks
+
+BIAS_SLOTS = ("query", "key", "value", "out")
+WEIGHTS = (
+    (r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),
+    (r"attention/out/kernel$", ("tensor", None, "fsdp")),
+)
+IN_BIASES = ((r"(query|key|value)/bias$", ("tensor", None)),)
+OUT_BIAS = ((r"attention/out/bias$", ()),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(parts.Mixer):
+    """The record of an Attention.
+
+    Attributes:
+      num_heads: N.
+      num_kv_heads: K; 0 is N. 1 is multi-query, between is grouped-query.
+      head_dim: H; 0 is the width of the input over N.
+      bias: the projections that have one, of `query`, `key`, `value` and `out`.
+      scale: of the dot products; None is 1 / sqrt(H).
+      softcap: 0 is none; else logits become cap * tanh(logits / cap).
+      window: of a sliding window; 0 sees everything.
+      qk_norm: on each head's queries and keys (Qwen3); None is none.
+      position: an encoding, whose `phase` turns queries and keys and whose `bias` adds to logits.
+      max_length: rows of a learned table of positions.
+      initial: where weights begin.
+      cross: read the encoder's output instead of the layer's own input.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    num_heads: int
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    bias: tuple[str, ...] = ()
+    scale: float | None = None
+    softcap: float = 0.0
+    window: int = 0
+    qk_norm: NormConfig | None = None
+    position: Encoding = field(default_factory=Encoding)
+    max_length: int = 512
+    initial: InitConfig = field(default_factory=InitConfig)
+    cross: bool = False
+
+    def __post_init__(self):
+        if self.num_heads < 1:
+            raise ConfigError(f"num_heads={self.num_heads}: must be positive.")
+        not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
+        among(self, "bias", BIAS_SLOTS)
+        if self.num_heads % self.kv_heads:
+            raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
+                              f" kv heads.")  # fmt: skip
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def head_width(self, d_model: int) -> int:
+        """H of a model this wide."""
+        if not self.head_dim and d_model % self.num_heads:
+            raise ConfigError(f"num_heads={self.num_heads}: an input of width {d_model} is no multiple of the heads; name a"
+                              f" head_dim.")  # fmt: skip
+        return self.head_dim or d_model // self.num_heads
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        """What the tables of a position encoding are made by."""
+        return {
+            "d_model": d_model, "num_heads": self.num_heads, "head_dim": self.head_width(d_model),
+            "max_length": self.max_length, "initial": self.initial,
+        }  # fmt: skip
+
+    def module(self, execution, *, causal, name=None):
+        return Attention(self, execution, causal, name=name)
+
+    def partition_rules(self):
+        inward = IN_BIASES if {"query", "key", "value"} & set(self.bias) else ()
+        return WEIGHTS + inward + (OUT_BIAS if "out" in self.bias else ())
+
+    def init_cache(self, batch, length, d_model, dtype):
+        return caches.empty(batch, self.kv_heads, length, self.head_width(d_model), dtype, window=self.window)
+
+    def prepare(self, context, x_BTD, execution, *, causal, tables):
+        """Turns and bias tables of the whole stack and, where the implementation would make them in each layer, the
+        mask and the bias as arrays."""
+        if "phase" in hooks(self.position):
+            width = self.head_width(x_BTD.shape[-1])
+            context = context.replace(phase=self.position.phase(context.position_ids_BT, width))
+        if "bias" in hooks(self.position) and not self.position.per_layer:
+            context = context.replace(tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1])))
+        return materialize_mask_and_bias(self, context, x_BTD, execution, causal=causal)
+
+
+class Attention(nn.Module):
+    """Projects to heads, attends, projects back.
+
+    Turns and biases of position that no stack has made (`Context.prepared`) are made here, of positions that count from the
+    first slot.
+
+    Attributes:
+      cfg: sizes and names.
+      execution: how it runs.
+      causal: rows see only what came before, whatever else the context's mask hides (see `Context.structured`).
+
+    Reference: Vaswani et al. (2017), section 3.2; Shazeer (2019) for one, Ainslie et al. (2023) for grouped K/V heads.
+    """
+
+    cfg: AttentionConfig
+    execution: Execution = Execution()
+    causal: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: LayerCache | None = None,
+        *,
+        mask: Any = None,
+        position_ids: jax.Array | None = None,
+    ):
+        """Returns y [B, T, D], or (y, cache) where a cache was passed."""
+        context = with_options(context, mask=mask, position_ids_BT=position_ids)
+        has_cache, cfg, run = cache is not None, self.cfg, self.execution
+        q_BTNH = self._project("query", "BTD,DNH->BTNH", x_BTD)
+        if cfg.cross:
+            k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
+            mask, bias, q_index, k_index = context.cross_mask, None, None, None
+        else:
+            k_BSKH, v_BSKH = self._keys(x_BTD)
+            if cfg.qk_norm is not None:
+                q_BTNH = Norm(cfg.qk_norm, run, name="query_norm")(q_BTNH)
+                k_BSKH = Norm(cfg.qk_norm, run, name="key_norm")(k_BSKH)
+            if (phase := self._phase(context, cache, x_BTD)) is not None:
+                q_BTNH, k_BSKH = rotate(q_BTNH, phase), rotate(k_BSKH, phase)
+                v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+            q_index = k_index = None
+            if has_cache:
+                cache, k_BSKH, v_BSKH, q_index, k_index = caches.extend(
+                    cache, k_BSKH, v_BSKH, context.index, window=cfg.window, first=context.first
+                )
+            q_index_T, k_index_S = _or_arange(q_index, q_BTNH), _or_arange(k_index, k_BSKH)
+            mask, bias = self._mask(context, q_index_T, k_index_S), self._bias(context, x_BTD, q_index_T, k_index_S)
+        dropout = {}
+        if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
+            dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
+        out_BTNH = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
+            shard_act(q_BTNH, "BTNH"), shard_act(k_BSKH, "BSKH"), shard_act(v_BSKH, "BSKH"),
+            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index, **dropout,
+        )  # fmt: skip
+        y_BTD = self._project("out", "BTNH,NHD->BTD", shard_act(out_BTNH, "BTNH"), width=x_BTD.shape[-1])
+        return (y_BTD, cache) if has_cache else y_BTD
+
+    def _project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
+        cfg, d_model = self.cfg, width or x.shape[-1]
+        sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
+        # What the scale of the logits lacks of 1 / sqrt(H) (T5's is 1), Mesh TensorFlow folds into the initial queries.
+        scale = sizes["H"] ** -0.5
+        gain = scale / cfg.scale if name == "query" and cfg.scale else 1.0
+        return Einsum(equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, name=name)(x)
+
+    def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._project("key", "BSD,DKH->BSKH", x_BSD), self._project("value", "BSD,DKH->BSKH", x_BSD)
+
+    def _cross_keys(self, context: Context, cache: LayerCache | None):
+        if context.encoder_output_BSD is None:
+            return *map(caches.heads_first, (cache.cross_k_BKSH, cache.cross_v_BKSH)), cache
+        k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD)
+        k_BKSH, v_BKSH = map(caches.heads_first, (k_BSKH, v_BSKH))
+        return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
+
+    def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array):
+        encoding = self.cfg.position
+        if context.prepared:
+            return context.phase
+        if "embed" in hooks(encoding):
+            raise ConfigError(f"position={type(encoding).__name__}: adds to embeddings, which attention alone does not see;"
+                              f" use a Stack, or another encoding.")  # fmt: skip
+        if "phase" not in hooks(encoding):
+            return None
+        positions_BT = context.position_ids_BT
+        if positions_BT is None:
+            before = 0 if cache is None or context.first else cache.length if context.index is None else context.index
+            positions_BT = before + arange(x_BTD)[None]
+        return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
+
+    def _mask(self, context: Context, q_index_T: jax.Array, k_index_S: jax.Array):
+        mask, window = context.mask, self.cfg.window
+        if self.causal and not context.structured:
+            mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
+        if not window:
+            return mask
+        near = masks.window(window - 1, 0 if self.causal else window - 1)
+        return masks.both(mask, near, q_index_T, k_index_S)
+
+    def _bias(self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array):
+        encoding = self.cfg.position
+        if "bias" not in hooks(encoding) or context.bias is not None:
+            return context.bias
+        tables = context.tables
+        if encoding.per_layer or tables is None:
+            sizes = self.cfg.table_sizes(x_BTD.shape[-1])
+            tables = PositionTables(encoding, "bias", **sizes, execution=self.execution, name="position")()
+        return bias_over_slots(encoding, tables, q_index_T, k_index_S, causal=self.causal)
+
+
+def bias_over_slots(
+    encoding: Encoding, tables: Any, q_index_T: jax.Array, k_index_S: jax.Array, *, causal: bool
+) -> Callable | None:
+    """The encoding's bias. Distances between slots are those between positions, for documents packed into one row and for
+    prompts padded on the left alike, and need no batch axis."""
+    return encoding.attention_bias(tables, q_index_T[None], k_index_S[None], bidirectional=not causal)
+
+
+def arange(x_BT: jax.Array) -> jax.Array:
+    return jnp.arange(x_BT.shape[1], dtype=jnp.int32)
+
+
+def _or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
+    return arange(x_BT) if index is None else index
+
+
+def materialize_mask_and_bias(
+    cfg: AttentionConfig, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool
+) -> Context:
+    """Builds the mask and the bias as arrays once for all layers, where dense attention would do so in each."""
+    whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
+    length = x_BTD.shape[1]
+    if context.index is not None or not isinstance(length, int):
+        return context
+    if select_implementation(execution.attention, length, length) not in whole:
+        return context
+    index_T = arange(x_BTD)
+    if isinstance(context.mask, masks.Mask):
+        context = context.replace(mask=masks.materialize(context.mask, length))
+    if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
+        bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, causal=causal)
+        heads = jnp.zeros(
+            (1, 1, cfg.num_heads, 1)
+        )  # a bias shared by all layers asks of its queries only how many heads
+        context = context.replace(bias=bias(heads, index_T, index_T))
+    return context

@@ -1,0 +1,107 @@
+"""From a model's config to the records of its parts."""
+
+from typing import Any
+
+from flaxformer_lite.config import LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig
+from flaxformer_lite.feed_forwards.mlp import MlpConfig
+from flaxformer_lite.mixers.attention import BIAS_SLOTS, AttentionConfig
+from flaxformer_lite.modules.cache import empty_stack
+from flaxformer_lite.modules.embed import EmbedConfig
+from flaxformer_lite.modules.heads import VocabConfig
+
+LAYER_SLOTS = ("in", "branch", "out")
+
+
+def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
+    """The record of the attention in layers of one kind."""
+    return AttentionConfig(
+        num_heads=cfg.num_heads,
+        num_kv_heads=cfg.num_kv_heads,
+        head_dim=cfg.head_dim,
+        bias=tuple(slot for slot in BIAS_SLOTS if slot in cfg.bias_at),
+        scale=cfg.attention_scale,
+        softcap=cfg.attention_softcap,
+        window=0 if cross else kind.window or 0,
+        qk_norm=None if cross or cfg.qk_norm == "none" else NormConfig(kind=cfg.qk_norm, eps=cfg.norm_eps),
+        position=cfg.position if kind.position is None else kind.position,
+        max_length=cfg.max_length,
+        initial=cfg.initial,
+        cross=cross,
+    )
+
+
+def feed_forward(cfg: ModelConfig) -> MlpConfig:
+    """The record of the plain or gated feed-forward."""
+    return MlpConfig(
+        mlp_dim=cfg.mlp_dim,
+        activation=cfg.activation,
+        gated=cfg.mlp == "gated",
+        bias="mlp" in cfg.bias_at,
+        initial=cfg.initial,
+    )
+
+
+def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
+    """The record of the layers of one kind."""
+    norm_at = tuple(slot for slot in cfg.norm_at if slot in LAYER_SLOTS) if kind.norm_at is None else kind.norm_at
+    return LayerConfig(
+        mixer=kind.mixer or cfg.mixer or attention(cfg, kind),
+        cross=attention(cfg, kind, cross=True) if cross else None,
+        feed_forward=kind.feed_forward or cfg.feed_forward or feed_forward(cfg),
+        norm=cfg.norm_config,
+        norm_at=norm_at,
+        residual=cfg.residual,
+    )
+
+
+def stack(cfg: ModelConfig, side: str) -> StackConfig:
+    """The record of the `encoder` or the `decoder`."""
+    cross = side == "decoder" and bool(cfg.encoder_layers)
+    own = cfg.of_decoder if side == "decoder" else cfg
+    return StackConfig(
+        num_layers=getattr(cfg, f"{side}_layers"),
+        pattern=tuple(layer(own, kind, cross=cross) for kind in cfg.kinds),
+        final_norm=cfg.norm_config if "final" in cfg.norm_at else None,
+        share=cfg.share_layers,
+    )
+
+
+def embed(cfg: ModelConfig, width: int = 0) -> EmbedConfig:
+    """The record of the embeddings; `width` of the tables where it is not the config's."""
+    stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
+    return EmbedConfig(
+        vocab_size=cfg.vocab_size,
+        width=width or cfg.embedding_width,
+        d_model=cfg.d_model,
+        type_vocab_size=cfg.type_vocab_size,
+        position=cfg.position,
+        max_length=cfg.max_length,
+        scale=cfg.embed_scale,
+        norm=cfg.norm_config if "embed" in cfg.norm_at else None,
+        project_bias="embed" in cfg.bias_at,
+        stddev=stddev,
+        initial=cfg.initial,
+    )
+
+
+def vocab(cfg: ModelConfig) -> VocabConfig:
+    """The record of the logits over the vocabulary."""
+    return VocabConfig(
+        vocab_size=cfg.vocab_size,
+        tied=cfg.tie_embeddings,
+        scale=cfg.logit_scale,
+        softcap=cfg.logit_softcap,
+        bias="logits" in cfg.bias_at,
+        initial=cfg.initial,
+    )
+
+
+def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
+    """Empty caches for `length` positions: one per layer, or one for each kind of layer with a leading Y axis where it scans.
+
+    Args:
+      cfg: the model's.
+      batch: B; the caches of one example have no such axis, see modules/cache.py.
+      length: S, prompt and continuation together.
+    """
+    return empty_stack(stack(cfg, "decoder"), cfg.execution, batch, length, cfg.d_model)
