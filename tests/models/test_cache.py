@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.modules.cache import init_cache
+from flaxformer_lite.models.skeletons.parts import init_cache
 from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, is_encoder_decoder, logits_of, small
 
 
