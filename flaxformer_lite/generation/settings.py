@@ -17,7 +17,8 @@ class Settings:
     Length
       max_new_tokens: tokens to write at most; or
       max_length: prompt and continuation together (the prompt with its padding), where it is less.
-      min_new_tokens, min_length: until then no stop token is written.
+      min_new_tokens: until then no stop token is written; or
+      min_length: prompt and continuation together, where min_new_tokens is not given.
 
     Choice of the next token; without a temperature, the likeliest
       temperature: above zero draws tokens; 1 is the model's own distribution.
@@ -25,7 +26,7 @@ class Settings:
       repetition_penalty: above 1 makes tokens of the prompt and the continuation less likely.
       no_repeat_ngram_size: no n tokens appear twice; 0 is off. Prompt tokens count, padding does not.
       suppress_tokens: ids never written.
-      forced_bos_token_id: the first token written (the target language of mBART).
+      forced_bos_token_id: the token behind a start of one token (the target language of mBART); longer prompts hold their own.
       forced_eos_token_id: the last token, where max_new_tokens is reached.
       seed: of the draws; the same seed gives the same text.
       num_return_sequences: samples, or beams, of each prompt.
@@ -50,7 +51,7 @@ class Settings:
 
     max_new_tokens: int | None = None
     max_length: int | None = None
-    min_new_tokens: int = 0
+    min_new_tokens: int | None = None
     min_length: int = 0
     temperature: float = 0.0
     top_k: int = 0

@@ -1,5 +1,6 @@
 """A call of `generate`, checked, and made into what the compiled functions take."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,15 +84,16 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
     ids_BT, mask_BT = read_ids(
         cfg.vocab_size, input_ids, attention_mask, s.pad_token_id, left=not is_encoder_decoder(cfg)
     )
-    source = None
+    source, bare = None, ids_BT.shape[1] == 1
     if is_encoder_decoder(cfg):
         check_length(limit, "input_ids", ids_BT.shape[1])
         source = pad_source(ids_BT, mask_BT, s.pad_token_id, limit)
+        starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, s.pad_token_id)
+        start = next(token for token in starts if token is not None)
         if decoder_input_ids is None:
-            starts = (s.decoder_start_token_id, cfg.decoder_start_token_id, s.pad_token_id)
-            start = next(token for token in starts if token is not None)
             decoder_input_ids = np.full((len(ids_BT), 1), start, np.int32)
         ids_BT, mask_BT = read_ids(vocab, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
+        bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == start))
         if len(ids_BT) != len(source.mask_BS):
             raise ConfigError(f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: one each.")
     elif decoder_input_ids is not None:
@@ -100,7 +102,8 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
     max_new = _new_tokens(s, width)
     check_length(limit, "a prompt", int(mask_BT.sum(axis=1).max()), max_new)
     prompt = align(ids_BT, mask_BT, s.pad_token_id, limit)
-    rules = rules_of(s, max_new, max(s.min_new_tokens, s.min_length - width))
+    min_new = s.min_length - width if s.min_new_tokens is None else s.min_new_tokens
+    rules = rules_of(s if bare else dataclasses.replace(s, forced_bos_token_id=None), max_new, max(min_new, 0))
     return Task(s, prompt, source, rules, max_new, prompt.tokens_BT.shape[1] + bucket(max_new), tokenizer)
 
 

@@ -1,5 +1,6 @@
 """Multi-head, multi-query and grouped-query attention; self- and cross-; with and without a cache."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -223,15 +224,28 @@ class Attention(nn.Module):
         if encoding.per_layer or tables is None:
             sizes = self.cfg.table_sizes(x_BTD.shape[-1])
             tables = PositionTables(encoding, "bias", **sizes, execution=self.execution, name="position")()
-        return bias_over_slots(encoding, tables, q_index_T, k_index_S, causal=self.causal)
+        return bias_over_slots(encoding, tables, q_index_T, k_index_S, context.columns_BS, causal=self.causal)
 
 
 def bias_over_slots(
-    encoding: Encoding, tables: Any, q_index_T: jax.Array, k_index_S: jax.Array, *, causal: bool
+    encoding: Encoding,
+    tables: Any,
+    q_index_T: jax.Array,
+    k_index_S: jax.Array,
+    columns_BS: jax.Array | None = None,
+    *,
+    causal: bool,
 ) -> Callable | None:
-    """The encoding's bias. Distances between slots are those between positions, for documents packed into one row and for
-    prompts padded on the left alike, and need no batch axis."""
-    return encoding.attention_bias(tables, q_index_T[None], k_index_S[None], bidirectional=not causal)
+    """The encoding's bias.
+
+    Distances between slots are those between positions, for documents packed into one row and for prompts padded on the
+    left alike, and need no batch axis; where an attention mask may have gaps, `columns_BS` tells the slots' positions.
+    """
+    if columns_BS is None:
+        return encoding.attention_bias(tables, q_index_T[None], k_index_S[None], bidirectional=not causal)
+    q_BT, k_BS = (jnp.take(columns_BS, index, axis=1, mode="clip") for index in (q_index_T, k_index_S))
+    bias = encoding.attention_bias(tables, q_BT, k_BS, bidirectional=not causal)
+    return dataclasses.replace(bias, consecutive=False)
 
 
 def arange(x_BT: jax.Array) -> jax.Array:
@@ -256,7 +270,7 @@ def materialize_mask_and_bias(
     if isinstance(context.mask, masks.Mask):
         context = context.replace(mask=masks.materialize(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
-        bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, causal=causal)
+        bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal)
         heads = jnp.zeros(
             (1, 1, cfg.num_heads, 1)
         )  # a bias shared by all layers asks of its queries only how many heads

@@ -94,6 +94,7 @@ PREDICTIONS = rows(
 )
 PUBLISHED = Published(
     model_type="albert",
+    defaults=dict(hidden_size=4096, num_attention_heads=64, intermediate_size=16384),
     prefix="albert.",
     names=lambda cfg: BODY,
     heads={

@@ -120,7 +120,7 @@ HARMLESS = (
 def read(fields: Fields) -> dict[str, Any]:
     """Sizes of the decoder where they differ from the encoder's."""
     heads, mlp_dim = fields.get("encoder_attention_heads", 16), fields.get("encoder_ffn_dim", 4096)
-    own_heads, own_mlp_dim = fields.get("decoder_attention_heads", heads), fields.get("decoder_ffn_dim", mlp_dim)
+    own_heads, own_mlp_dim = fields.get("decoder_attention_heads", 16), fields.get("decoder_ffn_dim", 4096)
     return {
         "decoder_num_heads": own_heads if own_heads != heads else 0,
         "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,

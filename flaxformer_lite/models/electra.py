@@ -87,6 +87,7 @@ FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj",
 SUMMARY = rows(("sequence_summary.summary", "pooler/dense"))
 PUBLISHED = Published(
     model_type="electra",
+    defaults=dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
     prefix="electra.",
     names=lambda cfg: bert.BODY + PROJECT,
     heads={

@@ -80,6 +80,7 @@ def _scalar(scale: float) -> float:
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
 PUBLISHED = Published(
     model_type="gemma2",
+    defaults=dict(hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8),
     prefix="model.",
     names=lambda cfg: BODY,
     heads=llama.heads("Gemma2"),

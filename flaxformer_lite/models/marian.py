@@ -47,6 +47,15 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="marian",
+    defaults=dict(
+        d_model=1024,
+        encoder_layers=12,
+        decoder_layers=12,
+        encoder_attention_heads=16,
+        encoder_ffn_dim=4096,
+        max_position_embeddings=1024,
+        activation_function="gelu",
+    ),
     heads={"lm": Head("MarianMTModel", bart.LM_HEAD), "none": Head("MarianModel")},
     fields=bart.FIELDS,
     read=read,

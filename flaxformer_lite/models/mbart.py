@@ -38,6 +38,7 @@ def config(preset: str = "large", **overrides) -> ModelConfig:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="mbart",
+    defaults=dict(vocab_size=50265, activation_function="gelu"),
     heads={
         "lm": Head("MBartForConditionalGeneration", bart.LM_HEAD),
         "none": Head("MBartModel"),

@@ -35,6 +35,7 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 
 PUBLISHED = Published(
     model_type="mistral",
+    defaults=dict(max_position_embeddings=131072),
     prefix="model.",
     names=lambda cfg: llama.BODY,
     heads=llama.heads("Mistral"),

@@ -26,6 +26,7 @@ def config(preset: str = "small", **overrides) -> ModelConfig:
 PUBLISHED = dataclasses.replace(
     t5.PUBLISHED,
     model_type="mt5",
+    defaults=dict(num_layers=8, feed_forward_proj="gated-gelu", tie_word_embeddings=True),
     heads={
         "lm": Head("MT5ForConditionalGeneration"),
         "none": Head("MT5Model"),

@@ -41,6 +41,7 @@ def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
+    defaults=dict(vocab_size=50265, encoder_layers=12, decoder_layers=12, activation_function="gelu"),
     heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD), "none": Head("PegasusModel")},
     fields=bart.FIELDS,
     derived=sinusoids,

@@ -53,6 +53,9 @@ def write_attention(cfg: ModelConfig) -> dict[str, Any]:
 
 PUBLISHED = Published(
     model_type="qwen2",
+    defaults=dict(
+        vocab_size=151936, hidden_size=4096, intermediate_size=22016, num_hidden_layers=32, num_attention_heads=32
+    ),
     prefix="model.",
     names=lambda cfg: llama.BODY,
     heads=llama.heads("Qwen2"),

@@ -35,6 +35,7 @@ def read(fields: Fields) -> dict[str, Any]:
 
 PUBLISHED = Published(
     model_type="qwen3",
+    defaults=dict(intermediate_size=22016, num_hidden_layers=32, max_position_embeddings=32768),
     prefix="model.",
     names=lambda cfg: BODY,
     heads=llama.heads("Qwen3"),

@@ -66,6 +66,7 @@ def heads(name: str) -> dict[str, Head]:
 
 PUBLISHED = Published(
     model_type="roberta",
+    defaults=dict(max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12),
     prefix="roberta.",
     names=lambda cfg: bert.BODY,
     heads=heads("Roberta"),

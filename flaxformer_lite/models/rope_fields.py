@@ -6,19 +6,25 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.rope import Rope
 
-# rope_type: (our scaling, the fields of Rope that it reads)
+# rope_type: (the fields of Rope that it must give, those that it may); ours is the same name, and none for default
 SCALINGS = {
-    "default": ("none", ()),
-    "linear": ("linear", ("factor",)),
-    "llama3": ("llama3", ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")),
-    "yarn": ("yarn", ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate",
-                      "attention_factor", "mscale", "mscale_all_dim")),
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
+    "yarn": (("factor",), ("original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "attention_factor",
+                           "mscale", "mscale_all_dim")),
+    "longrope": (("short_factor", "long_factor"), ("original_max_position_embeddings", "factor", "attention_factor")),
 }  # fmt: skip
-KINDS_OF = {"original_max_position_embeddings": int, "truncate": bool}
+KINDS_OF = {"original_max_position_embeddings": int, "truncate": bool, "short_factor": list, "long_factor": list}
+# What some type or another family reads: transformers ignores it in the rest.
+NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {"finetuned", "mrope_section"}
 
 
 def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0) -> Rope:
-    """The encoding that `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (4) describe.
+    """The encoding that `rope_scaling` describes or, where there is none, `rope_parameters` (transformers 5).
+
+    The one replaces the other whole, as in transformers, and a base and a fraction that it lacks are looked for beside it.
 
     Args:
       fields: of config.json.
@@ -27,11 +33,11 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
       default_fraction: where neither name is present.
 
     Raises:
-      ConfigError: a scaling that we lack, a parameter of one that we do not know, or a value that cannot be.
+      ConfigError: a scaling that we lack, a parameter of one that we do not know or that it lacks, or a value that cannot be.
     """
-    where = "rope_parameters" if fields.get("rope_parameters", {}) else "rope_scaling"
+    where = "rope_scaling" if fields.get("rope_scaling", {}) else "rope_parameters"
     inner = Fields(fields.get(where, {}), f"{where}.")
-    fields.read |= {"rope_parameters", "rope_scaling"}
+    fields.read |= {"rope_parameters", "original_max_position_embeddings"}
     options = {
         "base": inner.get("rope_theta", fields.get(base, 10000.0)),
         "fraction": inner.get(
@@ -42,30 +48,63 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
         raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
     if not fraction and options["fraction"] != 1:
         raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: in this family whole heads turn.")
-    kind = inner.get("rope_type", inner.get("type", "default"))
-    if kind not in SCALINGS or inner.get("type", kind) != kind:
+    kind = inner.values.get("rope_type", inner.values.get("type", "default"))
+    if not isinstance(kind, str) or kind not in SCALINGS:
         raise ConfigError(f"config.json: {where} of type {kind!r} is not known here; there are {', '.join(SCALINGS)}.")
-    scaling, known = SCALINGS[kind]
-    for name in known:
-        if (value := inner.get(name, kind=KINDS_OF.get(name, float))) is not None:
-            options[name] = value
-    if unknown := sorted(set(inner.values) - inner.read):
+    if unknown := sorted(set(inner.values) - inner.read - NAMES - {"rope_type", "type"}):
         raise ConfigError(f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r} and"
                           f" might change the numbers.")  # fmt: skip
-    if kind == "yarn":
-        options.setdefault("original_max_position_embeddings", fields.get("max_position_embeddings", 0))
+    options |= _options(kind, inner, f"{where}.") | _lengths(kind, inner, fields)
     try:
-        return Rope(scaling=scaling, **options)
+        return Rope(scaling="none" if kind == "default" else kind, **options)
     except ValueError as error:
         raise ConfigError(f"config.json: {where}: {error}") from None
+
+
+def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
+    """The parameters of a scaling; yarn's betas may be zero or null for their defaults, and its truncate null for false."""
+    required, optional = SCALINGS[kind]
+    found = {name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional}
+    for name in (*required, "rope_theta", *{"original_max_position_embeddings"}.intersection(optional)):
+        given = name in inner.values if kind == "yarn" and name == "factor" else inner.values.get(name) is not None
+        if not given and (name in required or name in inner.values):
+            raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} cannot do without.")
+    for name in ("short_factor", "long_factor"):
+        if name in found:
+            numbers = Fields({f"{name}[{i}]": number for i, number in enumerate(found[name])}, where)
+            found[name] = tuple(numbers.get(number, 0.0) for number in numbers.values)
+    for name in ("beta_fast", "beta_slow"):
+        found[name] = found.get(name) or None
+    if found.get("attention_factor") == 0:
+        raise ConfigError(
+            f"{inner.where}attention_factor=0: no query would tell keys apart; null leaves it to the factor."
+        )
+    if "truncate" in inner.values and inner.values["truncate"] is None:
+        found["truncate"] = False
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
+    """The length trained on and, where a scaling leaves it out, the factor by which the longest text exceeds it."""
+    if kind in ("default", "linear"):
+        return {}
+    longest = fields.get("max_position_embeddings", 0)
+    if kind == "dynamic":
+        return {"original_max_position_embeddings": longest}
+    original = fields.get("original_max_position_embeddings", inner.get("original_max_position_embeddings", longest))
+    found: dict[str, Any] = {"original_max_position_embeddings": original}
+    if kind in ("yarn", "longrope") and inner.values.get("factor") is None and original > 0:
+        found["factor"] = max(longest / original, 1.0) if kind == "longrope" else longest / original
+    return found
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:
     """The old spelling, which both versions read."""
     found = {"rope_theta": rope.base}
     if rope.scaling != "none":
-        kind = next((kind for kind, (ours, _) in SCALINGS.items() if ours == rope.scaling), rope.scaling)
-        options = {name: getattr(rope, name) for name in SCALINGS.get(kind, ("", ()))[1]}
+        required, optional = SCALINGS.get(rope.scaling, ((), ()))
+        options = {name: getattr(rope, name) for name in required + optional}
+        options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
         zero_is_unset = {name: value for name, value in options.items() if value != 0 or name == "truncate"}
-        found["rope_scaling"] = {"rope_type": kind, **zero_is_unset}
+        found["rope_scaling"] = {"rope_type": rope.scaling, **zero_is_unset}
     return found

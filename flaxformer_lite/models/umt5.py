@@ -39,6 +39,7 @@ def read(fields: Fields) -> dict[str, Any]:
 PUBLISHED = dataclasses.replace(
     mt5.PUBLISHED,
     model_type="umt5",
+    defaults=mt5.PUBLISHED.defaults | dict(vocab_size=250112),
     heads={
         "lm": Head("UMT5ForConditionalGeneration"),
         "none": Head("UMT5Model"),

@@ -170,6 +170,7 @@ class Published:
       names: rows of the body, from the config, which may change their spelling.
       heads: by our name of the head; the head's rows come before the body's.
       fields: published field: ours, one to one. Absent ones have the value of the family's default preset.
+      defaults: published field: the value that it has in transformers where it is absent, if the default preset's is another.
       harmless: fields that change no number in this family, beside those that do in none.
       fixed: fields of which we know one value only.
       read: overrides of ModelConfig from what `fields` cannot say.
@@ -186,6 +187,7 @@ class Published:
     names: Callable[[ModelConfig], tuple[Row, ...]]
     heads: Mapping[str, Head]
     fields: Mapping[str, str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     read: Callable[[Fields], dict[str, Any]] = nothing

@@ -22,4 +22,9 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
 
 
 # The prefix of its tensors is RoBERTa's.
-PUBLISHED = dataclasses.replace(roberta.PUBLISHED, model_type="xlm-roberta", heads=roberta.heads("XLMRoberta"))
+PUBLISHED = dataclasses.replace(
+    roberta.PUBLISHED,
+    model_type="xlm-roberta",
+    defaults=roberta.PUBLISHED.defaults | dict(vocab_size=30522),
+    heads=roberta.heads("XLMRoberta"),
+)

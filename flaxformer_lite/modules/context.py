@@ -19,6 +19,7 @@ class Context:
       keep_BT: bool, False where a token is padding: likewise.
       bias: what is added to the logits of self-attention, [1, N, T, S], where it is the same in all layers and held whole.
       tables: the learned arrays of a bias that layers ask for block by block.
+      columns_BS: positions of the slots, for biases, where padding between tokens makes them other than the slots' numbers.
       phase: rotation of queries and keys.
       index: the first row's slot in the cache, int32 scalar; None is the cache's length.
       encoder_output_BSD: what cross-attention reads; None once the cache holds its keys and values.
@@ -34,6 +35,7 @@ class Context:
     keep_BT: jax.Array | None = None
     bias: Any = None
     tables: Any = None
+    columns_BS: jax.Array | None = None
     phase: Any = None
     index: jax.Array | None = None
     encoder_output_BSD: jax.Array | None = None

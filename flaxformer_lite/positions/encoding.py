@@ -90,6 +90,7 @@ class Bias:
       k_positions_BS: positions of the columns of `k` as passed to `attend` (in cached decoding: of every slot).
       encoding: whose bias it is.
       bidirectional: attention looks both ways.
+      consecutive: rows and columns stand at consecutive positions; not where padding between tokens counts nothing.
     """
 
     tables: Tables
@@ -97,6 +98,7 @@ class Bias:
     k_positions_BS: jax.Array
     encoding: Encoding = field(metadata={"static": True})
     bidirectional: bool = field(metadata={"static": True})
+    consecutive: bool = field(default=True, metadata={"static": True})
 
     def __call__(self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /) -> jax.Array:
         q_positions_BT = jnp.take(self.q_positions_BT, rows_T, axis=1, mode="clip")
@@ -105,7 +107,7 @@ class Bias:
 
     @property
     def by_distance(self) -> bool:
-        return self.encoding.by_distance
+        return self.encoding.by_distance and self.consecutive
 
     def of_distance(self, q_BTNH: jax.Array, T: int, S: int) -> jax.Array:
         """Where rows and columns have consecutive positions: [N, T + S], entry T - 1 + column - row; the last is unused."""

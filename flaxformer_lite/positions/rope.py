@@ -4,13 +4,16 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions import rotary
 from flaxformer_lite.positions.encoding import Encoding
 
 LAYOUTS = ("halves", "interleaved")
-SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
+SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
+BY_LENGTH = ("dynamic", "longrope")  # scalings that look at how long the text is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +22,12 @@ class Rope(Encoding):
 
     The fields after `scaling` carry the names they have in published `rope_scaling` entries.
 
+    Under `dynamic` and `longrope` frequencies depend on the longest row of a call, 1 + the largest position in it: text up
+    to the original length is turned as in training. A cache keeps keys as they were turned when they were written.
+
     Reference: Su et al. 2021, section 3.2 (arXiv:2104.09864). Scalings: linear, Chen et al. 2023 (arXiv:2306.15595);
-      ntk and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3; llama3, Grattafiori et al. 2024 (arXiv:2407.21783).
+      ntk, dynamic and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3 and appendix B.2; llama3, Grattafiori et al.
+      2024 (arXiv:2407.21783); longrope, Ding et al. 2024 (arXiv:2402.13753), section 3.
     """
 
     base: float = 10000.0
@@ -28,17 +35,21 @@ class Rope(Encoding):
     layout: str = "halves"  # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
     values: bool = False  # whether values turn too (RoFormer's `rotary_value`)
 
-    scaling: str = "none"  # linear, ntk, yarn, llama3
+    scaling: str = "none"  # one of SCALINGS
     factor: float = 1.0  # longer text / original text
-    original_max_position_embeddings: int = 0  # the length trained on; yarn and llama3 need it
+    original_max_position_embeddings: int = 0  # the length trained on; dynamic, yarn, llama3 and longrope need it
     low_freq_factor: float = 1.0  # llama3: turns over the original length, below which a frequency is divided by factor
     high_freq_factor: float = 4.0  # llama3: and above which it is left alone
     beta_fast: float = 32.0  # yarn: turns over the original length, above which a frequency is left alone
     beta_slow: float = 1.0  # yarn: and below which it is divided by factor
     truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
-    attention_factor: float = 0.0  # yarn: amplitude of sines and cosines; 0: from factor and the two below
-    mscale: float = 0.0
+    attention_factor: float = 0.0  # yarn, longrope: amplitude of sines and cosines; 0: from factor and the two below
+    mscale: float = 0.0  # yarn
     mscale_all_dim: float = 0.0
+    short_factor: tuple[
+        float, ...
+    ] = ()  # longrope: each pair's frequency is divided by its own, up to the original length
+    long_factor: tuple[float, ...] = ()  # longrope: and beyond it
 
     def __post_init__(self):
         if self.layout not in LAYOUTS:
@@ -47,24 +58,42 @@ class Rope(Encoding):
             raise ValueError(f"scaling={self.scaling!r}: choose from {', '.join(SCALINGS)}.")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction}: the part of a head that turns, in (0, 1].")
-        if self.factor < 1:
+        if not self.factor >= 1:
             raise ValueError(f"factor={self.factor}: longer length over original length, at least 1.")
-        if self.scaling in ("yarn", "llama3") and self.original_max_position_embeddings < 1:
-            raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
+        for name in ("base", "low_freq_factor", "beta_fast", "beta_slow"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be positive.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise ValueError(
                 f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low"
                 f" must be below high."
             )
+        if self.scaling in ("yarn", "llama3", *BY_LENGTH):
+            self._check_original()
+        if self.scaling == "longrope" and not (self.short_factor and self.long_factor):
+            raise ValueError("scaling='longrope' needs short_factor and long_factor, a number for each pair.")
+        if not all(factor > 0 for factor in self.short_factor + self.long_factor):
+            raise ValueError(f"short_factor={self.short_factor}, long_factor={self.long_factor}: must be positive.")
+
+    def _check_original(self):
+        if self.original_max_position_embeddings < 1:
+            raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
+        if self.scaling == "yarn" and self.base == 1:
+            raise ValueError(
+                "base=1.0: all pairs would turn alike, and yarn ranks them by their turns; choose another."
+            )
+        if self.scaling == "longrope" and self.original_max_position_embeddings == 1:
+            raise ValueError("original_max_position_embeddings=1: longrope divides by its logarithm; at least 2.")
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         self.rotated(head_dim)
         return {}
 
     def phase(self, positions_BT, head_dim):
+        length = jnp.max(positions_BT) + 1 if self.scaling in BY_LENGTH else None
         phase = rotary.phase(
             positions_BT,
-            self.frequencies(head_dim),
+            self.frequencies(head_dim, length),
             amplitude=self.amplitude(),
             interleaved=self.layout == "interleaved",
         )
@@ -74,7 +103,7 @@ class Rope(Encoding):
         """d, the dimensions of a head that turn.
 
         Raises:
-          ValueError: d is odd or too small.
+          ValueError: d is odd or too small, or longrope has not a factor for each pair.
         """
         d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
@@ -82,15 +111,30 @@ class Rope(Encoding):
                 f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
                 f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}."
             )
+        if self.scaling == "dynamic" and d < 4:
+            raise ValueError(
+                f"head_dim={head_dim}, fraction={self.fraction}: dynamic scaling turns 4 dimensions or more."
+            )
+        for name in ("short_factor", "long_factor") if self.scaling == "longrope" else ():
+            if len(getattr(self, name)) != d // 2:
+                raise ValueError(f"{name} has {len(getattr(self, name))} numbers: one for each of {d // 2} pairs.")
         return d
 
-    def frequencies(self, head_dim: int) -> np.ndarray:
-        """Radians a position of each pair, float64 [d / 2], fastest first."""
+    def frequencies(self, head_dim: int, length: jax.Array | int | None = None) -> np.ndarray | jax.Array:
+        """Radians a position of each pair, [d / 2], fastest first; float64, or float32 where they depend on the length.
+
+        Args:
+          head_dim: H.
+          length: of the text, for the scalings that look at it; None is at most the original.
+        """
         d = self.rotated(head_dim)
-        base = self.base * self.factor ** (d / (d - 2)) if self.scaling == "ntk" and d > 2 else self.base
-        plain = base ** (-np.arange(0, d, 2) / d)
+        plain = self._base(d, length) ** (-np.arange(0, d, 2) / d)
         if self.scaling == "linear":
             return plain / self.factor
+        if self.scaling == "longrope":
+            short, long = np.asarray(self.short_factor), np.asarray(self.long_factor)
+            within = length is None or length <= self.original_max_position_embeddings
+            return plain / (short if within is True else jnp.where(within, short, long))
         if self.scaling == "llama3":
             turns = self.original_max_position_embeddings * plain / (2 * math.pi)
             kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -101,12 +145,23 @@ class Rope(Encoding):
         kept = np.clip(kept, 0, 1)
         return kept * plain + (1 - kept) * plain / self.factor
 
+    def _base(self, d: int, length: jax.Array | int | None) -> jax.Array | float:
+        """The base, grown so that the slowest pair turns as far over the longer text as it did over the original."""
+        if self.scaling == "ntk" and d > 2:
+            return self.base * self.factor ** (d / (d - 2))
+        if self.scaling == "dynamic" and length is not None:
+            longer = jnp.maximum(length / self.original_max_position_embeddings, 1.0)
+            return self.base * (self.factor * longer - (self.factor - 1)) ** (d / (d - 2))
+        return self.base
+
     def amplitude(self) -> float:
-        """What sines and cosines are multiplied by: yarn's attention factor, else one."""
-        if self.scaling != "yarn":
+        """What sines and cosines are multiplied by: the attention factor of yarn and longrope, else one."""
+        if self.scaling not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor:
             return self.attention_factor
+        if self.scaling == "longrope":
+            return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings))
         if self.mscale and self.mscale_all_dim:
             return self._mscale(self.mscale) / self._mscale(self.mscale_all_dim)
         return self._mscale(1.0)
@@ -120,7 +175,7 @@ class Rope(Encoding):
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, d - 1)
-        return (np.arange(d // 2) - low) / max(high - low, 1e-3)
+        return (np.arange(d // 2) - low) / (high - low or 1e-3)
 
     def _pair_that_turns(self, turns: float, d: int) -> float:
         """The (fractional) pair whose angle makes so many turns over the original length."""

@@ -95,7 +95,8 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, **over
     Raises:
       ConfigError: a field that we do not know, a value that we cannot compute with, or sizes that do not fit.
     """
-    spelled, fields = family.PUBLISHED, Fields(published)
+    spelled = family.PUBLISHED
+    fields = Fields({**spelled.defaults, **published})
     if "quantization_config" in published:
         raise ConfigError("config.json: quantization_config: quantised weights are not read; fetch the model in float32,"
                           " float16 or bfloat16.")  # fmt: skip

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite import generate, registry, stream
 from flaxformer_lite.analysis import recompiles
 from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
+from tests.pretrained.fixtures import loaded
 
 CASES = {
     "gpt2": ("gpt2", {}),
@@ -154,6 +155,39 @@ def test_forced_first_and_last_tokens_and_what_is_suppressed():
     assert all(3 in row[2:] for row in out)
     usual = generate(model, params, source, max_new_tokens=5)
     assert usual[0, 2] not in generate(model, params, source, max_new_tokens=5, suppress_tokens=(int(usual[0, 2]),))
+
+
+def test_a_forced_first_token_stands_behind_the_bare_start_alone():
+    """torch 2.13, transformers 5.23, with mBART's fixture: whoever gives the language does not get it twice."""
+    model, params = loaded("mbart_conditional_generation")
+    common = {
+        "input_ids": [[5, 9, 30, 41, 2, 11]],
+        "decoder_start_token_id": 2,
+        "forced_bos_token_id": 7,
+        "max_new_tokens": 5,
+    }
+    for prompt, due in (
+        (None, [2, 7, 60, 60, 60, 60]), ([[2]], [2, 7, 60, 60, 60, 60]), ([[2, 7]], [2, 7, 60, 60, 60, 60, 60]),
+        ([[2, 7, 12]], [2, 7, 12, 57, 57, 57, 57, 57]),
+    ):  # fmt: skip
+        assert generate(model, params, decoder_input_ids=prompt, **common)[0].tolist() == due
+    free = generate(model, params, decoder_input_ids=[[7]], **common | {"forced_bos_token_id": None})
+    np.testing.assert_array_equal(generate(model, params, decoder_input_ids=[[7]], **common), free)
+    beams = generate(model, params, decoder_input_ids=[[2, 7]], **common, num_beams=2)
+    assert beams[0].tolist() == [2, 7, 60, 60, 60, 60, 60]
+    last = common | {"forced_bos_token_id": None, "forced_eos_token_id": 3, "max_new_tokens": 4}
+    assert generate(model, params, decoder_input_ids=[[2, 7]], **last)[0].tolist() == [2, 7, 60, 60, 60, 3]
+
+
+def test_new_tokens_decide_where_a_least_length_is_given_too():
+    """torch 2.13, transformers 5.23, with GPT-2's fixture and the stop tokens that it would write at once."""
+    model, params = loaded("gpt2_lm")
+    common = {"eos_token_id": [0, 5, 21, 31, 41, 43, 53], "max_new_tokens": 8}
+    for least, due in (
+        ({}, [0]), ({"min_length": 6}, [59, 34, 34, 34, 21]), ({"min_new_tokens": 2, "min_length": 6}, [59, 34, 21]),
+        ({"min_new_tokens": 0, "min_length": 6}, [0]),
+    ):  # fmt: skip
+        assert generate(model, params, [[5, 6]], **common, **least)[0, 2:].tolist() == due, least
 
 
 def test_a_decoder_prompt_of_several_tokens():

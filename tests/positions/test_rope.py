@@ -91,7 +91,12 @@ def test_partners_and_what_stays(layout, fraction):
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"layout": "pairs"}, "layout='pairs': choose from halves, interleaved"),
-    ({"scaling": "dynamic"}, "scaling='dynamic': choose from none, linear, ntk, yarn, llama3"),
+    ({"scaling": "cubic"}, "scaling='cubic': choose from none, linear, ntk, dynamic, yarn, llama3, longrope"),
+    ({"base": 0.0}, r"base=0\.0: must be positive"),
+    ({"scaling": "yarn", "base": 1.0, **YARN}, r"base=1\.0: all pairs would turn alike"),
+    ({"scaling": "yarn", "beta_slow": 0.0, **YARN}, r"beta_slow=0\.0: must be positive"),
+    ({"scaling": "dynamic", "factor": 2.0}, "'dynamic' needs original_max_position_embeddings"),
+    ({"scaling": "longrope", "original_max_position_embeddings": 8}, "needs short_factor and long_factor"),
     ({"fraction": 0.0}, r"fraction=0\.0"),
     ({"factor": 0.5}, r"factor=0\.5"),
     ({"scaling": "yarn", "factor": 2.0}, "needs original_max_position_embeddings"),
@@ -100,6 +105,42 @@ def test_partners_and_what_stays(layout, fraction):
 def test_what_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Rope(**options)
+
+
+def test_dynamic_grows_the_base_with_the_longest_row_and_leaves_short_text_alone():
+    encoding, plain = Rope(scaling="dynamic", factor=4.0, original_max_position_embeddings=8), Rope().frequencies(16)
+    np.testing.assert_array_equal(encoding.frequencies(16), plain)
+    np.testing.assert_allclose(encoding.frequencies(16, 5), plain, rtol=1e-6)
+    grown = [pair(p, 16, 10000 * (4 * 20 / 8 - 3) ** (16 / 14)) for p in range(8)]
+    np.testing.assert_allclose(encoding.frequencies(16, 20), grown, rtol=1e-5)
+    positions = jnp.asarray([[0, 1, 2], [17, 18, 19]])
+    np.testing.assert_allclose(
+        jax.jit(lambda p: encoding.phase(p, 16).sin_BTP)(positions)[0, 1], np.sin(grown), rtol=1e-5
+    )
+
+
+def test_longrope_has_a_factor_for_each_pair_and_others_beyond_the_original_length():
+    short, long = (1.0, 2.0), (3.0, 5.0)
+    encoding = Rope(
+        scaling="longrope", short_factor=short, long_factor=long, original_max_position_embeddings=8, factor=4.0
+    )
+    plain = Rope().frequencies(4)
+    for last, factors in ((7, short), (8, long)):
+        angle = jax.jit(lambda p: encoding.phase(p, 4).sin_BTP)(jnp.asarray([[1, last]]))[0, 0]
+        np.testing.assert_allclose(angle, math.sqrt(1 + math.log(4) / math.log(8)) * np.sin(plain / factors), rtol=1e-5)
+    with pytest.raises(ValueError, match="short_factor has 2 numbers: one for each of 4 pairs"):
+        encoding.rotated(8)
+
+
+def test_betas_the_wrong_way_round_make_a_ramp_that_falls():
+    ramp = Rope(scaling="yarn", beta_fast=1.0, beta_slow=32.0, **YARN)
+    low, high = (
+        math.floor(64 * math.log(4096 / (2 * math.pi)) / math.log(10000)),
+        math.ceil(64 * math.log(4096 / (64 * math.pi)) / math.log(10000)),
+    )
+    due = [pair(p, 128) * (s / 40 + 1 - s) for p in range(64) for s in [min(max((p - low) / (high - low), 0), 1)]]
+    assert high < low
+    np.testing.assert_allclose(ramp.frequencies(128), due, rtol=1e-12)
 
 
 def test_pairs_are_needed():

@@ -94,14 +94,10 @@ def test_config(folder, what):
         load_pretrained(folder)
 
 
-ROPE = {"longrope": "type 'longrope' is not known", "dynamic": "type 'dynamic' is not known"}
-
-
-@pytest.mark.parametrize("kind", ROPE)
-def test_scaling_of_rotary_positions(tmp_path, kind):
+def test_scaling_of_rotary_positions(tmp_path):
     folder = copied("llama_lm", tmp_path)
-    edit_config(folder, rope_scaling={"type": kind, "factor": 2.0})
-    with pytest.raises(ConfigError, match=ROPE[kind]):
+    edit_config(folder, rope_scaling={"type": "su", "factor": 2.0})
+    with pytest.raises(ConfigError, match="type 'su' is not known"):
         load_pretrained(folder)
     edit_config(folder, rope_scaling={"type": "linear", "factor": 2.0, "surprise": 1})
     with pytest.raises(ConfigError, match=r"rope_scaling\.surprise=1 is not known"):

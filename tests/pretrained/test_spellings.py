@@ -66,6 +66,12 @@ DEFAULTS = [
     ("gptj_lm", "tie_word_embeddings", ..., "tie_embeddings", False),
     ("opt_lm", "do_layer_norm_before", ..., "norm_at", ("in", "final")),
     ("bart_conditional_generation", "decoder_start_token_id", ..., "decoder_start_token_id", 2),
+    ("bart_conditional_generation", "decoder_attention_heads", ..., "decoder_num_heads", 16),
+    ("bart_conditional_generation", "decoder_ffn_dim", ..., "decoder_mlp_dim", 4096),
+    ("bart_conditional_generation", "decoder_layers", ..., "decoder_layers", 12),
+    ("mbart_conditional_generation", "activation_function", ..., "activation", "gelu"),
+    ("mt5_conditional_generation", "feed_forward_proj", ..., "mlp", "gated"),
+    ("mt5_conditional_generation", "tie_word_embeddings", ..., "tie_embeddings", True),
     # UMT5 as published and as transformers 5 saves it.
     ("umt5_conditional_generation", "tie_word_embeddings", False, "logit_scale", 1.0),
     ("umt5_conditional_generation", "tie_word_embeddings", True, "logit_scale", 16**-0.5),
@@ -77,12 +83,39 @@ def test_absent_and_null(name, field, value, ours, due):
     assert getattr(read(name, **{field: value}), ours) == due
 
 
+# transformers 5.23: the sizes of a config that names none.
+BARE = {
+    "albert": dict(d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12, embed_dim=128),
+    "bart": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, activation="gelu"),
+    "electra": dict(d_model=256, num_heads=4, mlp_dim=1024, embed_dim=128, encoder_layers=12),
+    "gemma2": dict(d_model=2304, num_heads=8, mlp_dim=9216, decoder_layers=26, kv_heads=4),
+    "marian": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, max_length=1024,
+                   activation="gelu", vocab_size=58101),
+    "mbart": dict(vocab_size=50265, d_model=1024, activation="gelu"),
+    "mistral": dict(max_length=131072, d_model=4096, mlp_dim=14336),
+    "mt5": dict(encoder_layers=8, decoder_layers=8, mlp="gated", activation="gelu_tanh", tie_embeddings=True, num_heads=6),
+    "pegasus": dict(vocab_size=50265, encoder_layers=12, decoder_layers=12, activation="gelu", mlp_dim=4096),
+    "qwen2": dict(vocab_size=151936, d_model=4096, num_heads=32, mlp_dim=22016, decoder_layers=32, kv_heads=32),
+    "qwen3": dict(d_model=4096, num_heads=32, mlp_dim=22016, decoder_layers=32, max_length=32768, head_width=128),
+    "roberta": dict(max_length=512, type_vocab_size=2, norm_eps=1e-12, d_model=768, vocab_size=50265),
+    "umt5": dict(vocab_size=250112, encoder_layers=8, decoder_layers=8, mlp="gated", tie_embeddings=True),
+    "xlm-roberta": dict(vocab_size=30522, max_length=512, type_vocab_size=2, norm_eps=1e-12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", BARE)
+def test_a_config_that_names_no_size_has_those_of_transformers(model_type):
+    bare = {"model_type": model_type}
+    cfg = read_config(family_of(bare, ROOT), bare, "none")
+    assert {name: getattr(cfg, name) for name in BARE[model_type]} == BARE[model_type]
+
+
 REFUSED = [
     ("llama_lm", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: in this family whole heads turn"),
     ("llama_lm", {"rope_interleaved": True}, "rope_interleaved=True changes the numbers"),
     ("llama_lm", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "rope_scaling: factor=0.5: longer length"),
-    ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, "rope_scaling of type"),
-    ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "needs original_max_position_embeddings"),
+    ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, r"rope_scaling\.factor is missing"),
+    ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"low_freq_factor is missing or null"),
     ("bloom_lm", {"n_inner": 5}, "n_inner=5 changes the numbers"),
     ("bloom_lm", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm=True"),
     ("gptj_lm", {"rotary_dim": None}, "rotary_dim=None: must be even"),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import last_token, position_ids_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output
@@ -77,6 +78,8 @@ class DecoderModel(nn.Module):
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask.astype(bool))
         context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure), structured=True)
+        if attention_mask is not None and segment_ids is None:
+            context = context.replace(columns_BS=positions_from_mask(attention_mask))
         if cache is not None:
             context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
         x_BTD = self.tokens(input_ids)
