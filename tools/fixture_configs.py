@@ -37,6 +37,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "roformer": FACTORISED,
 }
 WITH_PRETRAINING = ("bert", "electra", "albert")
+WITH_CAUSAL_LM = ("bert", "roberta", "xlm_roberta", "electra", "roformer")
 WITH_TOKEN_TYPES = ("bert", "electra", "albert", "roformer")
 
 GPT = {"vocab_size": 61, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 20}
@@ -140,6 +141,13 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "bfloat16",
     ),
+}
+# Heads that transformers has for other decoders.
+WITHOUT = {
+    "gptj": ("token_classification",),
+    "opt": ("token_classification",),
+    "gemma": ("question_answering",),
+    "gemma2": ("question_answering",),
 }
 LLAMA3 = GROUPED | {"max_position_embeddings": 256}
 LLAMA3_ROPE = {

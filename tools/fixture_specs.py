@@ -20,8 +20,10 @@ from fixture_configs import (
     PEGASUS,
     T5,
     UNTIED,
+    WITH_CAUSAL_LM,
     WITH_PRETRAINING,
     WITH_TOKEN_TYPES,
+    WITHOUT,
 )
 
 ENCODER_HEADS = {
@@ -32,13 +34,14 @@ ENCODER_HEADS = {
     "token_classification": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
     "multiple_choice": "AutoModelForMultipleChoice",
+    "causal_lm": "AutoModelForCausalLM",
 }
 OTHER_HEADS = {
     "lm": "AutoModelForCausalLM",
     "conditional_generation": "AutoModelForSeq2SeqLM",
     "encoder": "AutoModelForTextEncoding",
 }
-TWO_SIDED = ("t5", "bart", "mbart")  # families whose bare model has a decoder
+TWO_SIDED = ("t5", "mt5", "umt5", "bart", "mbart")  # families whose bare model has a decoder
 AUTO_CLASSES = ENCODER_HEADS | OTHER_HEADS
 
 
@@ -72,7 +75,9 @@ class Spec:
     @property
     def kind(self) -> str:
         """encoder, decoder or seq2seq (what is called with decoder_input_ids)."""
-        if self.head == "conditional_generation" or (self.head == "base" and self.model_type in TWO_SIDED):
+        # T5 and mT5 shift the question right themselves; UMT5 is given what its decoder reads.
+        is_encoder_decoder = self.head == "base" or (self.head == "question_answering" and self.model_type == "umt5")
+        if self.head == "conditional_generation" or (is_encoder_decoder and self.model_type in TWO_SIDED):
             return "seq2seq"
         return "decoder" if self.model_type in DECODERS else "encoder"
 
@@ -89,8 +94,11 @@ def _encoders() -> list[Spec]:
         for head in ENCODER_HEADS:
             if head == "pretraining" and family not in WITH_PRETRAINING:
                 continue
+            if head == "causal_lm" and family not in WITH_CAUSAL_LM:
+                continue
+            causal = {"is_decoder": True} if head == "causal_lm" else {}
             labels = {"num_labels": 3} if head in ("sequence_classification", "token_classification") else {}
-            on_top = head not in ("base", "masked_lm", "pretraining")
+            on_top = head not in ("base", "masked_lm", "pretraining", "causal_lm")
             cases = ("plain",) if head == "masked_lm" else ()
             if head == "base" and family in ("bert", "roberta", "distilbert", "electra", "albert"):
                 cases = ("plain", "positions")
@@ -98,11 +106,11 @@ def _encoders() -> list[Spec]:
                 Spec(
                     name=f"{family}_{head}",
                     head=head,
-                    config=config | labels,
+                    config=config | labels | causal,
                     cases=cases,
                     grads=(family, head) == ("bert", "pretraining"),
                     file_dtype="float32"
-                    if family == "roformer" or (family in ("bert", "roberta") and not on_top)
+                    if family == "roformer" or (head != "causal_lm" and family in ("bert", "roberta") and not on_top)
                     else "float16",
                     **common,
                 )
@@ -119,6 +127,13 @@ def _encoders() -> list[Spec]:
         ),
         Spec(
             name="albert_groups_base", model_type="albert", head="base", config=ALBERT | group, token_types=True, **HALF
+        ),
+        Spec(
+            name="albert_unshared_base",
+            model_type="albert",
+            head="base",
+            config=ALBERT | {"num_hidden_groups": 2},
+            **HALF,
         ),
         Spec(name="roformer_value_base", model_type="roformer", head="base", config=BERT | {"rotary_value": True}),
     ]
@@ -141,14 +156,12 @@ def _decoders() -> list[Spec]:
                 **common,
             )
         )
-        rows.append(
-            Spec(
-                name=f"{family}_sequence_classification",
-                head="sequence_classification",
-                config=config | {"num_labels": 3} | _one_layer(config),
-                **common,
-            )
-        )
+        for head in ("sequence_classification", "token_classification", "question_answering"):
+            labels = {} if head == "question_answering" else {"num_labels": 3}
+            if head not in WITHOUT.get(family, ()):
+                rows.append(
+                    Spec(name=f"{family}_{head}", head=head, config=config | labels | _one_layer(config), **common)
+                )
     post_norm = OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 12}
     llama3 = {"model_type": "llama", "config": LLAMA3, "published": LLAMA3_ROPE, "file_dtype": "bfloat16"}
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
@@ -156,6 +169,7 @@ def _decoders() -> list[Spec]:
         Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF),
         Spec(name="gpt_neox_sequential_lm", model_type="gpt_neox", head="lm", config=sequential, file_dtype="float16"),
         Spec(name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"),
+        Spec(name="opt_350m_base", model_type="opt", head="base", config=post_norm | {"num_hidden_layers": 1}, **HALF),
         Spec(name="llama3_lm", head="lm", grads=True, **llama3),
         Spec(name="llama3_base", head="base", **llama3),
     ]
@@ -212,6 +226,11 @@ def _seq2seq() -> list[Spec]:
             found.append(
                 Spec(name=f"{family}_{head}", model_type=family, head=head, config=config, cases=cases, **HALF)
             )
+    single = {"num_layers": 1}
+    for family, config in (("t5", T5 | single), ("mt5", GATED | single), ("umt5", GATED | single)):
+        for head in ("sequence_classification", "token_classification", "question_answering"):
+            labels = {} if head == "question_answering" else {"num_labels": 3}
+            found.append(Spec(name=f"{family}_{head}", model_type=family, head=head, config=config | labels, **HALF))
     found.append(Spec(name="t5_base", model_type="t5", head="base", config=T5 | {"num_layers": 1}, **HALF))
     found.append(Spec(name="t5_encoder", model_type="t5", head="encoder", config=T5, cases=("plain",)))
     found.append(Spec(name="umt5_encoder", model_type="umt5", head="encoder", config=GATED, cases=("plain",)))

@@ -40,20 +40,27 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Depths are dealt out to groups; each step runs all layers of its group in turn."""
+    """Depths are dealt out to groups; each step runs all layers of its group in turn. With a group for each depth and a
+    layer in each group nothing is shared."""
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
         raise ConfigError(
             "config.json: embedding_size equals hidden_size, and ALBERT's square projection is not known here."
         )
+    if groups == depth > 1:
+        if inner > 1:
+            raise ConfigError(
+                f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is known here."
+            )
+        return {"encoder_layers": depth, "share_layers": ()}
     order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
     return {"encoder_layers": depth * inner, "share_layers": order}
 
 
 def inner_layers(cfg: ModelConfig) -> int:
     """How many layers one step runs: the first depth that comes back to the first layer."""
-    order = cfg.share_layers or tuple(range(cfg.encoder_layers))
+    order = cfg.share_layers or (0,)
     return order.index(0, 1) if 0 in order[1:] else len(order)
 
 

@@ -12,7 +12,6 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
-from flaxformer_lite.modules.heads import Classifier, Pooler
 from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -30,36 +29,13 @@ PRESETS = {
 
 
 class Model(EncoderDecoderModel):
-    """Without decoder_input_ids the decoder reads what the encoder does, shifted right, as classification wants it.
-
-    Sequence classification reads the decoder at the input's last end token, which each row must have: without it a row's
-    logits are NaN.
-    """
+    """Without decoder_input_ids the decoder reads what the encoder does, shifted right, as classification wants it."""
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
-
-    def setup(self):
-        super().setup()
-        if self.cfg.head == "sequence_classification":
-            self.pooler = Pooler("tanh", self.cfg.initial, self.cfg.execution)
-            self.classifier = Classifier(self.cfg.num_labels, True, self.cfg.initial, self.cfg.execution)
-        elif self.cfg.head == "question_answering":
-            self.classifier = Classifier(2, True, self.cfg.initial, self.cfg.execution)
 
     def shift_right(self, input_ids) -> jax.Array:
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
-
-    def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
-        if self.cfg.head == "question_answering":
-            spans_BTC = self.classifier(x_BTD)
-            return {"start_logits": spans_BTC[..., 0], "end_logits": spans_BTC[..., 1]}
-        if self.cfg.head != "sequence_classification":
-            return super().on_top(x_BTD, input_ids)
-        columns_1T = jnp.arange(input_ids.shape[1], dtype=jnp.int32)[None]
-        end_B1 = jnp.max(jnp.where(input_ids == self.cfg.eos_token_id, columns_1T, -1), axis=1, keepdims=True)
-        end_B1D = jnp.take_along_axis(x_BTD, end_B1[..., None], axis=1)
-        return {"logits": jnp.where(end_B1 < 0, jnp.nan, self.classifier(self.pooler(end_B1D)))}
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:

@@ -71,6 +71,7 @@ FIELDS = {
     "tie_word_embeddings": "tie_embeddings",
 }
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+CAUSAL = {"is_decoder": True}
 BUFFERS = (r"embeddings\.(position_ids|token_type_ids)",)
 PUBLISHED = Published(
     model_type="bert",
@@ -79,6 +80,7 @@ PUBLISHED = Published(
     heads={
         "none": Head("BertModel"),
         "masked_lm": Head("BertForMaskedLM", PREDICTIONS),
+        "causal_lm": Head("BertLMHeadModel", PREDICTIONS, fixed=CAUSAL),
         "pretraining": Head("BertForPreTraining", PREDICTIONS + PAIRS),
         "next_sentence": Head("BertForNextSentencePrediction", PAIRS),
         "sequence_classification": Head("BertForSequenceClassification", CLASSIFIER),

@@ -6,7 +6,7 @@ Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingua
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import llama
+from flaxformer_lite.models import bert, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
 from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
@@ -70,6 +70,8 @@ PUBLISHED = Published(
     heads={
         "lm": Head("BloomForCausalLM", llama.LM_HEAD),
         "sequence_classification": Head("BloomForSequenceClassification", llama.SCORE),
+        "token_classification": Head("BloomForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("BloomForQuestionAnswering", bert.SPANS),
         "none": Head("BloomModel"),
     },
     fields={

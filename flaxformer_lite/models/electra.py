@@ -43,10 +43,10 @@ class Model(EncoderModel):
     """Generator (`masked_lm`), discriminator (`pretraining`, logits [B, T]) and the heads put on the discriminator."""
 
     heads = (
-        "none", "masked_lm", "pretraining", "sequence_classification", "token_classification", "question_answering",
-        "multiple_choice",
+        "none", "masked_lm", "causal_lm", "pretraining", "sequence_classification", "token_classification",
+        "question_answering", "multiple_choice",
     )  # fmt: skip
-    vocab_heads = ("masked_lm",)
+    vocab_heads = ("masked_lm", "causal_lm")
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
     masked_lm_activation = "gelu"
@@ -93,6 +93,7 @@ PUBLISHED = Published(
     heads={
         "none": Head("ElectraModel"),
         "masked_lm": Head("ElectraForMaskedLM", PREDICTIONS),
+        "causal_lm": Head("ElectraForCausalLM", PREDICTIONS, fixed=bert.CAUSAL),
         "pretraining": Head("ElectraForPreTraining", DISCRIMINATOR),
         "sequence_classification": Head("ElectraForSequenceClassification", FIRST_TOKEN),
         "token_classification": Head("ElectraForTokenClassification", bert.CLASSIFIER),

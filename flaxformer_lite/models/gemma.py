@@ -8,8 +8,8 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
-from flaxformer_lite.models.weight_map import Fields, Published
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Head, Published
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
@@ -22,6 +22,10 @@ PRESETS = {
     "2b": dict(d_model=2048, num_heads=8, num_kv_heads=1, mlp_dim=16384, decoder_layers=18),
     "7b": dict(d_model=3072, num_heads=16, mlp_dim=24576, decoder_layers=28),
 }
+
+
+class Model(DecoderModel):
+    heads = ("lm", "sequence_classification", "token_classification", "none")
 
 
 def config(preset: str = "7b", **overrides) -> ModelConfig:
@@ -41,12 +45,17 @@ def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
     return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
 
 
+def heads(name: str) -> dict[str, Head]:
+    """Llama's, of which Gemma's classes lack question answering."""
+    return {head: spelled for head, spelled in llama.heads(name).items() if head in Model.heads}
+
+
 FIXED = {"use_bidirectional_attention": False, "attention_bias": False}
 PUBLISHED = Published(
     model_type="gemma",
     prefix="model.",
     names=lambda cfg: llama.BODY,
-    heads=llama.heads("Gemma"),
+    heads=heads("Gemma"),
     fields=llama.FIELDS,
     fixed=FIXED,
     read=read,

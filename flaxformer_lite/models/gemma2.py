@@ -7,8 +7,8 @@ from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import gemma, llama
+from flaxformer_lite.models.gemma import Model
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
 from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows, rows, within
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -83,7 +83,7 @@ PUBLISHED = Published(
     defaults=dict(hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8),
     prefix="model.",
     names=lambda cfg: BODY,
-    heads=llama.heads("Gemma2"),
+    heads=gemma.heads("Gemma2"),
     fields=FIELDS,
     fixed=gemma.FIXED,
     harmless=("hidden_act", "sliding_window_size"),

@@ -4,6 +4,7 @@ Reference: Radford et al., "Language Models are Unsupervised Multitask Learners"
 """
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Head, Published, rows, within
@@ -65,6 +66,8 @@ PUBLISHED = Published(
     heads={
         "lm": Head("GPT2LMHeadModel", rows(("lm_head.weight", "lm_head/kernel"))),
         "sequence_classification": Head("GPT2ForSequenceClassification", SCORE),
+        "token_classification": Head("GPT2ForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("GPT2ForQuestionAnswering", bert.SPANS),
         "none": Head("GPT2Model"),
     },
     fields=FIELDS,

@@ -6,7 +6,7 @@ Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling 
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models import gpt2, llama
+from flaxformer_lite.models import bert, gpt2, llama
 from flaxformer_lite.models.gpt2 import Model
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Head, Published, read_windows, rows, within
@@ -71,6 +71,8 @@ PUBLISHED = Published(
     heads={
         "lm": Head("GPTNeoForCausalLM", llama.LM_HEAD),
         "sequence_classification": Head("GPTNeoForSequenceClassification", llama.SCORE),
+        "token_classification": Head("GPTNeoForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("GPTNeoForQuestionAnswering", bert.SPANS),
         "none": Head("GPTNeoModel"),
     },
     fields={

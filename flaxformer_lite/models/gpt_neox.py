@@ -6,7 +6,7 @@ Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language M
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import llama
+from flaxformer_lite.models import bert, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
@@ -69,6 +69,8 @@ PUBLISHED = Published(
     heads={
         "lm": Head("GPTNeoXForCausalLM", rows(("embed_out.weight", "lm_head/kernel"))),
         "sequence_classification": Head("GPTNeoXForSequenceClassification", llama.SCORE),
+        "token_classification": Head("GPTNeoXForTokenClassification", bert.CLASSIFIER),
+        "question_answering": Head("GPTNeoXForQuestionAnswering", bert.SPANS),
         "none": Head("GPTNeoXModel"),
     },
     fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},

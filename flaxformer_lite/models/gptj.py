@@ -6,8 +6,7 @@ Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models import gpt2
-from flaxformer_lite.models.gpt2 import Model
+from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
 from flaxformer_lite.positions.rope import Rope
@@ -34,6 +33,10 @@ LAYER = rows(
 BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
+class Model(gpt2.Model):
+    heads = ("lm", "sequence_classification", "question_answering", "none")
+
+
 def config(preset: str = "6b", **overrides) -> ModelConfig:
     """The published size, any field of which may be overridden."""
     return build("gptj", BASE, PRESETS, preset, overrides)
@@ -55,6 +58,7 @@ PUBLISHED = Published(
     heads={
         "lm": Head("GPTJForCausalLM", rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))),
         "sequence_classification": Head("GPTJForSequenceClassification", gpt2.SCORE),
+        "question_answering": Head("GPTJForQuestionAnswering", bert.SPANS),
         "none": Head("GPTJModel"),
     },
     fields=gpt2.FIELDS,

@@ -7,6 +7,7 @@ Herd of Models" (2024), section 3.2.
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
@@ -65,11 +66,13 @@ FIELDS = {
 }
 
 
-def heads(name: str) -> dict[str, Head]:
+def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
     """The heads of every decoder that is a variation on Llama."""
     return {
         "lm": Head(f"{name}ForCausalLM", LM_HEAD),
         "sequence_classification": Head(f"{name}ForSequenceClassification", SCORE),
+        "token_classification": Head(f"{name}ForTokenClassification", SCORE),
+        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix),
         "none": Head(f"{name}Model"),
     }
 

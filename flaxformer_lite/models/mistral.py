@@ -38,7 +38,7 @@ PUBLISHED = Published(
     defaults=dict(max_position_embeddings=131072),
     prefix="model.",
     names=lambda cfg: llama.BODY,
-    heads=llama.heads("Mistral"),
+    heads=llama.heads("Mistral", "model."),
     fields=llama.FIELDS,
     read=read,
     write=write,

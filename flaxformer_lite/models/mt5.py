@@ -8,8 +8,7 @@ import dataclasses
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import t5
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
-from flaxformer_lite.models.weight_map import Head
+from flaxformer_lite.models.t5 import Model
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
@@ -27,11 +26,7 @@ PUBLISHED = dataclasses.replace(
     t5.PUBLISHED,
     model_type="mt5",
     defaults=dict(num_layers=8, feed_forward_proj="gated-gelu", tie_word_embeddings=True),
-    heads={
-        "lm": Head("MT5ForConditionalGeneration"),
-        "none": Head("MT5Model"),
-        "encoder": Head("MT5EncoderModel"),
-    },
+    heads=t5.heads("MT5"),
     read=t5.read_sizes,
     write=t5.write_sizes,
 )

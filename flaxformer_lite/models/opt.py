@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import llama
+from flaxformer_lite.models import bert, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
@@ -31,7 +31,9 @@ PRESETS = {
 
 
 class Model(DecoderModel):
-    """Narrow embeddings are widened before positions are added, and the output narrowed before the vocabulary."""
+    """Narrow embeddings are widened before positions are added, and the decoder's output narrowed again."""
+
+    heads = ("lm", "sequence_classification", "question_answering", "none")
 
     def setup(self):
         super().setup()
@@ -53,8 +55,9 @@ class Model(DecoderModel):
         x_BTE = super().tokens(input_ids)
         return self.project_in(x_BTE) if self.narrow else x_BTE
 
-    def before_head(self, x_BTD: jax.Array) -> jax.Array:
-        return self.project_out(x_BTD) if self.narrow else x_BTD
+    def decode(self, input_ids, **inputs) -> tuple[jax.Array, list | None]:
+        x_BTD, cache = super().decode(input_ids, **inputs)
+        return (self.project_out(x_BTD) if self.narrow else x_BTD), cache
 
 
 def config(preset: str = "125m", **overrides) -> ModelConfig:
@@ -110,6 +113,7 @@ PUBLISHED = Published(
     heads={
         "lm": Head("OPTForCausalLM", llama.LM_HEAD),
         "sequence_classification": Head("OPTForSequenceClassification", llama.SCORE),
+        "question_answering": Head("OPTForQuestionAnswering", bert.SPANS),
         "none": Head("OPTModel"),
     },
     fields={

@@ -24,7 +24,8 @@ class Model(EncoderModel):
     """Rows of the position table up to `pad_token_id` stand for no position; given position_ids are rows of it."""
 
     heads = (
-        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
+        "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
+        "multiple_choice",
     )  # fmt: skip
     masked_lm_activation = "gelu"
 
@@ -57,6 +58,7 @@ def heads(name: str) -> dict[str, Head]:
     return {
         "none": Head(f"{name}Model"),
         "masked_lm": Head(f"{name}ForMaskedLM", LM_HEAD),
+        "causal_lm": Head(f"{name}ForCausalLM", LM_HEAD, fixed=bert.CAUSAL),
         "sequence_classification": Head(f"{name}ForSequenceClassification", FIRST_TOKEN),
         "token_classification": Head(f"{name}ForTokenClassification", bert.CLASSIFIER),
         "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS),

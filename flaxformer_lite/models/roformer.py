@@ -32,7 +32,8 @@ class Model(EncoderModel):
     """Multiple choice reads the last column, as the published class does: pad such batches on the left."""
 
     heads = (
-        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
+        "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
+        "multiple_choice",
     )  # fmt: skip
     pooled = ("sequence_classification",)
     pooler_activation = ""
@@ -67,6 +68,7 @@ PUBLISHED = Published(
     heads={
         "none": Head("RoFormerModel"),
         "masked_lm": Head("RoFormerForMaskedLM", bert.PREDICTIONS),
+        "causal_lm": Head("RoFormerForCausalLM", bert.PREDICTIONS, fixed=bert.CAUSAL),
         "sequence_classification": Head("RoFormerForSequenceClassification", roberta.FIRST_TOKEN),
         "token_classification": Head("RoFormerForTokenClassification", bert.CLASSIFIER),
         "question_answering": Head("RoFormerForQuestionAnswering", bert.SPANS),

@@ -6,9 +6,12 @@ section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shaz
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
     ACTIVATION_NAMES,
     Fields,
@@ -60,6 +63,27 @@ PRESETS = {
         "xxl": _sizes(4096, 64, 64, 10240, 24),
     }.items()
 }
+
+
+START, END = 0, 1  # the ids that a decoder starts with and an input ends with, where a config names none
+
+
+class Model(EncoderDecoderModel):
+    """Classifiers shift the input right for the decoder where decoder_input_ids are not given."""
+
+    heads = (
+        "lm", "none", "encoder", "sequence_classification", "token_classification", "question_answering",
+    )  # fmt: skip
+
+    def shift_right(self, input_ids) -> jax.Array:
+        if self.cfg.head in ("lm", "none"):
+            return super().shift_right(input_ids)
+        start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id or START)
+        return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
+
+    @property
+    def end_token(self) -> int:
+        return END if self.cfg.eos_token_id is None else self.cfg.eos_token_id
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
@@ -123,7 +147,10 @@ def read_sizes(fields: Fields) -> dict[str, Any]:
         num_buckets=fields.get("relative_attention_num_buckets", 32),
         max_distance=fields.get("relative_attention_max_distance", 128),
     )
+    start, end = fields.get("decoder_start_token_id", START), fields.get("eos_token_id", END)
     return {
+        "decoder_start_token_id": None if start == START else start,
+        "eos_token_id": None if end == END else end,
         "decoder_layers": fields.get("num_decoder_layers", fields.get("num_layers", 6)),
         "mlp": "gated" if gated else "plain",
         "activation": activation_of("feed_forward_proj", name),
@@ -142,8 +169,8 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
         "relative_attention_num_buckets": cfg.position.num_buckets,
         "relative_attention_max_distance": cfg.position.max_distance,
         "is_encoder_decoder": cfg.head != "encoder",
-        "decoder_start_token_id": 0,
-        "eos_token_id": 1,
+        "decoder_start_token_id": cfg.decoder_start_token_id or START,
+        "eos_token_id": END if cfg.eos_token_id is None else cfg.eos_token_id,
     }
 
 
@@ -158,14 +185,27 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     return write_sizes(cfg) | ({} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled})
 
 
+SPANS = rows(("qa_outputs", "classifier/dense"))
+TOKENS = rows(("classifier", "classifier/dense"))
+SEQUENCE = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
+
+
+def heads(name: str) -> dict[str, Head]:
+    """The heads of a class called `name`: T5's, and those of models that only renamed it."""
+    return {
+        "lm": Head(f"{name}ForConditionalGeneration"),
+        "none": Head(f"{name}Model"),
+        "encoder": Head(f"{name}EncoderModel"),
+        "sequence_classification": Head(f"{name}ForSequenceClassification", SEQUENCE, "transformer."),
+        "token_classification": Head(f"{name}ForTokenClassification", TOKENS, "transformer."),
+        "question_answering": Head(f"{name}ForQuestionAnswering", SPANS),
+    }
+
+
 PUBLISHED = Published(
     model_type="t5",
     names=names,
-    heads={
-        "lm": Head("T5ForConditionalGeneration"),
-        "none": Head("T5Model"),
-        "encoder": Head("T5EncoderModel"),
-    },
+    heads=heads("T5"),
     fields=FIELDS,
     read=read,
     write=write,

@@ -10,8 +10,8 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import mt5, t5
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
-from flaxformer_lite.models.weight_map import Fields, Head
+from flaxformer_lite.models.t5 import Model
+from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.t5_buckets import T5Buckets
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -40,11 +40,7 @@ PUBLISHED = dataclasses.replace(
     mt5.PUBLISHED,
     model_type="umt5",
     defaults=mt5.PUBLISHED.defaults | dict(vocab_size=250112),
-    heads={
-        "lm": Head("UMT5ForConditionalGeneration"),
-        "none": Head("UMT5Model"),
-        "encoder": Head("UMT5EncoderModel"),
-    },
+    heads=t5.heads("UMT5"),
     read=read,
     write=t5.write,
 )

@@ -13,6 +13,7 @@ A row pairs a published name with ours. Names are of modules, whose `weight` and
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,10 +42,19 @@ class Row(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The class that transformers calls a head by, and the rows that this head has or spells otherwise."""
+    """The class that transformers calls a head by, and what it spells otherwise.
+
+    Attributes:
+      architecture: the class.
+      rows: that this head has, or spells otherwise.
+      prefix: before the names of the body where it is not the family's.
+      fixed: fields that say which head it is, with their values.
+    """
 
     architecture: str
     rows: tuple[Row, ...] = ()
+    prefix: str | None = None
+    fixed: Mapping[str, Any] = MappingProxyType({})
 
 
 KINDS = {

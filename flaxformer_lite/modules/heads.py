@@ -13,6 +13,8 @@ from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
 
+LABELS = {"question_answering": 2, "multiple_choice": 1}  # where the task fixes how many
+
 
 @dataclass(frozen=True, kw_only=True)
 class VocabConfig:

@@ -1,34 +1,41 @@
 """From config.json to ModelConfig and back, by the tables of a family file."""
 
 import dataclasses
+import logging
 import operator
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfig
-from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, activation_of
+from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
+from flaxformer_lite.pretrained.known_fields import KNOWN
+
+LOG = logging.getLogger("flaxformer_lite")
 
 # Fields that change no number of a forward pass without dropout, in any family. Generation has its own file.
 _HARMLESS = """
-_attn_implementation_autoset _name_or_path _num_labels activation_dropout architectures attention_dropout
-attention_probs_dropout_prob attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id cache_implementation
-chunk_size_feed_forward classif_dropout classifier_dropout classifier_dropout_prob decoder_layerdrop
-decoder_start_token_id directionality diversity_penalty do_sample dropout dropout_rate dtype early_stopping
-embd_pdrop embed_dropout encoder_layerdrop encoder_no_repeat_ngram_size eos_token_id
+_attn_implementation_autoset _commit_hash _name_or_path _num_labels activation_dropout allow_is_causal_skip
+architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids
+begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classif_dropout
+classifier_dropout classifier_dropout_prob decoder_layerdrop decoder_start_token_id directionality
+diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop embed_dropout
+encoder_layerdrop encoder_no_repeat_ngram_size eos_token_id experts_implementation
 exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
 gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor
 initializer_range is_composition is_encoder_decoder label2id language layerdrop length_penalty max_length
-min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences
-output_attentions output_hidden_states output_past output_scores pad_token_id pooler_fc_size
-pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix pretraining_tp
-problem_type pruned_heads qa_dropout remove_invalid_values reorder_and_upcast_attn repetition_penalty
-resid_dropout resid_pdrop return_dict return_dict_in_generate save_step sep_token_id seq_classif_dropout
-slow_but_exact static_position_embeddings summary_first_dropout summary_last_dropout suppress_tokens
-task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype
-torchscript transformers.js_config transformers_version typical_p unsloth_version use_bfloat16 use_cache
+min_length model_type name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels
+num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id
+pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix
+pretraining_tp problem_type pruned_heads qa_dropout remove_invalid_values reorder_and_upcast_attn
+repetition_penalty resid_dropout resid_pdrop return_dict return_dict_in_generate save_step sep_token_id
+seq_classif_dropout slow_but_exact static_position_embeddings summary_first_dropout summary_last_dropout
+suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k
+top_p torch_dtype torchscript transformers.js_config transformers_version typical_p unsloth_version
+use_bfloat16 use_cache
 """
 HARMLESS = frozenset(_HARMLESS.split())
 # What says how a model is trained or run, not what it computes. A family that binds max_length has a field for it.
@@ -101,8 +108,7 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, **over
         raise ConfigError("config.json: quantization_config: quantised weights are not read; fetch the model in float32,"
                           " float16 or bfloat16.")  # fmt: skip
     ours = {ours: value for name, ours in spelled.fields.items() if (value := _same(fields, name, ours)) is not None}
-    for name, allowed in spelled.fixed.items():
-        fields.require(name, allowed)
+    _check_fixed(fields, spelled.fixed, spelled.heads[head])
     try:
         ours |= spelled.read(fields)
     except ConfigError:
@@ -112,9 +118,7 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, **over
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
         ours["pad_token_id"] = pad
     ours["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", ours.get("num_labels", 2))
-    if unknown := sorted(set(published) - fields.read - HARMLESS - set(spelled.harmless)):
-        raise ConfigError(f"config.json: {unknown[0]}={published[unknown[0]]!r} is not known for {_name(family)} and"
-                          f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+    _check_unread(family, {name: value for name, value in published.items() if name not in fields.read})
     try:
         return family.config(**ours, head=head, **overrides)
     except (TypeError, ValueError) as error:
@@ -128,13 +132,15 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
       ConfigError: the family's published form cannot say what this config is.
     """
     spelled = family.PUBLISHED
-    published = {"model_type": spelled.model_type, "architectures": [spelled.heads[cfg.head].architecture],
-                 "torch_dtype": cfg.param_dtype}  # fmt: skip
+    if (head := spelled.heads.get(cfg.head)) is None:
+        raise ConfigError(f"head={cfg.head!r}: a published {_name(family)} has no class for it; one of"
+                          f" {', '.join(spelled.heads)} has.")  # fmt: skip
+    published = {"model_type": spelled.model_type, "architectures": [head.architecture], "torch_dtype": cfg.param_dtype}
     for name, field in spelled.fields.items():
         if (value := getattr(cfg, field)) is None:
             continue
         published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
-    published |= spelled.write(cfg)
+    published |= spelled.write(cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
     labels = [f"LABEL_{i}" for i in range(cfg.num_labels)]
@@ -148,6 +154,28 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
             raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
                               f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip
     return published
+
+
+def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
+    for name, allowed in fixed.items():
+        if name not in head.fixed:
+            fields.require(name, allowed)
+    for name, allowed in head.fixed.items():
+        if (value := fields.get(name, kind=type(allowed))) != allowed:
+            raise ConfigError(f"config.json: {name}={value!r}: a {head.architecture} is known here with {allowed!r} only;"
+                              f" pass head= to read it as another.")  # fmt: skip
+
+
+def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
+    """Refuses fields that transformers computes with; those that it does not know are named and left alone."""
+    spelled = family.PUBLISHED
+    named = {name for name, value in unread.items() if value is not None} - HARMLESS - set(spelled.harmless)
+    if computed := sorted(named & (KNOWN[""] | KNOWN[spelled.model_type])):
+        raise ConfigError(f"config.json: {computed[0]}={unread[computed[0]]!r} is not known for {_name(family)} and"
+                          f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+    if named:
+        LOG.warning("config.json: %s: no field of transformers' %s, so without effect there and here.",
+                    ", ".join(sorted(named)), _name(family))  # fmt: skip
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:

@@ -53,15 +53,18 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
     """The name as written: with the family's prefix, except in the bare model and on the head's own tensors."""
-    own = any(_pattern(row).fullmatch(name) for row in spelled.heads[cfg.head].rows)
-    return name if own or cfg.head == "none" else spelled.prefix + name
+    head = spelled.heads[cfg.head]
+    own = any(_pattern(row).fullmatch(name) for row in head.rows)
+    prefix = spelled.prefix if head.prefix is None else head.prefix
+    return name if own or cfg.head == "none" else prefix + name
 
 
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names of our tables: no prefix, no old spelling of norms."""
-    found = {}
+    prefixes, found = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}, {}
     for name, tensor in tensors.items():
-        short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name.removeprefix(spelled.prefix))
+        short = name.removeprefix(next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), ""))
+        short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
         if short in found:
             raise WeightsError(f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one.")
@@ -72,8 +75,8 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
 def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]) -> set[str]:
     """Of the names in a file, those that only other heads of the family have, or parts that this head leaves out."""
     active = {row for row, _, _ in _table(spelled, cfg).values()}
-    left_out = {"pooler", "lm_head"} | ({"decoder", "decoder_embed"} if cfg.head == "encoder" else set())
-    left_out -= {path.split("/")[0] for path in ours}
+    made = {path.split("/")[0] for path in ours}
+    left_out = ({"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})) - made
     everywhere = {*spelled.names(cfg), *(row for head in spelled.heads.values() for row in head.rows)}
     absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
     present = [_pattern(row) for row in active if not _roots(row) <= left_out]

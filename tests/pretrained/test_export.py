@@ -121,6 +121,12 @@ def test_a_model_that_no_published_one_equals_is_refused(tmp_path):
         save_pretrained(tmp_path, model, {})
 
 
+def test_a_head_without_a_published_class_is_refused(tmp_path):
+    model, params = built(small("bart", head="encoder"))
+    with pytest.raises(ConfigError, match="head='encoder': a published bart has no class for it; one of lm, none"):
+        save_pretrained(tmp_path, model, params)
+
+
 def test_params_of_another_model_are_refused(tmp_path):
     model, params = loaded("bert_masked_lm")
     with pytest.raises(WeightsError, match="params: encoder/layer_0"):

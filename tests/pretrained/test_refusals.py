@@ -62,7 +62,10 @@ def shard(folder, rename=lambda name: name, **index):
 
 FIRST = "bert.encoder.layer.0.attention.self.query.weight"
 CONFIGS = {
-    "unknown field": ({"rotary_turbo": 3}, "rotary_turbo=3 is not known for bert and might change"),
+    "field that only others compute with": (
+        {"is_causal": False},
+        "is_causal=False is not known for bert and might change",
+    ),
     "activation we lack": (
         {"hidden_act": "gelu_fastest"},
         "hidden_act='gelu_fastest': no such activation here; did you mean",
@@ -91,6 +94,26 @@ def test_config(folder, what):
     changes, told = CONFIGS[what]
     edit_config(folder, **changes)
     with pytest.raises(ValueError, match=told):
+        load_pretrained(folder)
+
+
+def test_a_causal_encoder_says_so(tmp_path):
+    folder = copied("bert_causal_lm", tmp_path)
+    edit_config(folder, add_cross_attention=True)
+    with pytest.raises(ConfigError, match="add_cross_attention=True changes the numbers"):
+        load_pretrained(folder)
+    edit_config(folder, remove=("is_decoder", "add_cross_attention"))
+    with pytest.raises(
+        ConfigError, match="is_decoder=None: a BertLMHeadModel is known here with True only; pass head="
+    ):
+        load_pretrained(folder)
+    assert load_pretrained(folder, head="masked_lm")[0].cfg.head == "masked_lm"
+
+
+def test_albert_with_groups_of_several_layers_each_run_once(tmp_path):
+    folder = copied("albert_unshared_base", tmp_path)
+    edit_config(folder, inner_group_num=2)
+    with pytest.raises(ConfigError, match="inner_group_num=2: with as many groups as layers, only 1"):
         load_pretrained(folder)
 
 

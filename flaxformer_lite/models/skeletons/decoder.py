@@ -12,10 +12,10 @@ from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import last_token, position_ids_of, visibility
-from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import Classifier, VocabHead
+from flaxformer_lite.modules.heads import LABELS, Classifier, VocabHead
 from flaxformer_lite.modules.stack import Stack
 
 
@@ -32,7 +32,9 @@ class DecoderModel(nn.Module):
     source: str = ""  # the directory of published weights that it was loaded from
 
     skeleton: ClassVar[str] = "decoder"
-    heads: ClassVar[tuple[str, ...]] = ("lm", "sequence_classification", "none")
+    heads: ClassVar[tuple[str, ...]] = (
+        "lm", "sequence_classification", "token_classification", "question_answering", "none",
+    )  # fmt: skip
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
@@ -44,8 +46,9 @@ class DecoderModel(nn.Module):
         self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head == "lm":
             self.lm_head = VocabHead(parts.vocab(cfg), run)
-        elif self.cfg.head == "sequence_classification":
-            self.classifier = Classifier(cfg.num_labels, False, cfg.initial, run)
+        elif cfg.head != "none":
+            bias = cfg.head != "sequence_classification"
+            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run)
 
     @property
     def inner_width(self) -> int:
@@ -55,10 +58,6 @@ class DecoderModel(nn.Module):
     def tokens(self, input_ids) -> jax.Array:
         """Token vectors as positions are added to them, [B, T, D] or, in a factorised embedding, [B, T, E]."""
         return self.token_embed(input_ids)
-
-    def before_head(self, x_BTD: jax.Array) -> jax.Array:
-        """The hidden state as a head reads it."""
-        return x_BTD
 
     def decode(
         self,
@@ -95,7 +94,7 @@ class DecoderModel(nn.Module):
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
         """What makes logits [B, T, V] of the decoder's last hidden state."""
-        return self.lm_head(self.before_head(x_BTD), self.token_embed.embedding)
+        return self.lm_head(x_BTD, self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
         """For pretraining: hidden states with the vocabulary's weights, no logits."""
@@ -105,10 +104,17 @@ class DecoderModel(nn.Module):
     def __call__(self, input_ids, **inputs) -> Output:
         x_BTD, cache = self.decode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD, cache=cache)
+        return output.replace(**self.on_top(x_BTD, input_ids))
+
+    def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
+        """The fields that the head adds to the output."""
         if self.cfg.head == "none":
-            return output
+            return {}
+        if self.cfg.head == "lm":
+            return {"logits": self.project(x_BTD).logits()}
+        if self.cfg.head == "question_answering":
+            return spans(self.classifier(x_BTD))
         if self.cfg.head == "sequence_classification":
             last_B = last_token(input_ids, self.cfg.pad_token_id)
-            x_BD = jnp.take_along_axis(self.before_head(x_BTD), last_B[:, None, None], axis=1)[:, 0]
-            return output.replace(logits=self.classifier(x_BD))
-        return output.replace(logits=self.project(x_BTD).logits())
+            x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]
+        return {"logits": self.classifier(x_BTD)}

@@ -9,17 +9,16 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
-from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import Classifier, MaskedLmHead, Pooler
+from flaxformer_lite.modules.heads import LABELS, Classifier, MaskedLmHead, Pooler
 from flaxformer_lite.modules.stack import Stack
-
-LABELS = {"question_answering": 2, "multiple_choice": 1}
 
 
 class EncoderModel(nn.Module):
-    """A bidirectional encoder with the head that `cfg.head` names; a family says in class variables how its heads differ.
+    """An encoder with the head that `cfg.head` names; a family says in class variables how its heads differ. It sees both
+    ways, save under `causal_lm`: there it is a decoder, without a cache, whose logits tell the next token.
 
     Call it with input_ids [B, T] (multiple choice: [B, C, T]) and, where they matter, attention_mask [B, T] (nonzero keeps),
     token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
@@ -31,10 +30,10 @@ class EncoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
-        "none", "masked_lm", "pretraining", "next_sentence", "sequence_classification", "token_classification",
-        "question_answering", "multiple_choice",
+        "none", "masked_lm", "causal_lm", "pretraining", "next_sentence", "sequence_classification",
+        "token_classification", "question_answering", "multiple_choice",
     )  # fmt: skip
-    vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "pretraining")
+    vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "causal_lm", "pretraining")
     pooled: ClassVar[tuple[str, ...]] = (
         "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
     )  # fmt: skip
@@ -46,7 +45,7 @@ class EncoderModel(nn.Module):
         cfg, run = self.cfg, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg), run)
-        self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
+        self.encoder = Stack(parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True)
         if cfg.head in self.pooled:
             self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:
@@ -54,7 +53,7 @@ class EncoderModel(nn.Module):
             self.masked_lm = MaskedLmHead(parts.vocab(cfg), activation, cfg.norm_config, run)
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(2, True, cfg.initial, run)
-        elif cfg.head not in ("none", "masked_lm"):
+        elif cfg.head not in ("none", "masked_lm", "causal_lm"):
             self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
@@ -89,7 +88,7 @@ class EncoderModel(nn.Module):
             return self._choose(input_ids, inputs)
         x_BTD = self.encode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD)
-        if head == "masked_lm":
+        if head in ("masked_lm", "causal_lm"):
             return output.replace(logits=self._features(x_BTD, masked_positions).projection.logits())
         if head == "pretraining":
             features = self._features(x_BTD, masked_positions)
@@ -98,8 +97,7 @@ class EncoderModel(nn.Module):
         if head == "token_classification":
             return output.replace(logits=self.classifier(x_BTD))
         if head == "question_answering":
-            spans_BTC = self.classifier(x_BTD)
-            return output.replace(start_logits=spans_BTC[..., 0], end_logits=spans_BTC[..., 1])
+            return output.replace(**spans(self.classifier(x_BTD)))
         if head == "sequence_classification":
             return output.replace(logits=self.classifier(self.summarise(x_BTD)))
         if head not in self.pooled:

@@ -11,15 +11,19 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
-from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
-from flaxformer_lite.modules.heads import VocabHead
+from flaxformer_lite.modules.heads import LABELS, Classifier, Pooler, VocabHead
 from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderDecoderModel(nn.Module):
-    """Conditional generation (`head='lm'`), both stacks without a head (`none`), or the encoder alone (`encoder`).
+    """Conditional generation (`head='lm'`), both stacks without a head (`none`), the encoder alone (`encoder`), or a
+    classifier: of the decoder's hidden states, or, of tokens, the encoder's.
+
+    Sequence classification reads the decoder at the input's last end token, which each row must have: without it a row's
+    logits are NaN. Families with such heads say what their decoder reads where the caller gives it nothing.
 
     Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
@@ -32,6 +36,7 @@ class EncoderDecoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
+    encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # without a decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
 
@@ -40,8 +45,12 @@ class EncoderDecoderModel(nn.Module):
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.encoder_embed = EmbedInputs(parts.embed(cfg), run)
         self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
-        if cfg.head == "encoder":
+        if cfg.head in ("sequence_classification", "token_classification", "question_answering"):
+            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
+        if cfg.head in self.encoder_heads:
             return
+        if cfg.head == "sequence_classification":
+            self.pooler = Pooler("tanh", cfg.initial, run)
         if cfg.decoder_vocab_size:
             self.decoder_token_embed = TokenEmbed(parts.embed(own), run)
         self.decoder_embed = EmbedInputs(parts.embed(own), run)
@@ -122,8 +131,9 @@ class EncoderDecoderModel(nn.Module):
         return Features(self.project(x_BTD))
 
     def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
-        if self.cfg.head == "encoder":
-            return Output(last_hidden_state=self.encode(input_ids, **inputs))
+        if self.cfg.head in self.encoder_heads:
+            x_BSD = self.encode(input_ids, **inputs)
+            return Output(last_hidden_state=x_BSD, **self.on_top(x_BSD, input_ids))
         if decoder_input_ids is None:
             decoder_input_ids = self.shift_right(input_ids)
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)
@@ -131,11 +141,28 @@ class EncoderDecoderModel(nn.Module):
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def shift_right(self, input_ids) -> jax.Array:
-        """What the decoder reads where the caller does not say: nothing, save in BART and mBART."""
+        """What the decoder reads where the caller does not say: nothing, save where classifiers are known."""
         raise ValueError(
             "decoder_input_ids is missing: pass the target behind its start token, without its last token."
         )
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
         """The fields that the head adds to the output."""
-        return {"logits": self.project(x_BTD).logits()} if self.cfg.head in self.vocab_heads else {}
+        head = self.cfg.head
+        if head in self.vocab_heads:
+            return {"logits": self.project(x_BTD).logits()}
+        if head == "token_classification":
+            return {"logits": self.classifier(x_BTD)}
+        if head == "question_answering":
+            return spans(self.classifier(x_BTD))
+        if head != "sequence_classification":
+            return {}
+        columns_1T = jnp.arange(input_ids.shape[1], dtype=jnp.int32)[None]
+        end_B1 = jnp.max(jnp.where(input_ids == self.end_token, columns_1T, -1), axis=1, keepdims=True)
+        end_B1D = jnp.take_along_axis(x_BTD, end_B1[..., None], axis=1)
+        return {"logits": jnp.where(end_B1 < 0, jnp.nan, self.classifier(self.pooler(end_B1D)))}
+
+    @property
+    def end_token(self) -> int | None:
+        """The id that ends an input, where sequence classification reads."""
+        return self.cfg.eos_token_id

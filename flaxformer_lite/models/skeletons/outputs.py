@@ -48,3 +48,8 @@ class Features:
 
     projection: DeferredLogits
     next_sentence_logits: jax.Array | None = None
+
+
+def spans(logits_BTC: jax.Array) -> dict[str, jax.Array]:
+    """The fields of a question-answering head: where the answer starts and ends."""
+    return {"start_logits": logits_BTC[..., 0], "end_logits": logits_BTC[..., 1]}

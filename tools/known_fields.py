@@ -1,0 +1,70 @@
+"""Writes flaxformer_lite/pretrained/known_fields.py: the fields of config.json that transformers knows, by model_type.
+
+    /tmp/reference/bin/python tools/known_fields.py > flaxformer_lite/pretrained/known_fields.py
+
+Runs where make_fixtures.py does. A field is known where the family's config class declares it, or an alias of it, or
+where code that the family's models share or have of their own reads it from the config. Every other field of a file
+cannot change what transformers computes.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, masking_utils, modeling_layers, modeling_rope_utils
+
+NAMES = """
+albert bart bert bloom distilbert electra gemma gemma2 gpt2 gpt_neo gpt_neox gptj llama marian mbart mistral mt5 opt
+pegasus qwen2 qwen3 roberta roformer t5 umt5 xlm-roberta
+"""
+SHARED = (
+    PreTrainedConfig.__post_init__,
+    masking_utils,
+    modeling_rope_utils,
+    modeling_layers.GenericForSequenceClassification,
+    modeling_layers.GenericForTokenClassification,
+    modeling_layers.GenericForQuestionAnswering,
+)
+READS = (
+    r"\bconfig\.(?!json\b)([a-z]\w*)\b(?!\()",
+    r"getattr\(\s*(?:\w+\.)?(?:\w+_)?config,\s*\"(\w+)\"",
+    r"kwargs\.(?:get|pop)\(\s*\"(\w+)\"",
+)
+
+
+def main() -> None:
+    """Prints the table."""
+    shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
+    print(f'"""The fields of config.json that transformers {transformers.__version__} knows; written by'
+          ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\nKNOWN = {')  # fmt: skip
+    for model_type in ("", *NAMES.split()):
+        own = shared if not model_type else known(model_type) - shared
+        lines = textwrap.wrap(" ".join(sorted(own)), 110)
+        print(f'    "{model_type}": """\n' + textwrap.indent("\n".join(lines), " " * 8) + '\n    """,')
+    print("}\nKNOWN = {model_type: frozenset(names.split()) for model_type, names in KNOWN.items()}")
+
+
+def known(model_type: str) -> set[str]:
+    """The names that one family declares or reads."""
+    config = AutoConfig.for_model(model_type)
+    folder = Path(inspect.getfile(type(config))).parent
+    models = importlib.import_module(f"{type(config).__module__.rpartition('.')[0]}.modeling_{folder.name}")
+    return declared(type(config)) | read_in(models) | read_in(type(config))
+
+
+def declared(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)} | set(cls.attribute_map)
+
+
+def read_in(part: Any) -> set[str]:
+    text = inspect.getsource(part)
+    return {name for pattern in READS for name in re.findall(pattern, text)}
+
+
+if __name__ == "__main__":
+    main()
