@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test examples parity meshes bench faults lint clean
+.PHONY: help install demo test examples parity meshes bench faults canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +70,16 @@ meshes: $(STAMP)  ## one step of four families on seven meshes of made-up device
 faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare its end with an uninterrupted one
 	$(BIN)/python tools/faults.py --kills=50
 
+CANARY := .venv-canary/bin
+canary:  ## run the functions', modules' and command line's tests on the newest jax and flax, those before a release too
+	$(PYTHON) -m venv .venv-canary
+	$(CANARY)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(CANARY)/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib flax
+	$(CANARY)/python -m flaxformer_lite --version
+	$(CANARY)/python -m pytest tests/functions tests/attentions tests/positions tests/modules tests/test_cli.py
+
 lint: $(STAMP)  ## check style and imports
 	$(BIN)/ruff check .
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary runs build *.egg-info .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
 """BERT tiny (Turc et al. 2019) with masked tokens and sentence pairs, on a laptop.
 
-    python train.py --config=configs/bert_tiny.py --workdir=runs/bert_tiny
+    flaxformer_lite train --config=bert_tiny --workdir=runs/bert_tiny
 
 300 steps on the docstrings of the installed packages take about two minutes on two CPU cores. A model this narrow needs
 larger initial weights than BERT's 0.02, or it spends those steps learning no more than how frequent each token is.

@@ -1,6 +1,6 @@
 """GPT-2 small, 124M parameters: Radford et al. (2019), table 2, with the recipe that later reproductions settled on.
 
-    python train.py --config=configs/gpt2_small.py --workdir=runs/gpt2_small --config.data.path=FOLDER
+    flaxformer_lite train --config=gpt2_small --workdir=runs/gpt2_small --config.data.path=FOLDER
 
 0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate to what fits the
 device. The vocabulary is padded to a multiple of 128, so that meshes divide it. Published: held-out loss 2.85 on

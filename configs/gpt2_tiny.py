@@ -1,7 +1,7 @@
-"""A four-layer GPT-2 that trains on a laptop, with any position encoding: `configs/gpt2_tiny.py:rope`.
+"""A four-layer GPT-2 that trains on a laptop, with any position encoding: `--config=gpt2_tiny:rope`.
 
-    python train.py --config=configs/gpt2_tiny.py --workdir=runs/gpt2_tiny
-    python train.py --config=configs/gpt2_tiny.py:alibi --workdir=runs/gpt2_alibi --config.data.path=my_text.txt
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2_tiny
+    flaxformer_lite train --config=gpt2_tiny:alibi --workdir=runs/gpt2_alibi --config.data.path=my_text.txt
 
 300 steps on the standard library's sources take about a minute on two CPU cores.
 """

@@ -1,6 +1,6 @@
 """A Llama-shaped decoder of 1.1B parameters, in TinyLlama's sizes (Zhang et al. 2024, table 1).
 
-    python train.py --config=configs/llama_1b.py --workdir=runs/llama_1b --config.data.path=FOLDER
+    flaxformer_lite train --config=llama_1b --workdir=runs/llama_1b --config.data.path=FOLDER
 
 The paper: 2M tokens a step (1024 sequences of 2048), peak 4e-4, cosine to a tenth, 2000 steps of warm-up.
 """

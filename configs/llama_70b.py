@@ -1,19 +1,19 @@
 """Llama 2 70B: Touvron et al. (2023), table 1 and section 2.2. The mesh is for v5p-512, a grid of 4x8x8, 256 chips.
 
-    python -m flaxformer_lite plan --config=configs/llama_70b.py --topology=v5p-512
-    python train.py --config=configs/llama_70b.py --workdir=gs://BUCKET/llama_70b --config.data.path=FOLDER
+    flaxformer_lite plan --config=llama_70b --topology=v5p-512
+    flaxformer_lite train --config=llama_70b --workdir=/shared/runs/llama_70b --config.data.path=FOLDER
 
 The recipe is llama_7b's with the paper's length, 4096, and peak, 1.5e-4: 4M tokens a step. docs/plans/ says what it
 needs.
 """
 
-from configs import llama_7b
+from flaxformer_lite import pages
 from flaxformer_lite.config import to_config_dict
 from flaxformer_lite.models import llama
 
 
 def get_config():
-    config = llama_7b.get_config()
+    config = pages.get_config("llama_7b")
     config.model = to_config_dict(llama.config("llama2_70b", dtype="bfloat16", scan=True, remat="full"))
     config.data.length = 4096
     config.optimizer.learning_rate = 1.5e-4

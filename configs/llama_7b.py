@@ -1,7 +1,7 @@
 """Llama 2 7B: Touvron et al. (2023), table 1 and section 2.2. The mesh is for v5e:16x16, 256 chips.
 
-    python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16
-    python train.py --config=configs/llama_7b.py --workdir=gs://BUCKET/llama_7b --config.data.path=FOLDER
+    flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
+    flaxformer_lite train --config=llama_7b --workdir=/shared/runs/llama_7b --config.data.path=FOLDER
 
 The paper: sequences of 4096 (here 2048, as in the first Llama), 4M tokens a step, peak 3e-4, cosine to a tenth, 2000
 steps of warm-up, 2 trillion tokens. docs/plans/ says what it needs.

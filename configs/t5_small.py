@@ -1,6 +1,6 @@
 """T5 small, 60M parameters, with span corruption: Raffel et al. (2020), sections 3.1 and 3.3.4.
 
-    python train.py --config=configs/t5_small.py --workdir=runs/t5_small --config.data.path=FOLDER
+    flaxformer_lite train --config=t5_small --workdir=runs/t5_small --config.data.path=FOLDER
 
 The paper: 2^19 steps of 128 sequences of 512 tokens, Adafactor with an inverse square root schedule of 10k steps of
 warm-up, 1e-2 at its peak. Set train.accumulate to what fits the device.

@@ -1,6 +1,6 @@
 """A two-layer T5 with span corruption, on a laptop.
 
-    python train.py --config=configs/t5_tiny.py --workdir=runs/t5_tiny
+    flaxformer_lite train --config=t5_tiny --workdir=runs/t5_tiny
 
 300 steps on the docstrings of the installed packages take about a minute on two CPU cores.
 """

@@ -1,18 +1,18 @@
 """T5 1.1 xl, 2.8B parameters: Shazeer (2020); Raffel et al. (2020) for the recipe. The mesh is for v5e:16x16, 256 chips.
 
-    python -m flaxformer_lite plan --config=configs/t5_xl.py --topology=v5e:16x16
-    python train.py --config=configs/t5_xl.py --workdir=gs://BUCKET/t5_xl --config.data.path=FOLDER
+    flaxformer_lite plan --config=t5_xl --topology=v5e:16x16
+    flaxformer_lite train --config=t5_xl --workdir=/shared/runs/t5_xl --config.data.path=FOLDER
 
 The recipe is t5_small's with batches of 2048 sequences, as later T5s were trained. docs/plans/ says what it needs.
 """
 
-from configs import t5_small
+from flaxformer_lite import pages
 from flaxformer_lite.config import to_config_dict
 from flaxformer_lite.models import t5
 
 
 def get_config():
-    config = t5_small.get_config()
+    config = pages.get_config("t5_small")
     config.model = to_config_dict(t5.config("v1_1_xl", dtype="bfloat16", scan=True, remat="full"))
     config.train.update(batch_size=2048, accumulate=1)
     config.mesh.fsdp = 8

@@ -1,15 +1,20 @@
-"""Published weights, trained models and plans of runs, from the command line."""
+"""BERT, GPT and T5 from the command line: training, published weights, and plans of runs."""
 
 import argparse
 import importlib
+import importlib.metadata
 import os
+import re
 import sys
 from typing import NoReturn
 
+import flaxformer_lite
+from flaxformer_lite import registry
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.runtime import environment
 
 COMMANDS = {
+    "train": "train a model, or go on with a run that was stopped",
     "generate": "write text with a model",
     "convert": "write any checkpoint as published weights",
     "inspect": "say what a directory holds",
@@ -19,44 +24,115 @@ COMMANDS = {
     "verify-mesh": "compare a step on a mesh with the same step on one device",
 }
 EXAMPLES = """examples:
-  python -m flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
-  python -m flaxformer_lite convert runs/gpt2 published/gpt2
-  python -m flaxformer_lite inspect path/to/bert
-  python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
-  python -m flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
-  python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16
-  python -m flaxformer_lite verify-mesh --config=configs/llama_tiny.py --config.mesh.fsdp=2 --config.mesh.tensor=2
+  flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
+  flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
+  flaxformer_lite convert runs/gpt2 published/gpt2
+  flaxformer_lite inspect path/to/bert
+  flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
+  flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
+  flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
+  flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
 
-A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.py.
+A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.
+Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
 """
+CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --help, lists its fields"
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the help is."""
+    """Says what is wrong in one line, and where the help is; examples are started as the program was."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
+    def format_help(self) -> str:
+        return re.sub(
+            r"\n  flaxformer_lite (\S+)", lambda m: f"\n  {command_line.program(m[1])}", super().format_help()
+        )
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
+        if not flag:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        near = registry.nearest(flag, list(self._option_string_actions))
+        self.error(f"{flag}: no such flag{near}")
+
+
+def start(*command: str) -> None:
+    """Runs the process's command line, for the console script and train.py."""
+    environment.configure()
+    sys.path.append(os.getcwd())  # plug-ins of the user's, as `python -m` finds them
+    main([*command, *sys.argv[1:]])
+
 
 def main(argv: list[str]) -> None:
     """Runs one command. Exits with 2 on bad input, 1 on a failure; a bug keeps its traceback."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = Parser("python -m flaxformer_lite", description=__doc__, epilog=EXAMPLES, formatter_class=formatter)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    argv = command_line.underscored(argv)
+    argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
+    parser = Parser(command_line.program("").strip(), description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, what in COMMANDS.items():
-        add = commands.add_parser(name, help=what, formatter_class=formatter)
+        add = commands.add_parser(name, help=what, prog=command_line.program(name))
         if name in argv[:1]:
-            command = importlib.import_module(f"flaxformer_lite.cli.{name.replace('-', '_')}")
-            add.description, add.epilog = command.__doc__, command.EXAMPLES
-            command.add_arguments(add)
+            chosen, command = add, importlib.import_module(f"flaxformer_lite.cli.{name.replace('-', '_')}")
+            _add_arguments(add, command, argv)
+    if "--version" in argv[:2]:
+        print(_versions())
+        return
     if not argv:
         parser.print_help()
         return
-    args, overrides = parser.parse_known_args(argv)
-    if overrides and not getattr(command, "TAKES_CONFIG", False):
-        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
-    args.overrides = overrides  # --config=FILE and --config.FIELD=VALUE, which absl reads
+    args, others = parser.parse_known_args(argv)
+    if not args.command:
+        parser.error(f"a command is missing: {', '.join(COMMANDS)}")
+    takes_config = getattr(command, "TAKES_CONFIG", False)
+    if unknown := [arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")]:
+        chosen.refuse(unknown)
+    if others and not takes_config:
+        chosen.refuse(others)
+    if takes_config:
+        if not args.config:
+            command_line.fail(command_line.NO_CONFIG, command_line.BAD_INPUT)
+        args.overrides = [f"--config={args.config}", *others]
     _run(command.run, args)
+
+
+def _add_arguments(parser: Parser, command, argv: list[str]) -> None:
+    parser.description, parser.epilog = command.__doc__, command.EXAMPLES
+    takes_config = getattr(command, "TAKES_CONFIG", False)
+    if takes_config:
+        parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
+        parser.add_argument("--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100")
+    command.add_arguments(parser)
+    if takes_config and {"-h", "--help"} & set(argv):
+        parser.epilog = _fields(argv) or parser.epilog
+
+
+def _fields(argv: list[str]) -> str:
+    """The help on the config's fields, where a --config is given."""
+    joined = [
+        f"{arg}={value}" if arg.startswith("--config") and "=" not in arg else arg
+        for arg, value in zip(argv, [*argv[1:], ""], strict=True)
+    ]
+    chosen = [arg for arg in joined if re.match(r"--config[=.]", arg)]
+    if not any(arg.startswith("--config=") for arg in chosen):
+        return ""
+    from flaxformer_lite.cli import _fields as fields
+    from flaxformer_lite.config import ConfigError
+
+    try:
+        return fields.describe(command_line.config(chosen))
+    except ConfigError as error:
+        command_line.fail(error, command_line.BAD_INPUT)
+
+
+def _versions() -> str:
+    others = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax"))
+    return f"flaxformer_lite {flaxformer_lite.__version__} ({others})"
 
 
 def _run(run, args: argparse.Namespace) -> None:
@@ -84,10 +160,11 @@ def _exit_code(error: Exception) -> int | None:
 
     if isinstance(error, (ConfigError, WeightsError)):
         return command_line.BAD_INPUT
-    out_of_memory = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+    out_of_memory = isinstance(error, jax.errors.JaxRuntimeError) and re.search(
+        "RESOURCE_EXHAUSTED|Out of memory", str(error)
+    )
     return command_line.FAILED if out_of_memory or isinstance(error, (CheckpointError, OSError)) else None
 
 
 if __name__ == "__main__":
-    environment.configure()
-    main(sys.argv[1:])
+    start()

@@ -31,7 +31,17 @@ def resolve(folder: str, name: str) -> ModuleType:
 
 
 def resolve_class(folder: str, name: str) -> type:
-    """The class a plug-in file is about: `t5_buckets.py` holds `T5Buckets`."""
+    """The class a plug-in file is about: `t5_buckets.py` holds `T5Buckets`; or any, as `package.module:Class`.
+
+    Raises:
+      ValueError: no such file, module or class.
+    """
+    module, colon, own = name.partition(":")
+    if colon:
+        try:
+            return getattr(importlib.import_module(module), own)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{folder}: {name!r} cannot be imported ({error}).") from None
     return getattr(resolve(folder, name), "".join(part.capitalize() for part in name.split("_")))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = [
-    ["axes", "registry"],
+    ["axes", "pages", "registry", "versions"],
     ["config"],
     ["runtime"],
     ["analysis"],

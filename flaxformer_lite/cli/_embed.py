@@ -117,6 +117,7 @@ def _lines(file: str | None) -> Iterator[str]:
         return
     try:
         text = sys.stdin.read() if file == "-" else Path(file).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text.encode()  # some locales read other bytes as surrogates
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"--file={file}: cannot be read as UTF-8 text ({error}).") from None
     yield from (line for line in text.splitlines() if line.strip())

@@ -107,4 +107,11 @@ def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -
 
 
 def _text(prompt: str) -> str:
-    return sys.stdin.read().rstrip("\n") if prompt == "-" else prompt
+    if prompt != "-":
+        return prompt
+    try:
+        text = sys.stdin.read().rstrip("\n")
+        text.encode()  # some locales read other bytes as surrogates
+        return text
+    except UnicodeError as error:
+        raise ConfigError(f"--prompt -: stdin cannot be read as UTF-8 text ({error}).") from None

@@ -1,64 +1,59 @@
 """Command lines that end in one sentence: flags are read here, and errors become a line on stderr and an exit code."""
 
+import argparse
+import difflib
 import os
 import re
-import signal
+import shlex
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from absl import flags
-from ml_collections import config_flags
+from flaxformer_lite import pages
+from flaxformer_lite.config.rules import ConfigError, local_path
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
-UNKNOWN = re.compile(r"""'(?P<wrong>\w+)'\n?(Did you mean "(?P<near>\w+)")?""")
+FLAG = re.compile(r"^--([A-Za-z][\w.-]*)(?==|$)")
+INT32 = 2**31 - 1  # XLA's sizes
+MOST_FIELDS = 4  # to suggest
+NO_CONFIG = "--config is missing; for example --config=demo"
 
 
-def parser(*required: tuple[flags.FlagHolder, str]) -> Callable[[list[str]], list[str]]:
-    """A `flags_parser` for absl's app.run that explains every mistake in one line.
-
-    Args:
-      *required: flags that must be given, each with an example of its value.
-    """
-
-    def parse(argv: list[str]) -> list[str]:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # in an import, KeyboardInterrupt ends in its traceback or is lost
-        try:
-            rest = flags.FLAGS(argv)
-        except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
-            fail(explain(error, argv), BAD_INPUT)
-        if len(rest) > 1:
-            fail(f"{rest[1]!r} is not a flag; flags look like --workdir=runs/demo.", BAD_INPUT)
-        for flag, example in required:
-            if not given(argv, flag.name):
-                fail(f"--{flag.name} is missing; for example --{flag.name}={example}", BAD_INPUT)
-        if missing := missing_file(argv):
-            fail(f"--config={missing}: no such file.", BAD_INPUT)
-        return rest
-
-    return parse
+def underscored(argv: list[str]) -> list[str]:
+    """The command line with flags' names in one spelling: --max-new-tokens is --max_new_tokens. Values stay."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[end:]
 
 
 def config(argv: list[str]) -> Any:
-    """The ConfigDict of `--config=FILE --config.FIELD=VALUE ...`, for commands that are not absl's.
-
-    Ends the program with one line where it cannot be made.
-    """
-    values = flags.FlagValues()
-    line = ["", *argv]
-    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
+    """The ConfigDict of `--config=PAGE_OR_FILE --config.FIELD=VALUE ...`; where there is none, ends in one line."""
+    at = next((i for i, arg in enumerate(argv) if arg.startswith("--config=")), None)
+    if at is None:
+        fail(NO_CONFIG, BAD_INPUT)
     try:
-        rest = values(line)
-        if len(rest) > 1:
-            fail(f"{rest[1]!r} is not a flag; flags look like --config=configs/demo.py.", BAD_INPUT)
-        if missing := missing_file(argv):
-            fail(f"--config={missing}: no such file.", BAD_INPUT)
-        if not given([*line, ""], "config"):
-            fail("--config is missing; for example --config=configs/demo.py", BAD_INPUT)
-        return holder.value
+        chosen = f"--config={pages.locate(argv[at].removeprefix('--config='))}"
+        others = [*argv[:at], *argv[at + 1 :]]
+        values, rest = _parse([chosen, *others])
     except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
         fail(explain(error, argv), BAD_INPUT)
+    if rest:
+        fail(f"{rest[0]!r} is not a flag; flags look like --config.train.steps=100.", BAD_INPUT)
+    if not hasattr(values, "items"):
+        fail(f"{argv[at]}: get_config() returns {values!r}, and has to return a ConfigDict, as to_config_dict(ExperimentConfig("
+             f"...)) makes it.", BAD_INPUT)  # fmt: skip
+    return values
+
+
+def _parse(argv: list[str]) -> tuple[Any, list[str]]:
+    from absl import flags
+    from ml_collections import config_flags
+
+    values, line = flags.FlagValues(), ["", *argv]
+    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
+    rest = values(line)
+    return holder.value, rest[1:]
 
 
 def explain(error: Exception, argv: list[str]) -> str:
@@ -66,37 +61,124 @@ def explain(error: Exception, argv: list[str]) -> str:
 
     An unknown field is named with its whole path and the nearest known one; a config file's exception by its last line.
     """
-    if missing := missing_file(argv):
-        return f"--config={missing}: no such file."
-    overrides = [arg.split("=")[0] for arg in argv if arg.startswith("--config.")]
-    plain = str(error).replace("\\n", "\n").replace("\\'", "'")  # a KeyError's text is a repr, at times of a repr
-    if isinstance(error, (KeyError, AttributeError)) and (found := UNKNOWN.search(plain)):
-        for name in overrides:
-            if found["wrong"] in name.split("."):
-                near = name.replace(found["wrong"], found["near"]) if found["near"] else ""
-                return f"{name}: no such field" + (f"; did you mean {near}?" if near else ".")
-    if isinstance(error, flags.UnrecognizedFlagError) and overrides and not given(argv, "config"):
-        return "--config is missing; for example --config=configs/demo.py"
+    from absl import flags
+
+    if isinstance(error, ConfigError):
+        return str(error)
+    page = next(arg for arg in argv if arg.startswith("--config="))
+    if wrong := _wrong_override(page, argv):
+        return wrong
     if isinstance(error, flags.Error):
         said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # a bool's parser raises two arguments
         lines = [line for line in said.splitlines() if line.strip()]
         return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
-    config = next((arg for arg in argv if arg.startswith("--config=")), "the command line")
-    return f"{config}: {type(error).__name__}: {error}"
+    return f"{page}: {type(error).__name__}: {error}"
 
 
-def given(argv: list[str], name: str) -> bool:
-    """Whether a flag has a value on the command line."""
-    joined = [arg for arg in argv if re.match(rf"--?{name}=.", arg)]
-    return bool(joined) or any(arg.lstrip("-") == name and arg.startswith("-") for arg in argv[1:-1])
-
-
-def missing_file(argv: list[str]) -> str:
-    """The value of --config where it names no file; ml_collections would say so only when the config is first used."""
-    for arg in argv:
-        if (found := re.match(r"--?config=([^:]+)", arg)) and not Path(found[1]).is_file():
-            return found[1]
+def _wrong_override(page: str, argv: list[str]) -> str:
+    """What is wrong with the first --config.FIELD that is no field of the page, or a section of fields; else nothing."""
+    try:
+        values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}"])
+        sections, leaves = map(list, zip(*_paths(values), strict=True))
+    except Exception:  # the page itself is at fault
+        return ""
+    leaves, sections = [path for path in leaves if path], [path for path in sections if path]
+    for name, _, value in (arg.partition("=") for arg in argv if arg.startswith("--config.")):
+        path = name.removeprefix("--config.")
+        if path in sections:
+            inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
+            example = f"{path}.name={value or 'NAME'}" if f"{path}.name" in inside else f"{inside[0]}=VALUE"
+            return f"{name}: is a section of fields; set one of them, like --config.{example}"
+        if path not in leaves:
+            near = " or ".join(f"--config.{field}" for field in nearest_fields(path, leaves))
+            return f"{name}: no such field" + (f"; did you mean {near}?" if near else ".")
     return ""
+
+
+def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """(section, "") and ("", field) of a ConfigDict, with their whole dotted names."""
+    yield path, ""
+    for name, value in values.items():
+        below = f"{path}.{name}".lstrip(".")
+        if hasattr(value, "items"):
+            yield from _paths(value, below)
+        else:
+            yield "", below
+
+
+def nearest_fields(path: str, known: list[str]) -> list[str]:
+    """The fields that a wrong path may mean, the likeliest rule's alone.
+
+    Rules: the same last name or section, the initials of its words (`lr`), a path spelled much alike, one of its words,
+    a last name spelled much alike.
+    """
+    wanted = path.split(".")[-1]
+    words = {name: name.split(".")[-1].split("_") for name in known}
+    spelled = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
+    last = difflib.get_close_matches(wanted, [name.split(".")[-1] for name in known], n=1, cutoff=0.75)
+    rules = (
+        [name for name in known if name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"],
+        [name for name in known if len(words[name]) > 1 and "".join(word[:1] for word in words[name]) == wanted],
+        spelled,
+        [name for name in known if wanted in words[name]],
+        [name for name in known if name.split(".")[-1] in last],
+    )
+    return next(filter(None, rules), [])[:MOST_FIELDS]
+
+
+def program(command: str = "train") -> str:
+    """How the user would start `command` where and as this program was started: the beginning of a command line."""
+    started = Path(sys.argv[0])
+    if started.name == "train.py" and command == "train":
+        return f"{_python()} {shlex.quote(sys.argv[0])}"
+    if started.stem == "flaxformer_lite":
+        found = shutil.which("flaxformer_lite")
+        known = found and Path(found).absolute() == started.absolute()
+        return f"{'flaxformer_lite' if known else shlex.quote(sys.argv[0])} {command}"
+    return f"{_python()} -m flaxformer_lite {command}"
+
+
+def _python() -> str:
+    """The interpreter as a user types it: from the current folder, by its name where that finds it, else in full."""
+    own, here = Path(sys.executable), Path.cwd()
+    if own.is_relative_to(here):
+        return str(own.relative_to(here))
+    found = shutil.which("python")
+    return "python" if found and Path(found).parent == own.parent else shlex.quote(str(own))
+
+
+def text(value: str) -> str:
+    """An argparse type: text that a tokenizer can read."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not UTF-8") from None
+    return value
+
+
+def path(value: str) -> str:
+    """An argparse type: a file or folder of this machine."""
+    try:
+        return local_path("PATH", value)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("PATH=").rstrip(".")) from None
+
+
+def integer(least: int, most: int = INT32) -> Callable[[str], int]:
+    """An argparse type: a whole number of a range."""
+
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"invalid int value: {value[:40]!r}") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{value[:40]}: at least {least}")
+        if number > most:
+            raise argparse.ArgumentTypeError(f"{value[:40]}: at most {most}")
+        return number
+
+    return read
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:

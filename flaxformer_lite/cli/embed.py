@@ -5,17 +5,24 @@ Prints how alike the texts are (cosine similarity); with --out writes the vector
 
 import argparse
 
+from flaxformer_lite.cli import command_line
+
 EXAMPLES = """examples:
-  python -m flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
-  python -m flaxformer_lite embed --model path/to/minilm --file sentences.txt --out vectors.npy
+  flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
+  flaxformer_lite embed --model path/to/minilm --file sentences.txt --out vectors.npy
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="directory of an encoder's published weights, or its --workdir")
-    parser.add_argument("--text", action="append", default=[], help="may be given several times")
-    parser.add_argument("--file", help="one text a line; - is stdin")
-    parser.add_argument("--out", metavar="FILE.npy", help="where the vectors go, float32 [texts, width]")
+    model_help = "directory of an encoder's published weights, or its --workdir"
+    parser.add_argument("--model", required=True, type=command_line.path, help=model_help)
+    parser.add_argument(
+        "--text", action="append", type=command_line.text, default=[], help="may be given several times"
+    )
+    parser.add_argument("--file", type=command_line.path, help="one text a line; - is stdin")
+    parser.add_argument(
+        "--out", metavar="FILE.npy", type=command_line.path, help="where the vectors go, float32 [texts, width]"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 

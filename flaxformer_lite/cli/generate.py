@@ -6,12 +6,14 @@ likeliest. --temperature 0 --num_beams 1 is always that.
 
 import argparse
 
+from flaxformer_lite.cli import command_line
+
 EXAMPLES = """examples:
-  python -m flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --max_new_tokens 40
-  python -m flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95 --stream
-  python -m flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: Good day." --num_beams 4
-  python -m flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
-  echo "Dear diary," | python -m flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
+  flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --max_new_tokens 40
+  flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95 --stream
+  flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: Good day." --num_beams 4
+  flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
+  echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
 """
 SETTINGS = (
     ("temperature", float, "above 0 draws tokens; 1 is the model's own distribution"),
@@ -29,18 +31,37 @@ SETTINGS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="directory of published weights, or the --workdir of train.py")
-    parser.add_argument("--prompt", required=True, action="append", help="may be given several times; - reads stdin")
-    parser.add_argument(
-        "--max_new_tokens", type=int, metavar="INT", help="tokens to write at most; else 64, or what fits"
+    add, integer = (
+        parser.add_argument,
+        command_line.integer(-command_line.INT32),
+    )  # generate says more of what is too small
+    add(
+        "--model",
+        required=True,
+        type=command_line.path,
+        help="directory of published weights, or the --workdir of train",
     )
+    add(
+        "--prompt",
+        required=True,
+        action="append",
+        type=command_line.text,
+        help="may be given several times; - reads stdin",
+    )
+    add("--max_new_tokens", type=integer, metavar="INT", help="tokens to write at most; else 64, or what fits")
     for name, kind, what in SETTINGS:
-        parser.add_argument(f"--{name}", type=kind, metavar=kind.__name__.upper(), help=what)
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
-    parser.add_argument("--stream", action="store_true", help="print the text as it is written")
-    parser.add_argument("--chat", action="store_true", help="ask as a user would, by the model's chat template")
-    parser.add_argument("--system", metavar="TEXT", help="with --chat, what the assistant is told beforehand")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
+        add(f"--{name}", type=integer if kind is int else kind, metavar=kind.__name__.upper(), help=what)
+    add(
+        "--stop",
+        action="append",
+        type=command_line.text,
+        metavar="TEXT",
+        help="ends the text; may be given several times",
+    )
+    add("--stream", action="store_true", help="print the text as it is written")
+    add("--chat", action="store_true", help="ask as a user would, by the model's chat template")
+    add("--system", metavar="TEXT", type=command_line.text, help="with --chat, what the assistant is told beforehand")
+    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,9 +2,11 @@
 
 import argparse
 
+from flaxformer_lite.cli import command_line
+
 EXAMPLES = """examples:
-  python -m flaxformer_lite inspect path/to/bert
-  python -m flaxformer_lite inspect runs/gpt2 --all
+  flaxformer_lite inspect path/to/bert
+  flaxformer_lite inspect runs/gpt2 --all
 
 Tensors have their published names, so a training workdir, its conversion to safetensors, and Flax's old msgpack of the
 same model have the same checksum.
@@ -12,7 +14,9 @@ same model have the same checksum.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", help="published weights, Flax msgpack, or the --workdir of train.py")
+    parser.add_argument(
+        "directory", type=command_line.path, help="published weights, Flax msgpack, or the --workdir of train"
+    )
     parser.add_argument(
         "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
     )

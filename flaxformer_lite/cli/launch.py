@@ -10,6 +10,7 @@ from typing import NoReturn
 import jax
 from ml_collections import ConfigDict
 
+from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
@@ -36,6 +37,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, terminate)
+    versions.notice_untested()
     group = ALONE
     try:
         group = processes.join(**how_to_join)

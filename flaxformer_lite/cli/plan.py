@@ -8,11 +8,13 @@ says so.
 import argparse
 import os
 
+from flaxformer_lite.cli import command_line
+
 TAKES_CONFIG = True
 EXAMPLES = """examples:
-  python -m flaxformer_lite plan --config=configs/llama_7b.py --topology=v5e:16x16 --config.mesh.fsdp=16
-  python -m flaxformer_lite plan --config=configs/gpt2_small.py --topology=h100:8 --search
-  python -m flaxformer_lite plan --config=configs/t5_xxl.py --topology=v5p-128 --json
+  flaxformer_lite plan --config=llama_7b --topology=v5e:16x16 --config.mesh.fsdp=16
+  flaxformer_lite plan --config=gpt2_small --topology=h100:8 --search
+  flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json
 
 Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or as their makers call them (v5e-256; v5p-128 counts cores);
 a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the compiler's estimate, not measured.
@@ -22,7 +24,7 @@ a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the co
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
     parser.add_argument("--search", action="store_true", help="try meshes, batches and remat policies, and rank them")
-    parser.add_argument("--compiles", type=int, default=6, help="of a search, at most (default 6)")
+    parser.add_argument("--compiles", type=command_line.integer(0), default=6, help="of a search, at most (default 6)")
     parser.add_argument("--analytic", action="store_true", help="no compiler, even where there is one")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 

@@ -7,11 +7,14 @@ plain gradient descent, so that what differs is the mesh. Give large configs few
 import argparse
 import os
 
+from flaxformer_lite.cli import command_line
+
+MOST = 512  # devices: each has threads of its own
 TAKES_CONFIG = True
 EXAMPLES = """examples:
-  python -m flaxformer_lite verify-mesh --config=configs/llama_tiny.py --config.mesh.fsdp=2 --config.mesh.tensor=2
-  python -m flaxformer_lite verify-mesh --config=configs/t5_tiny.py --config.mesh.context=4 --devices=4 --all
-  python -m flaxformer_lite verify-mesh --config=configs/bert_tiny.py --config.mesh.mode=pmap
+  flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
+  flaxformer_lite verify-mesh --config=t5_tiny --config.mesh.context=4 --devices=4 --all
+  flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
 
 Exits with 1 where a gradient differs by more than rounding. Also lists the large parameters that every device holds
 whole, what the devices exchange, and which of it nothing in the design explains.
@@ -19,7 +22,9 @@ whole, what the devices exchange, and which of it nothing in the design explains
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--devices", type=int, default=8, help="to make up (default 8)")
+    parser.add_argument(
+        "--devices", type=command_line.integer(1, MOST), default=8, help=f"to make up, {MOST} at most (default 8)"
+    )
     parser.add_argument("--all", action="store_true", help="every parameter, instead of the worst")
 
 

@@ -4,10 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from flaxformer_lite import registry
 from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.config.parts import NORMS, InitConfig, NormConfig
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive
+from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive, resolved
 
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")
 BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
@@ -208,7 +207,8 @@ class ModelConfig(Execution, Architecture):
     def __post_init__(self):
         Architecture.__post_init__(self)
         Execution.__post_init__(self)
-        among(self, "attention", ("auto", *registry.available("attentions")))
+        if self.attention != "auto":
+            resolved(self, "attention", "attentions")
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.scan and layers % len(self.kinds):
                 raise ConfigError(f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"

@@ -7,6 +7,7 @@ instead of a compilation and a stack trace.
 import dataclasses
 import hashlib
 import json
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ml_collections import ConfigDict, config_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.architecture import ModelConfig
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
+from flaxformer_lite.config.rules import ConfigError, among, local_path, not_negative, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class TokenizerConfig:
 
     def __post_init__(self):
         among(self, "name", ("byte_bpe", "sentencepiece", "bytes"))
+        local_path("path", self.path)
         positive(self, "vocab_size")
 
 
@@ -44,6 +46,8 @@ class DataConfig:
         positive(self, "length")
         not_negative(self, "target_length")
         among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
+        local_path("path", self.path)
+        local_path("cache", self.cache)
         if not 0 < self.eval_fraction < 1:
             raise ConfigError(f"data.eval_fraction={self.eval_fraction}: a fraction strictly between 0 and 1.")
 
@@ -53,14 +57,14 @@ class OptimizerConfig:
     name: str = "adamw"  # adamw, adafactor, lion, sgd, muon
     learning_rate: float = 3e-4  # the peak
     schedule: str = "cosine"  # cosine, linear, rsqrt, constant, wsd
-    warmup_steps: int = 100
+    warmup_steps: int = 100  # to the peak, in a straight line
     decay_steps: int = 0  # length of wsd's final decay; 0: a tenth of train.steps
     final_fraction: float = 0.1  # of the peak, at the last step (cosine, linear, wsd)
-    b1: float = 0.9
-    b2: float = 0.95
-    eps: float = 1e-8
+    b1: float = 0.9  # decay of the mean of gradients
+    b2: float = 0.95  # decay of the mean of their squares
+    eps: float = 1e-8  # beside the root of the squares, against division by zero
     weight_decay: float = 0.1  # on matrices only: never on norms, biases and tables of positions
-    clip_norm: float = 1.0  # 0: off
+    clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
 
     def __post_init__(self):
         among(self, "name", ("adamw", "adafactor", "lion", "sgd", "muon"))
@@ -71,15 +75,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    steps: int = 1000
+    steps: int = 1000  # updates in all, those before a resume included
     batch_size: int = 32  # sequences a step, over all devices and accumulation
     accumulate: int = 1  # microbatches a step
     loss_chunks: int = 4  # pieces of the batch whose logits exist at once; 1 holds B x T x V whole
-    log_every: int = 20
-    eval_every: int = 200
+    log_every: int = 20  # steps from one record to the next
+    eval_every: int = 200  # steps from one evaluation to the next
     eval_batches: int = 20  # at the most; held-out text may hold fewer
-    checkpoint_every: int = 200
-    keep: int = 3  # checkpoints
+    checkpoint_every: int = 200  # steps from one checkpoint to the next
+    keep: int = 3  # checkpoints, the newest
     sample_tokens: int = 0  # tokens of sample text after training, for decoders
     init_from: str = ""  # a directory of published weights that the run begins with; empty: random ones
 
@@ -96,6 +100,7 @@ class TrainConfig:
             "checkpoint_every",
             "keep",
         )
+        local_path("init_from", self.init_from)
         if self.batch_size % self.accumulate:
             raise ConfigError(
                 f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
@@ -135,7 +140,7 @@ class MeshConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    seed: int = 0
+    seed: int = 0  # of parameters, dropout and the order of examples
     model: ModelConfig
     objective: Any = field(metadata={"plugin": "objectives"})
     data: DataConfig = field(default_factory=DataConfig)
@@ -144,6 +149,7 @@ class ExperimentConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
     def __post_init__(self):
+        not_negative(self, "seed")
         model, objective = self.model, plugin_name(self.objective)
         if model.skeleton != self.objective.skeleton:
             raise ConfigError(
@@ -175,6 +181,15 @@ def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
     Raises:
       ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
     """
+    return _from_mapping(cls, values, where, "")
+
+
+def _from_mapping(cls: type, values: Any, where: str, path: str) -> Any:
+    """As `from_config_dict`; `path` is the dotted name of the section, which rules of its dataclass do not know."""
+    if not hasattr(values, "items"):
+        raise ConfigError(
+            f"{where}={values!r}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
+        )
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata}
     hints = typing.get_type_hints(cls)
     unknown = [key for key in values if key not in fields]
@@ -186,15 +201,21 @@ def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
     built = {}
     for name, f in fields.items():
         if name in values:
-            built[name] = _build(f, hints[name], values[name], f"{where}.{name}")
+            built[name] = _build(f, hints[name], values[name], f"{where}.{name}", f"{path}.{name}".lstrip("."))
         elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{where}.{name}: missing; {cls.__name__} needs it.")
     try:
         return cls(**built)
-    except ConfigError:
-        raise
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(_with_path(str(error), path, list(fields))) from None
+
+
+def _with_path(message: str, path: str, fields: list[str]) -> str:
+    """A rule's message, whose `field=` become `path.field=`, as the user writes them."""
+    if not path or message.startswith((f"{path}=", f"{path}.")):
+        return message
+    named = re.sub(rf"(?<![\w.])({'|'.join(fields) or '$^'})=", rf"{path}.\1=", message)
+    return named if named != message else f"{path}: {message}"
 
 
 def to_config_dict(cfg: Any) -> ConfigDict:
@@ -220,8 +241,10 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def plugin_name(value: Any) -> str:
-    """The file name, hence the key, of a plug-in's dataclass instance."""
-    return type(value).__module__.rsplit(".", 1)[-1]
+    """The key of a plug-in's dataclass instance: the file's name, or `package.module:Class` of one that is not ours."""
+    package, _, name = type(value).__module__.rpartition(".")
+    ours = package.startswith("flaxformer_lite.")
+    return name if ours else f"{type(value).__module__}:{type(value).__qualname__}"
 
 
 def fingerprint(cfg: Any) -> str:
@@ -230,10 +253,13 @@ def fingerprint(cfg: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
+def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -> Any:
     if "plugin" in f.metadata:
         if dataclasses.is_dataclass(value) or (value is None and f.default is None):
             return value
+        if not hasattr(value, "items"):
+            raise ConfigError(f"{where}={value!r}: must be a section with a name, not {type(value).__name__}; set"
+                              f" {where}.name.")  # fmt: skip
         options = dict(value)
         if options == {"name": ""} and f.default is None:
             return None
@@ -243,9 +269,9 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
             cls = registry.resolve_class(f.metadata["plugin"], options.pop("name"))
         except ValueError as error:
             raise ConfigError(f"{where}.name: {error}") from None
-        return from_config_dict(cls, options, where)
+        return _from_mapping(cls, options, where, path)
     if dataclasses.is_dataclass(hint):
-        return from_config_dict(hint, value, where)
+        return _from_mapping(hint, value, where, path)
     if value is None and isinstance(hint, types.UnionType):
         return None
     hint = _without_none(hint)

@@ -1,6 +1,8 @@
 """The rules that config dataclasses are made of, and the error that says which one was broken."""
 
+import re
 from dataclasses import field
+from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
@@ -40,3 +42,19 @@ def among(cfg: Any, name: str, choices: tuple[str, ...]) -> None:
                 f"{name}={value!r}: no {item!r}{registry.nearest(item, list(choices))}; choose from"
                 f" {', '.join(choices)}."
             )
+
+
+def local_path(name: str, value: str) -> str:
+    """A path, unless it is the address of a bucket, which would become a folder named `gs:`."""
+    if re.match(r"\w+://", value):
+        raise ConfigError(f"{name}={value}: no folder of this machine, and nothing else is read or written; mount the bucket"
+                          f" (gcsfuse, mountpoint-s3) or copy it, and name that folder.")  # fmt: skip
+    return value
+
+
+def resolved(cfg: Any, name: str, folder: str) -> ModuleType:
+    """The plug-in file that a field names."""
+    try:
+        return registry.resolve(folder, getattr(cfg, name))
+    except ValueError as error:
+        raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None

@@ -9,6 +9,8 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 
+COLDEST = 1e-30  # a temperature that float32 scores can be divided by
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -80,6 +82,11 @@ class Settings:
             raise ConfigError("max_new_tokens is missing: say how many tokens to write at most.")
         _at_least(self, 1, "max_new_tokens", "max_length", "num_return_sequences", "num_beams")
         _at_least(self, 0, "min_new_tokens", "min_length", "temperature", "top_k", "min_p", "no_repeat_ngram_size")
+        if 0 < self.temperature < COLDEST:
+            raise ConfigError(
+                f"temperature={self.temperature}: at least {COLDEST}, or 0 for the likeliest token; scores"
+                f" divided by less are infinite."
+            )
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p={self.top_p}: a probability in (0, 1]; 1 keeps every token.")
         if self.min_p > 1:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flaxformer_lite import registry
+from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, among
 
 # Files that are no families.
@@ -23,6 +23,7 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
       ValueError: no such family.
       ConfigError: no such preset, or sizes that do not fit each other.
     """
+    versions.notice_untested()
     if not isinstance(family, ModelConfig):
         plugin = registry.resolve("models", family)
         family = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)

@@ -13,6 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
+from flaxformer_lite import versions
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
@@ -54,6 +55,7 @@ def load_pretrained(
       ConfigError: a config that we cannot compute exactly.
       WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
     """
+    versions.notice_untested()
     model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
     return model, _place(model.cfg, stored, mesh)
 

@@ -1,4 +1,4 @@
-"""Bad command lines, each in its own process: one line on stderr, exit code 2, no traceback."""
+"""Bad command lines: one line on stderr, exit code 2, no traceback; and the words that command lines are made of."""
 
 import re
 import signal
@@ -9,58 +9,122 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli import command_line, launch
+from flaxformer_lite.runtime.processes import ALONE
 
 ROOT = Path(__file__).parents[2]
-CONFIG = "--config=configs/gpt2_tiny.py"
+CONFIG = "--config=gpt2_tiny"
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
 
 
 def train(*args, cwd=ROOT):
     return subprocess.run([sys.executable, str(ROOT / "train.py"), *args], cwd=cwd, capture_output=True, text=True)
 
 
-def test_help_is_quick_and_needs_no_jax():
-    began = time.monotonic()
-    done = train("--help")
-    assert time.monotonic() - began < 3
-    assert "python train.py --config=" in done.stdout and "--workdir" in done.stdout and not done.stderr
+@pytest.fixture
+def handlers():
+    """Training takes SIGINT and SIGTERM for itself."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def refused(handlers, capsys, monkeypatch, tmp_path):
+    def run(*args):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(launch.processes, "join", lambda **_: ALONE)  # jax has begun
+        monkeypatch.delitem(sys.modules, "config_config", raising=False)  # the last file that ml_collections read
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(SystemExit) as ended:
+            main(["train", *args])
+        said = capsys.readouterr()
+        assert ended.value.code == command_line.BAD_INPUT and not said.out
+        assert said.err.startswith("error: ") and said.err.count("\n") == 1
+        assert sorted(tmp_path.iterdir()) == before
+        return said.err
+
+    return run
+
+
+@pytest.mark.parametrize("door", [["train.py"], ["-m", "flaxformer_lite", "train"]], ids=["train.py", "module"])
+def test_each_door_has_the_same_help_and_needs_no_jax(door):
+    command = [sys.executable, "-X", "importtime", *door, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert f"{' '.join(door)} --config=gpt2_tiny --workdir=" in done.stdout
+    for name in ("workdir", "coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout"):
+        assert f"--{name}" in done.stdout
+    assert " jax\n" not in done.stderr and " numpy\n" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "--config is missing; for example --config=configs/demo.py"),
+        ((), "--config is missing; for example --config=demo"),
         ((CONFIG,), "--workdir is missing; for example --workdir=runs/demo"),
-        (("--config=configs/gpt3.py", "--workdir=x"), "--config=configs/gpt3.py: no such file."),
-        ((CONFIG, "--wrkdir=x"), "Unknown command line flag 'wrkdir'. Did you mean: workdir ?"),
-        ((CONFIG, "--workdir=x", "steps=3"), "'steps=3' is not a flag; flags look like --workdir=runs/demo."),
-        (("--config.train.steps=3", "--workdir=x"), "--config is missing; for example --config=configs/demo.py"),
-        (
-            (CONFIG, "--workdir=x", "--config.trian.steps=3"),
-            "--config.trian.steps: no such field; did you mean --config.train.steps?",
-        ),
-        (
-            (CONFIG, "--workdir=x", "--config.train.stepz=3"),
-            "--config.train.stepz: no such field; did you mean --config.train.steps?",
-        ),
+        ((CONFIG, "--workdir="), "--workdir is missing"),
+        (("--config=configs/gpt3.py", "--workdir=x"), "--config=configs/gpt3.py: no such file"),
+        (("--config=gpt2_tny", "--workdir=x"), "--config=gpt2_tny: no such page; did you mean 'gpt2_tiny'?"),
+        ((CONFIG, "--wrkdir=x"), "--wrkdir: no such flag; did you mean '--workdir'?"),
+        ((CONFIG, "--workdir=x", "steps=3"), "'steps=3' is not a flag; flags look like --config.train.steps=100."),
+        (("--config.train.steps=3", "--workdir=x"), "--config is missing; for example --config=demo"),
         ((CONFIG, "--workdir=x", "--config.train.steps=many"), "flag --config.train.steps=many: invalid literal"),
         (
             (CONFIG, "--workdir=x", "--config.model.scan=maybe"),
             "flag --config.model.scan=maybe: Non-boolean argument to boolean flag maybe",
         ),
-        ((CONFIG, "--workdir=x", "--config.optimizer.name=adm"), "name='adm': no 'adm'; did you mean 'adamw'?"),
+        (
+            (CONFIG, "--workdir=x", "--config.model.position=rope"),
+            "set one of them, like --config.model.position.name=rope",
+        ),
+        (
+            (CONFIG, "--workdir=x", "--config.optimizer.name=adm"),
+            " optimizer.name='adm': no 'adm'; did you mean 'adamw'?",
+        ),
         (
             (CONFIG, "--workdir=x", "--config.model.num_heads=3"),
-            "d_model=128, num_heads=3: the width must be a multiple",
+            " model.d_model=128, model.num_heads=3: the width must be a multiple of the heads; try model.d_model=",
         ),
+        ((CONFIG, "--workdir=x", "--config.seed=-1"), " seed=-1: must not be negative"),
+        ((CONFIG, "--workdir=gs://bucket/x"), "--workdir: gs://bucket/x: no folder of this machine"),
+        (
+            (CONFIG, "--workdir=x", "--config.data.path=s3://bucket"),
+            " data.path=s3://bucket: no folder of this machine",
+        ),
+        ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: at least 1"),
+        (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),
     ],
 )
-def test_mistakes_are_one_line(args, message, tmp_path):
-    done = train(*args)
-    assert done.returncode == command_line.BAD_INPUT
-    assert done.stderr.startswith("error: ") and message in done.stderr
-    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
-    assert not (ROOT / "x").exists()
+def test_mistakes_are_one_line(args, message, refused):
+    assert message in refused(*args)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("trian.steps", "train.steps"),
+        ("train.stepz", "train.steps"),
+        ("lr", "optimizer.learning_rate"),
+        ("batch_size", "train.batch_size"),
+        ("train.learning-rate", "optimizer.learning_rate"),
+        ("position", "model.position.name"),
+        ("warmup", "optimizer.warmup_steps"),
+        ("model.dmodel", "model.d_model"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_whole_path_of_the_one_it_means(wrong, meant, refused):
+    name = wrong.replace("-", "_")
+    assert f"--config.{name}: no such field; did you mean --config.{meant}?" in refused(
+        CONFIG, "--workdir=x", f"--config.{wrong}=3"
+    )
+
+
+def test_several_fields_may_be_meant_or_none():
+    known = ["model.num_heads", "model.num_kv_heads", "model.head", "seed"]
+    assert command_line.nearest_fields("heads", known) == ["model.num_heads", "model.num_kv_heads"]
+    assert command_line.nearest_fields("epochs", known) == []
 
 
 @pytest.mark.parametrize(
@@ -69,15 +133,18 @@ def test_mistakes_are_one_line(args, message, tmp_path):
         ("def get_config(:\n", r"--config=.*SyntaxError: invalid syntax"),
         ("x = 1\n", r"AttributeError: module .* has no attribute 'get_config'"),
         ("def get_config():\n    raise ValueError('a rule is broken')\n", r"ValueError: a rule is broken"),
+        ("def get_config():\n    pass\n", r"get_config\(\) returns None, and has to return a ConfigDict"),
+        (
+            "from flaxformer_lite import pages\n\n\ndef get_config():\n    c = pages.get_config('gpt2_tiny').unlock()\n"
+            "    with c.model.ignore_type():\n        c.model.position = 'rope'\n    return c\n",
+            r"config.model.position='rope': must be a section with a name, not str; set config.model.position.name",
+        ),
     ],
 )
-def test_a_config_file_that_fails_is_named(source, message, tmp_path):
+def test_a_config_file_that_fails_is_named(source, message, refused, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(source)
-    done = train(f"--config={path}", "--workdir=x")
-    assert done.returncode == command_line.BAD_INPUT
-    assert re.search(message, done.stderr) and str(path) in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert re.search(message, refused(f"--config={path}", "--workdir=x"))
 
 
 def test_ctrl_c_in_the_middle_of_an_import_ends_without_a_traceback(tmp_path):
@@ -91,3 +158,43 @@ def test_ctrl_c_in_the_middle_of_an_import_ends_without_a_traceback(tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == -signal.SIGINT
+
+
+def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch):
+    runs = []
+    monkeypatch.setattr(launch, "main", lambda *args, **joining: runs.append((*args, joining)))
+    flags = ["--num-processes=2", "--process_id", "1", "--coordinator=host:1"]
+    main(["train", "--config.train.batch-size", "48", "--config", "gpt2_tiny:rope", "--workdir", "a-b", *flags])
+    ((config, workdir, joining),) = runs
+    assert (config.train.batch_size, config.model.position.name, workdir) == (48, "rope", "a-b")
+    assert joining == dict(coordinator="host:1", num_processes=2, process_id=1, start_timeout=300, peer_timeout=60)
+
+
+def test_only_names_of_flags_are_respelled():
+    line = ["--a-b=c-d", "--a-b", "--config.x-y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
+    spelled = ["--a_b=c-d", "--a_b", "--config.x_y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
+    assert command_line.underscored(line) == spelled
+
+
+@pytest.mark.parametrize(
+    ("argv", "command", "line"),
+    [
+        ("../train.py", "train", "PYTHON ../train.py"),
+        ("train.py", "generate", "PYTHON -m flaxformer_lite generate"),
+        ("/somewhere/flaxformer_lite/__main__.py", "train", "PYTHON -m flaxformer_lite train"),
+        ("BIN/flaxformer_lite", "train", "flaxformer_lite train"),
+        ("BIN/flaxformer_lite", "fill-mask", "flaxformer_lite fill-mask"),
+        ("elsewhere/flaxformer_lite", "train", "elsewhere/flaxformer_lite train"),
+    ],
+)
+def test_program_says_how_to_start_a_command_as_this_one_was(argv, command, line, monkeypatch, tmp_path):
+    for name in ("flaxformer_lite", "python"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [argv.replace("BIN", str(tmp_path))])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    assert command_line.program(command) == line.replace("PYTHON", "python")
+    monkeypatch.setattr(sys, "executable", "/other/bin/python3")
+    assert command_line.program(command) == line.replace("PYTHON", "/other/bin/python3")
+    monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv/bin/python"))
+    assert command_line.program(command) == line.replace("PYTHON", ".venv/bin/python")

@@ -1,12 +1,15 @@
 """The door: help at once, every mistake in one line."""
 
+import io
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import flax
+import jax
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.cli import command_line
 from tests.cli import models
@@ -24,10 +27,8 @@ def gpt2(tmp_path_factory):
     return models.directory(tmp_path_factory.mktemp("gpt2"))
 
 
-def test_help_is_quick_and_shows_examples():
-    began = time.monotonic()
+def test_help_shows_examples():
     done = program("--help")
-    assert time.monotonic() - began < 3
     assert done.returncode == 0 and not done.stderr
     for name in door.COMMANDS:
         assert f"python -m flaxformer_lite {name} " in done.stdout
@@ -44,6 +45,30 @@ def test_each_command_explains_itself_without_jax(name):
 def test_no_command_shows_the_help(capsys):
     door.main([])
     assert "examples:" in capsys.readouterr().out
+
+
+def test_versions(capsys):
+    door.main(["--version"])
+    said = capsys.readouterr().out
+    door.main(["train", "--version"])
+    assert said == f"flaxformer_lite {flaxformer_lite.__version__} (jax {jax.__version__}, flax {flax.__version__})\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of stdin, by the locale
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["generate", "--prompt", "-"], "--prompt -: stdin cannot be read as UTF-8 text"),
+        (["embed", "--file", "-"], "--file=-: cannot be read as UTF-8 text"),
+    ],
+)
+def test_a_pipe_that_is_no_text_is_one_line(args, message, errors, gpt2, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8", errors=errors))
+    with pytest.raises(SystemExit) as ended:
+        door.main([*args, "--model", str(gpt2)])
+    said = capsys.readouterr().err
+    assert ended.value.code == command_line.BAD_INPUT and said.startswith(f"error: {message}") and said.count("\n") == 1
 
 
 def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
@@ -77,6 +102,19 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
         (["embed", "--model", "GPT2", "--file", "nowhere.txt"], "cannot be read as UTF-8 text"),
         (["fill-mask", "--model", "GPT2", "a [MASK]"], "head='masked_lm': no such head"),
         (["fill-mask", "--model", "GPT2", "a [MASK]", "--top_k", "0"], "--top_k=0: at least 1"),
+        (["fill_mask", "--model", "GPT2", "a [MASK]", "--top-k", "0"], "--top_k=0: at least 1"),
+        (["--config=gpt2_tiny"], "a command is missing: train, generate"),
+        (["generate", "--model", "GPT2", "--prompt", "x", "--max-new-token", "9"], "did you mean '--max_new_tokens'?"),
+        (["generate", "--model", "GPT2", "--prompt", "x", "--max-new-tokens", "1000000000000"], "at most 2147483647"),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--temperature", "1e-45"],
+            "temperature=1e-45: at least 1e-30",
+        ),
+        (["generate", "--model", "GPT2", "--prompt", "\udcff"], "argument --prompt: '\\udcff' is not UTF-8"),
+        (["generate", "--model", "gs://bucket/gpt2", "--prompt", "x"], "no folder of this machine"),
+        (["convert", "GPT2", "s3://bucket/gpt2"], "no folder of this machine"),
+        (["verify-mesh", "--config=gpt2_tiny", "--devices=0"], "argument --devices: 0: at least 1"),
+        (["verify-mesh", "--config=gpt2_tiny", "--devices=100000"], "argument --devices: 100000: at most 512"),
     ],
 )
 def test_mistakes_are_one_line(args, message, gpt2, tmp_path, capsys, monkeypatch):

@@ -50,11 +50,11 @@ def test_json_and_a_step_that_does_not_fit(plan):
     ("arguments", "message"),
     [
         ((*TINY, "--topology=v5x:2x2"), "no such machine; did you mean"),
-        (("--topology=v5e-4",), "--config is missing; for example --config=configs/demo.py"),
-        (("--topology=v5e-4", "--config=configs/none.py"), "--config=configs/none.py: no such file."),
+        (("--topology=v5e-4",), "--config is missing; for example --config=demo"),
+        (("--topology=v5e-4", "--config=configs/none.py"), "--config=configs/none.py: no such file; the pages are"),
         ((*TINY, "--topology=v5e-4", "--config.mesh.fspd=2"), "no such field; did you mean --config.mesh.fsdp"),
         ((*TINY, "--topology=v5e-4", "--config.mesh.fsdp=3"), "4 devices do not divide by 3"),
-        ((*TINY, "--topology=v5e-4", "--serach"), "Unknown command line flag 'serach'"),
+        ((*TINY, "--topology=v5e-4", "--serach"), "--serach: no such flag; did you mean '--search'"),
         (TINY, "--topology"),
     ],
 )

@@ -1,0 +1,49 @@
+"""The shipped experiments by name: configs/NAME.py of the repository, installed as flaxformer_lite/configs/NAME.py."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite import registry
+from flaxformer_lite.config.rules import ConfigError
+
+
+def folder() -> Path:
+    """Where the pages are: in the package, else beside it, as in a checkout."""
+    package = Path(__file__).parent
+    return next((path for path in (package / "configs", package.parent / "configs") if path.is_dir()), package)
+
+
+def names() -> list[str]:
+    """The pages' names, sorted."""
+    return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
+
+
+def locate(value: str) -> str:
+    """`NAME`, `NAME:ARGUMENT` or a path of the user's, as a path; a file that exists comes before a page of its name.
+
+    Raises:
+      ConfigError: neither, with the nearest page.
+    """
+    name, colon, argument = value.partition(":")
+    if Path(name).expanduser().is_file():
+        return f"{Path(name).expanduser()}{colon}{argument}"
+    known = names()
+    if name in known:
+        return f"{folder() / name}.py{colon}{argument}"
+    kind = "file" if re.search(r"[/\\]|\.py$", name) else "page"
+    raise ConfigError(f"--config={value}: no such {kind}{registry.nearest(Path(name).stem, known)}; the pages are"
+                      f" {', '.join(known)}.")  # fmt: skip
+
+
+def get_config(name: str, *arguments: str) -> Any:
+    """The ConfigDict of a page, for pages that vary another.
+
+    >>> get_config("gpt2_tiny").model.d_model
+    128
+    """
+    spec = importlib.util.spec_from_file_location(f"flaxformer_lite.configs.{name}", folder() / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(*arguments)

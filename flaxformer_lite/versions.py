@@ -1,0 +1,20 @@
+"""A word where jax or flax is newer than what the tests have run with; they are not held back for it."""
+
+import functools
+import importlib.metadata
+import logging
+import re
+
+LOG = logging.getLogger("flaxformer_lite")
+TESTED = {"jax": (0, 12), "flax": (0, 12)}  # the newest minor releases; `make canary` tries newer ones
+
+
+@functools.cache
+def notice_untested() -> None:
+    """Logs a warning, once a process, that names each library newer than tested."""
+    for name, tested in TESTED.items():
+        version = importlib.metadata.version(name)
+        if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) > tested:
+            known = ".".join(map(str, tested))
+            LOG.warning("%s %s is newer than %s, the last that was tested; if it fails: pip install '%s<%s.%s'",
+                        name, version, known, name, tested[0], tested[1] + 1)  # fmt: skip

@@ -1,0 +1,70 @@
+"""`train --config=PAGE --help` lists every field, with what its dataclass says of it."""
+
+import dataclasses
+import re
+
+import pytest
+
+from flaxformer_lite import config, pages
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli import _fields
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+
+
+@pytest.fixture
+def listed(capsys):
+    def run(*args):
+        with pytest.raises(SystemExit) as ended:
+            main([*args, "--help"])
+        assert ended.value.code == 0
+        text = capsys.readouterr().out
+        found = re.findall(r"^  --(config\.[\w.]+)=(.*?)(?: {2,}|\n {10,})(.*(?:\n {10,}.*)*)", text, re.M)
+        return text, {path: (value, " ".join(about.split())) for path, value, about in found}
+
+    return run
+
+
+def paths(values, path="config"):
+    for name, value in values.items():
+        yield from paths(value, f"{path}.{name}") if hasattr(value, "items") else [f"{path}.{name}"]
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "verify-mesh"])
+def test_every_field_is_listed_in_its_section(command, listed):
+    text, fields = listed(command, "--config=gpt2_tiny:rope", "--config.train.batch-size", "48")
+    assert set(fields) == set(paths(pages.get_config("gpt2_tiny", "rope")))
+    for section in ("model", "model.position", "objective", "data", "data.tokenizer", "optimizer", "train", "mesh"):
+        assert f"\nconfig.{section}:\n" in text
+    assert fields["config.train.batch_size"] == ("48", "int: sequences a step, over all devices and accumulation")
+
+
+def test_types_choices_and_values(listed):
+    _, fields = listed("train", "--config=gpt2_tiny:rope")
+    assert fields["config.optimizer.name"][1].endswith("one of adamw, adafactor, lion, sgd, muon")
+    assert fields["config.model.attention"][1].count("auto") == 2 and "dense" in fields["config.model.attention"][1]
+    assert fields["config.model.position.name"][0] == "rope" and "alibi" in fields["config.model.position.name"][1]
+    assert fields["config.model.norm_at"] == ("('in', 'final')", "tuple of str: one of embed, in, branch, out, final")
+    assert fields["config.model.pad_token_id"][1].startswith("int or None: a decoder's")
+    assert (
+        fields["config.train.init_from"][1].startswith("str: ") and "one of" not in fields["config.train.init_from"][1]
+    )
+
+
+def test_every_field_of_a_run_has_its_words():
+    for cls in (
+        config.TokenizerConfig,
+        config.DataConfig,
+        config.OptimizerConfig,
+        config.TrainConfig,
+        config.MeshConfig,
+    ):
+        said = _fields.comments(cls)
+        plain = [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
+        assert plain and all(said[name] for name in plain), cls
+
+
+def test_a_wrong_config_is_still_a_sentence(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--config=gpt2_tiny", "--config.train.keep=0", "--help"])
+    assert ended.value.code == 2 and "train.keep=0: must be positive" in capsys.readouterr().err
