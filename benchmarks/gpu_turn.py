@@ -50,13 +50,14 @@ def train(name: str, attention: str, batch: int, tiny: bool):
     from flaxformer_lite import sharding
     from flaxformer_lite.data import dummy
     from flaxformer_lite.training import program
+    from flaxformer_lite.training.start.initial_state import initial_state
 
     cfg = config(name, attention, batch, tiny)
     rows = dummy.batch(cfg)
     for ids in ("segment_ids", "decoder_segment_ids"):
         rows["inputs"].pop(ids, None)
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], rows))
-    placed, state = sharding.place_batch(rows, ready.mesh), ready.fresh_state()
+    placed, state = sharding.place_batch(rows, ready.mesh), initial_state(ready)
 
     def step() -> float:
         nonlocal state

@@ -19,7 +19,7 @@ from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.training import program
-from flaxformer_lite.training.start import precompile, setup
+from flaxformer_lite.training.start import initial_state, precompile, setup
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 
@@ -38,10 +38,9 @@ def train(case: cases.Case):
     setup.keep_compiled(cfg.data.cache)
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = sharding.place_batch(batch, ready.mesh)
-    with precompile.precompile(
-        ready, "train_step", fresh=True
-    ) as ready:  # as a run does, and what its first lines say beside it
-        state, flops = ready.fresh_state(), ready.flops_per_step
+    make = functools.partial(initial_state.initial_state, ready)
+    with precompile.making(make) as made, precompile.precompile(ready, "train_step") as ready:  # as a run does
+        state, flops = made(), ready.flops_per_step  # which its first lines say
 
     def step() -> dict:
         nonlocal state

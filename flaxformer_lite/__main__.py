@@ -64,12 +64,12 @@ class Parser(argparse.ArgumentParser):
 def start(*command: str) -> None:
     """Runs the process's command line, for the console script and train.py."""
     environment.configure()
-    sys.path.append(os.getcwd())  # plug-ins of the user's, as `python -m` finds them
     main([*command, *sys.argv[1:]])
 
 
 def main(argv: list[str]) -> None:
     """Runs one command. Exits with 2 on bad input, 1 on a failure; a bug keeps its traceback."""
+    command_line.import_from_here()
     argv = command_line.underscored(argv)
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
     parser = Parser(command_line.program("").strip(), description=__doc__, epilog=EXAMPLES)

@@ -1,51 +1,115 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
 `resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing registers itself: adding a
-file adds the name, deleting the file deletes it.
+file adds the name, deleting the file deletes it. A plug-in may also live anywhere else, as `package.module:Class`.
 """
 
 import difflib
+import hashlib
 import importlib
+import inspect
 import pkgutil
-from types import ModuleType
+import types
+from pathlib import Path
+from typing import Any
+
+PACKAGE = __name__.rpartition(".")[0]
+BASES = {  # what the classes of a folder derive from
+    "objectives": "objectives.base:Objective",
+    "positions": "positions.encoding:Encoding",
+    "mixers": "config.parts:Mixer",
+    "feed_forwards": "config.parts:FeedForward",
+}
+TAKEN = {"models": "Model", "attentions": "attend"}  # what the others' modules are asked for
 
 
 def available(folder: str) -> list[str]:
     """Names of the plug-ins in `flaxformer_lite/<folder>`: all its files but those that its `SHARED` names."""
-    package = importlib.import_module(f"flaxformer_lite.{folder}")
+    package = importlib.import_module(f"{PACKAGE}.{folder}")
     return sorted(
         m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and m.name not in package.SHARED
     )
 
 
-def resolve(folder: str, name: str) -> ModuleType:
-    """The module `flaxformer_lite/<folder>/<name>.py`.
+def resolve(folder: str, name: str) -> Any:
+    """The module `flaxformer_lite/<folder>/<name>.py`, or another one that `name` gives as `module:attribute`.
+
+    The attribute then takes the place of `Model` in models, of `attend` in attentions.
 
     Raises:
-      ValueError: no such file; the message offers the nearest name and lists all.
+      ValueError: no such file, module or attribute; the message offers the nearest name and lists all.
     """
+    if ":" in name:
+        module, attribute = _outside(name)
+        return types.SimpleNamespace(**vars(module) | {TAKEN[folder]: attribute})
     choices = available(folder)
     if name not in choices:
-        raise ValueError(f"{folder}: no {name!r}{nearest(name, choices)}; there are {', '.join(choices)}.")
-    return importlib.import_module(f"flaxformer_lite.{folder}.{name}")
+        near = nearest(name, choices)
+        raise ValueError(f"{folder}: no {name!r}{near}; there are {', '.join(choices)}, or your own as module:Name.")
+    return importlib.import_module(f"{PACKAGE}.{folder}.{name}")
 
 
 def resolve_class(folder: str, name: str) -> type:
-    """The class a plug-in file is about: `t5_buckets.py` holds `T5Buckets`; or any, as `package.module:Class`.
+    """The class a plug-in file is about: `t5_buckets.py` holds `T5Buckets`; or the one that `module:Class` names.
+
+    Where a file holds a module and its record, the class is the record: `mixers/attention.py` holds `AttentionConfig`.
 
     Raises:
-      ValueError: no such file, module or class.
+      ValueError: no such file, module or class, or a class that is no plug-in of this folder.
     """
-    module, colon, own = name.partition(":")
-    if colon:
-        try:
-            return getattr(importlib.import_module(module), own)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"{folder}: {name!r} cannot be imported ({error}).") from None
-    return getattr(resolve(folder, name), "".join(part.capitalize() for part in name.split("_")))
+    if ":" not in name:
+        module, own = resolve(folder, name), _class_name(name)
+        return getattr(module, f"{own}Config", None) or getattr(module, own)
+    _, cls = _outside(name)
+    file, _, base_name = BASES[folder].partition(":")
+    base = getattr(importlib.import_module(f"{PACKAGE}.{file}"), base_name)
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base_name}, as each of the {folder} is.")
+    if "__dataclass_params__" not in vars(cls):
+        raise ValueError(f"{name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+    if inspect.isabstract(cls):
+        raise ValueError(f"{name!r} lacks {', '.join(sorted(cls.__abstractmethods__))}.")
+    return cls
+
+
+def name_of(cls: type) -> str:
+    """What `resolve_class` finds the class by: the file's name in this package, elsewhere `module:Class`."""
+    package, _, file = cls.__module__.rpartition(".")
+    inside = package.rpartition(".")[0] == PACKAGE and cls.__name__.removesuffix("Config") == _class_name(file)
+    return file if inside else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def code_of(cls: type) -> tuple[str, ...]:
+    """A hash of the file of a class that lives outside this package, for what is kept under the name of its content."""
+    if ":" not in name_of(cls) or cls.__module__ == "__main__":  # a notebook has no file
+        return ()
+    return (hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()[:16],)
 
 
 def nearest(name: str, choices: list[str]) -> str:
     """`'; did you mean X?'` where a choice is close to `name`, else nothing."""
     close = difflib.get_close_matches(name, choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _class_name(file: str) -> str:
+    return "".join(part.capitalize() for part in file.split("_"))
+
+
+def _outside(name: str) -> tuple[types.ModuleType, Any]:
+    """The module and the attribute that `module:attribute` names; an error inside the module keeps its traceback."""
+    where, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in f"{where}.{attribute}".split(".")):
+        raise ValueError(f"{name!r}: a plug-in elsewhere is named as package.module:Name.")
+    try:
+        module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if not f"{where}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"{name!r}: no module {error.name!r} in the current folder or on Python's path.") from None
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(found))) or '.'}")
+        found = getattr(found, part)
+    return module, found

@@ -25,6 +25,7 @@ from flaxformer_lite.sharding import activations, parameter_rules
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start.initial_state import initial_state
 
 ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of summation gives 1e-7 to 1e-5
 NOISE = 1e-4  # of the largest of all gradients: what is smaller is compared with this (a key's bias has gradient zero)
@@ -78,7 +79,7 @@ def reference(cfg: ExperimentConfig) -> "Reference":
     cfg = dataclasses.replace(cfg, model=plain, optimizer=DESCENT, mesh=MeshConfig(data=1))
     batch = dummy.batch(cfg)
     program = _program(cfg, jax.devices()[:1], batch)
-    state = jax.tree.map(np.asarray, program.fresh_state())
+    state = jax.tree.map(np.asarray, initial_state(program))
     return Reference(cfg, state, batch, _step(program, state, batch))
 
 

@@ -52,8 +52,37 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 
     values, line = flags.FlagValues(), ["", *argv]
     holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
+    values["config"].parser = _Pages(values["config"].parser, argv)
     rest = values(line)
     return holder.value, rest[1:]
+
+
+def import_from_here() -> None:
+    """Has modules looked for in the current folder too, after all other places."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+
+
+class _Pages:
+    """The parser of --config, which is given the page's path: the plug-ins that the command line names are put into it."""
+
+    def __init__(self, pages: Any, argv: list[str]):
+        self._pages, self._argv = pages, argv
+        self.syntactic_help, self.flag_type = pages.syntactic_help, pages.flag_type
+
+    def parse(self, path: Any) -> Any:
+        from ml_collections import ConfigDict
+
+        from flaxformer_lite.config import choose_plugins
+
+        page = self._pages.parse(path)
+        if isinstance(page, ConfigDict):
+            given = re.findall(r"^--?config\.([\w.]+)\.name[=\n](.+)$", "\n".join(self._argv), re.MULTILINE)
+            try:
+                choose_plugins(page, dict(given))
+            except ConfigError as error:
+                fail(error, BAD_INPUT)
+        return page
 
 
 def explain(error: Exception, argv: list[str]) -> str:
@@ -78,7 +107,8 @@ def explain(error: Exception, argv: list[str]) -> str:
 def _wrong_override(page: str, argv: list[str]) -> str:
     """What is wrong with the first --config.FIELD that is no field of the page, or a section of fields; else nothing."""
     try:
-        values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}"])
+        plugins = [arg for arg in argv if re.match(r"--config\.[\w.]+\.name=", arg)]
+        values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}", *plugins])
         sections, leaves = map(list, zip(*_paths(values), strict=True))
     except Exception:  # the page itself is at fault
         return ""

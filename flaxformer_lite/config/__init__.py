@@ -9,6 +9,7 @@ from flaxformer_lite.config.experiment import (
     OptimizerConfig,
     TokenizerConfig,
     TrainConfig,
+    choose_plugins,
     fingerprint,
     from_config_dict,
     plugin_name,
@@ -20,6 +21,6 @@ from flaxformer_lite.config.rules import ConfigError, among, not_negative, optio
 __all__ = [
     "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
     "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig", "among",
-    "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin", "plugin_name", "positive",
+    "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin", "plugin_name", "positive",
     "to_config_dict",
 ]  # fmt: skip

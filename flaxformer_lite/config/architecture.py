@@ -40,7 +40,7 @@ class Architecture:
     pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is `('in', 'branch', 'final')`.
     """
 
-    family: str  # a file in flaxformer_lite/models
+    family: str  # a file in flaxformer_lite/models, or module:Model
     vocab_size: int = 0  # V; 0: the tokenizer's size, rounded up to a multiple of 64
     d_model: int  # D
     num_heads: int  # N

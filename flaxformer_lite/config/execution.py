@@ -19,7 +19,7 @@ class Execution:
 
     dropout: float = 0.0
     dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
-    attention: str = "auto"  # a file in flaxformer_lite/attentions, or auto
+    attention: str = "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
     dtype: str = "float32"  # of activations and matmuls
     param_dtype: str = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth

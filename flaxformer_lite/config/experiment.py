@@ -151,16 +151,16 @@ class ExperimentConfig:
     def __post_init__(self):
         not_negative(self, "seed")
         model, objective = self.model, plugin_name(self.objective)
-        if model.skeleton != self.objective.skeleton:
+        if model.skeleton not in self.objective.skeletons:
             raise ConfigError(
                 f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"
-                f" {self.objective.skeleton.replace('_', '-')} models, the family's skeleton is"
+                f" {' and '.join(self.objective.skeletons).replace('_', '-')} models, the family's skeleton is"
                 f" {model.skeleton.replace('_', '-')}; change either."
             )
-        if model.head != self.objective.head:
+        head = self.objective.head_for(model.skeleton)
+        if head not in ("", model.head):
             raise ConfigError(
-                f"model.head={model.head!r}: {objective} as configured trains {self.objective.head!r}; set"
-                f" model.head={self.objective.head}."
+                f"model.head={model.head!r}: {objective} as configured trains {head!r}; set model.head={head}."
             )
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
@@ -241,10 +241,46 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def plugin_name(value: Any) -> str:
-    """The key of a plug-in's dataclass instance: the file's name, or `package.module:Class` of one that is not ours."""
-    package, _, name = type(value).__module__.rpartition(".")
-    ours = package.startswith("flaxformer_lite.")
-    return name if ours else f"{type(value).__module__}:{type(value).__qualname__}"
+    """The key of a plug-in's dataclass instance: its file's name or, of one outside the package, `module:Class`."""
+    return registry.name_of(type(value))
+
+
+def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
+    """The plug-in fields of a config's dataclass and of those in it: path -> folder, `{"model.position": "positions"}`."""
+    found, hints = {}, typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        if "plugin" in f.metadata:
+            found[prefix + f.name] = f.metadata["plugin"]
+        elif dataclasses.is_dataclass(hints[f.name]):
+            found |= plugin_fields(hints[f.name], f"{prefix}{f.name}.")
+    return found
+
+
+def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
+    """Puts plug-ins into a config as its page would: each node gets all options of its plug-in, with their defaults.
+
+    Args:
+      values: changed in place.
+      names: path -> another plug-in than the page's, whose options go with it.
+
+    Raises:
+      ConfigError: no such plug-in.
+    """
+    for path, folder in plugin_fields(ExperimentConfig).items():
+        *above, last = path.split(".")
+        parent = values
+        for part in above:
+            parent = parent.get(part) if isinstance(parent, ConfigDict) else None
+        node = parent.get(last) if isinstance(parent, ConfigDict) else None
+        if not isinstance(node, ConfigDict) or "name" not in node:
+            continue  # the door says what is wrong with it
+        name = names.get(path, node.name)
+        if not name:
+            continue
+        kept = dict(node.items(preserve_field_references=True)) if name == node.name else {}
+        defaults = _defaults(_plugin_class(folder, name, f"config.{path}"))
+        with parent.unlocked():
+            parent[last] = ConfigDict({"name": name, **defaults, **kept})
 
 
 def fingerprint(cfg: Any) -> str:
@@ -265,11 +301,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
             return None
         if "name" not in options:
             raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(f.metadata['plugin']))}.")
-        try:
-            cls = registry.resolve_class(f.metadata["plugin"], options.pop("name"))
-        except ValueError as error:
-            raise ConfigError(f"{where}.name: {error}") from None
-        return _from_mapping(cls, options, where, path)
+        return _from_mapping(_plugin_class(f.metadata["plugin"], options.pop("name"), where), options, where, path)
     if dataclasses.is_dataclass(hint):
         return _from_mapping(hint, value, where, path)
     if value is None and isinstance(hint, types.UnionType):
@@ -286,6 +318,25 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
             )
         return tuple(_scalar(kind, item, where) for item in value)
     return _scalar(hint, value, where)
+
+
+def _plugin_class(folder: str, name: Any, where: str) -> type:
+    try:
+        return registry.resolve_class(folder, str(name))
+    except ValueError as error:
+        raise ConfigError(f"{where}.name: {error}") from None
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """Values of a plug-in's options as a page holds them; of those that have no default, a place for one."""
+    hints = typing.get_type_hints(cls)
+    out = {}
+    for f in dataclasses.fields(cls):
+        made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if made is None or made is dataclasses.MISSING:
+            made = config_dict.placeholder(_without_none(hints[f.name]))
+        out[f.name] = to_config_dict(made) if dataclasses.is_dataclass(made) else made
+    return out
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:

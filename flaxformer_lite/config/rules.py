@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import field
-from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
@@ -20,6 +19,18 @@ def plugin(folder: str, default: str) -> Any:
 def optional_plugin(folder: str) -> Any:
     """A field that holds a plug-in's own dataclass, or None; its `name` key is then empty."""
     return field(default=None, metadata={"plugin": folder})
+
+
+def resolved(cfg: Any, name: str, folder: str) -> Any:
+    """The plug-in of a folder that a field names.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    try:
+        return registry.resolve(folder, getattr(cfg, name))
+    except ValueError as error:
+        raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None
 
 
 def positive(cfg: Any, *names: str) -> None:
@@ -50,11 +61,3 @@ def local_path(name: str, value: str) -> str:
         raise ConfigError(f"{name}={value}: no folder of this machine, and nothing else is read or written; mount the bucket"
                           f" (gcsfuse, mountpoint-s3) or copy it, and name that folder.")  # fmt: skip
     return value
-
-
-def resolved(cfg: Any, name: str, folder: str) -> ModuleType:
-    """The plug-in file that a field names."""
-    try:
-        return registry.resolve(folder, getattr(cfg, name))
-    except ValueError as error:
-        raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None

@@ -4,12 +4,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
 from flaxformer_lite.data.split import SPLITS, Split, split_of
@@ -29,10 +30,12 @@ class Tokens:
     Attributes:
       ids: [tokens] uint16 or uint32, memory-mapped; each document ends with the end-of-text id.
       offsets: [documents + 1] int64, where each document starts, and the end.
+      numbers: field -> [documents] int64 or float64, what travels with each.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
+    numbers: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Records:
       ids: the tokens of a split.
       start, length_of, document: [pieces], where each piece lies, its tokens, and its document.
       first: [rows + 1], row r holds the pieces first[r] .. first[r + 1] - 1.
+      numbers: field -> [documents] int64 or float64; where a document has several texts, each has its number.
     """
 
     tokenizer: Tokenizer
@@ -72,6 +76,7 @@ class Records:
     length_of: np.ndarray
     document: np.ndarray
     first: np.ndarray
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -83,6 +88,10 @@ class Records:
     def piece(self, number: int) -> np.ndarray:
         start = int(self.start[number])
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
+
+    def number(self, index: int, name: str) -> Any:
+        """The number under `name` of the document that a row begins with, as numpy scalar."""
+        return self.numbers[name][self.document[self.first[index]]]
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
         """A random piece of another document than row `index` begins with; of any, where there is only one.
@@ -97,23 +106,31 @@ class Records:
         return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
-def open_corpus(cfg: DataConfig, fields: tuple[str, ...]) -> Corpus:
+def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Corpus:
     """Reads, splits and tokenizes the text a config names, or finds that done in the cache.
 
     Args:
       cfg: of the experiment.
-      fields: what the objective reads of a document.
+      fields: texts that the objective reads of a document.
+      numbers: numbers that it reads of one.
 
     Raises:
       ConfigError: whatever is wrong with the text, the tokenizer or the cache.
     """
-    source = open_source(cfg, fields)
-    text = _hash(FORMAT, source.fingerprint, fields, cfg.eval_fraction)
+    source = open_source(cfg, fields, numbers)
+    text = _hash(FORMAT, source.fingerprint, fields, cfg.eval_fraction, *[numbers] * bool(numbers))
     chosen = _tokenizer(cfg, source, text)
     key = _hash(text, chosen.fingerprint)
     folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, cfg.eval_fraction, chosen, at))
     dtype = _dtype(chosen)
-    tokens = {s: Tokens(np.memmap(folder / f"{s}.bin", dtype, "r"), np.load(folder / f"{s}.npy")) for s in SPLITS}
+    tokens = {
+        split: Tokens(
+            np.memmap(folder / f"{split}.bin", dtype, "r"),
+            np.load(folder / f"{split}.npy"),
+            {name: np.load(folder / f"{split}-{i}.npy") for i, name in enumerate(numbers)},
+        )
+        for split in SPLITS
+    }
     return Corpus(source.where, chosen, tokens, key)
 
 
@@ -124,7 +141,8 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
       ConfigError: the split does not fill a row.
     """
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    key = _hash(corpus.fingerprint, plugin_name(objective), to_config_dict(objective).to_json(), length, target_length)
+    made_by = plugin_name(objective), to_config_dict(objective).to_json(), *registry.code_of(type(objective))
+    key = _hash(corpus.fingerprint, *made_by, length, target_length)
     tokens = corpus.tokens[split]
 
     def write(folder: Path) -> None:
@@ -146,7 +164,8 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
             f"{corpus.where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
         )
-    return Records(corpus.tokenizer, length, target_length, tokens.ids, start, length_of, document, first)
+    rows = start, length_of, document, first
+    return Records(corpus.tokenizer, length, target_length, tokens.ids, *rows, tokens.numbers)
 
 
 def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
@@ -156,7 +175,7 @@ def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
         return tokenizer.Bytes()
 
     def write(folder: Path) -> None:
-        split = split_of(source.documents(), cfg.eval_fraction, source.where)
+        split = split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
         with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", source.size) as advance:
             tokenizer_training.train(cfg.tokenizer, _training_text(source, split, advance)).save(folder)
 
@@ -177,8 +196,8 @@ def _training_text(source: Source, split: Split, advance) -> Iterator[str]:
 
 
 def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) -> None:
-    """Writes train.bin and eval.bin (ids), train.npy and eval.npy (offsets)."""
-    split = split_of(source.documents(), fraction, source.where)
+    """Writes train.bin and eval.bin (ids), train.npy and eval.npy (offsets), train-0.npy and so on (numbers)."""
+    split = split_of(source.documents(), fraction, source.where, whole=bool(source.numbers))
     lengths: dict[str, list[int]] = {name: [] for name in SPLITS}
     with progress.reading("tokenizing", source.size) as advance:
         files = {name: (folder / f"{name}.bin").open("wb") for name in SPLITS}
@@ -201,6 +220,18 @@ def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) 
         if not lengths[name]:
             raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
         np.save(folder / f"{name}.npy", np.concatenate([[0], np.cumsum(lengths[name], dtype=np.int64)]))
+    if source.numbers:
+        _write_numbers(source, split, folder)
+
+
+def _write_numbers(source: Source, split: Split, folder: Path) -> None:
+    """One array for each field and split: a number for each text, in the order of the texts."""
+    found: dict[str, list[tuple]] = {name: [] for name in SPLITS}
+    for texts, numbers in source.records():
+        found[split.side(texts)] += [numbers] * len(texts)
+    for name, rows in found.items():
+        for i, column in enumerate(zip(*rows, strict=True)):
+            np.save(folder / f"{name}-{i}.npy", np.asarray(column))
 
 
 def _batches(dealt) -> Iterator[list[tuple[str, str, bool]]]:

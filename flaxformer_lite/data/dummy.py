@@ -42,7 +42,9 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
     tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
     plan = objective.pack(offsets, length, target_length, words)
-    return Records(words, length, target_length, tokens, plan.start, plan.length, plan.document, plan.first)
+    numbers = {name: np.zeros(len(lengths), np.int64) for name in objective.numbers}
+    rows = plan.start, plan.length, plan.document, plan.first
+    return Records(words, length, target_length, tokens, *rows, numbers)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

@@ -16,12 +16,11 @@ from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.tokenizer import Tokenizer
 
 Batch = dict[str, dict[str, np.ndarray]]
-COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 ENDLESS = 1 << 40  # batches
 THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Examples of one split.
 
@@ -102,38 +101,11 @@ class Dataset:
         """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""
         return self.objective.make_example(self.records, row, np.random.default_rng([seed, position]))
 
-    def unigram_loss(self) -> float:
-        """What a model would lose that knows only how frequent each token is, in nats per held-out target.
-
-        Frequencies are those of the training labels, plus one for every id of the vocabulary.
-        """
-        counts, held_out = self._label_counts("train") + 1, self._held_out_counts
-        return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
-
-    @functools.cached_property
-    def bytes_per_target_token(self) -> float:
-        """UTF-8 bytes of text that a held-out target stands for, on average; special tokens stand for none.
-
-        Bits per byte = nats per target / ln 2 / this.
-        """
-        sizes = np.asarray([len(piece) for piece in self.tokenizer.pieces()])
-        return float((self._held_out_counts * sizes).sum() / self._held_out_counts.sum())
-
-    @functools.cached_property
-    def _held_out_counts(self) -> np.ndarray:
-        return self._label_counts("eval")
-
-    def _label_counts(self, split: str) -> np.ndarray:
-        """Weight of each id among the labels, [V] float64, of a sample of up to COUNTED labels."""
+    def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
+        """The targets of every example of a split, in a fixed order of which any beginning is a fair sample."""
         data = dataclasses.replace(self, split=split)
-        counts, seen = np.zeros(self.vocab_size), 0
         for number, row in enumerate(_order(data.num_examples)):
-            targets = data.example(int(row), 0, number)["targets"]
-            counts += np.bincount(targets["labels"], targets["weights"], self.vocab_size)
-            seen += targets["labels"].size
-            if seen >= COUNTED:
-                break
-        return counts
+            yield data.example(int(row), 0, number)["targets"]
 
     def _held_out(self, position: int) -> Batch:
         order = self._held_out_order
@@ -160,7 +132,7 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: train or eval.")
     objective = cfg.objective
-    corpus = open_corpus(cfg.data, objective.fields)
+    corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         raise ConfigError(
@@ -173,6 +145,8 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
             f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer."
         )
     splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
+    for records in splits.values():
+        objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
     return Dataset(split, objective, splits, key)

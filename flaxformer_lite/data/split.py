@@ -26,7 +26,7 @@ class Split:
         """Pairs of "train" or "eval" and a document."""
         for document in documents:
             if self.below is not None:
-                yield ("eval" if _hash(document) <= self.below else "train"), document
+                yield self.side(document), document
                 continue
             head, tail = _cut(document[0], self.fraction)
             if head:
@@ -34,14 +34,19 @@ class Split:
             if tail:
                 yield "eval", (tail,)
 
+    def side(self, document: Document) -> str:
+        """The split of a whole document, by its hash."""
+        return "eval" if _hash(document) <= self.below else "train"
 
-def split_of(documents: Iterable[Document], fraction: float, where: str) -> Split:
+
+def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
     """Looks at all documents once and decides how to split them.
 
     Args:
       documents: read once.
       fraction: of the documents to hold out.
       where: what errors name.
+      whole: whether documents must not be cut, since what is said of them is said of the whole.
 
     Raises:
       ConfigError: no text, or too little to give each side some.
@@ -53,7 +58,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str) -> Spli
         texts = len(document)
     if not hashes:
         raise ConfigError(f"{where}: no text in it, only blanks.")
-    if texts == 1 and len(hashes) * fraction < 1:
+    if texts == 1 and not whole and len(hashes) * fraction < 1:
         if longest < 2 / fraction:
             raise ConfigError(
                 f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"

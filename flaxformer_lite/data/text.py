@@ -27,6 +27,7 @@ class Source:
       where: what errors name: the field and its value.
       files: in a fixed order.
       fields: keys of a jsonl line; a document has one text for each.
+      numbers: further keys of a jsonl line, under which a document has numbers.
       fingerprint: sha256 of the content of the files.
       size: bytes on disk.
     """
@@ -36,9 +37,14 @@ class Source:
     fields: tuple[str, ...]
     fingerprint: str
     size: int
+    numbers: tuple[str, ...] = ()
 
     def documents(self) -> Iterator[Document]:
-        """All documents but blank ones.
+        """The texts of all documents but blank ones."""
+        return (texts for texts, _ in self.records())
+
+    def records(self) -> Iterator[tuple[Document, tuple[float, ...]]]:
+        """Texts and numbers of all documents but blank ones.
 
         Raises:
           ConfigError: a file that is no text, or a line of jsonl that is not what it should be, by file and line.
@@ -46,24 +52,25 @@ class Source:
         for path in self.files:
             data = _content(path, self.where)
             if is_jsonl(path):
-                yield from _lines(path, data, self.fields, self.where)
-            elif len(self.fields) > 1:
+                yield from _lines(path, data, self)
+            elif len(self.fields) > 1 or self.numbers:
                 raise ConfigError(
                     f"{self.where}: {path.name} is no jsonl; this objective needs lines of jsonl with"
-                    f" {' and '.join(map(repr, self.fields))}."
+                    f" {' and '.join(map(repr, self.fields + self.numbers))}."
                 )
             else:
                 text = _decoded(data, path, self.where)
                 if text and not text.isspace():
-                    yield (text,)
+                    yield (text,), ()
 
 
-def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
+def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Source:
     """The text a config names.
 
     Args:
       cfg: path, corpus and cache are used.
-      fields: what the objective reads of a document: ("text",), or ("source", "target").
+      fields: texts that the objective reads of a document: ("text",), or ("source", "target").
+      numbers: numbers that it reads of one, for example ("label",).
 
     Raises:
       ConfigError: no such path, nothing in it, or a built-in corpus that does not have these fields.
@@ -73,7 +80,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
         files = _files(Path(cfg.path).expanduser(), where)
     else:
         where = f"data.corpus={cfg.corpus!r}"
-        files = (_built_in(cfg, fields, where),)
+        files = (_built_in(cfg, fields, numbers, where),)
     digest, size = hashlib.sha256(), 0
     for path in files:
         digest.update(f"{is_jsonl(path)} {path.stat().st_size}\n".encode())
@@ -83,7 +90,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
                 size += len(block)
     if not size:
         raise ConfigError(f"{where}: empty; name a file or folder with text in it.")
-    return Source(where, files, fields, digest.hexdigest()[:16], size)
+    return Source(where, files, fields, digest.hexdigest()[:16], size, numbers)
 
 
 def is_jsonl(path: Path) -> bool:
@@ -91,7 +98,12 @@ def is_jsonl(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
 
-def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
+def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...], where: str) -> Path:
+    if numbers:
+        raise ConfigError(
+            f"{where}: this objective reads {' and '.join(fields + numbers)}, which no built-in text has; give"
+            f" your own jsonl as data.path."
+        )
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
         raise ConfigError(
@@ -148,7 +160,8 @@ def _decoded(data: bytes, path: Path, where: str) -> str:
     return text
 
 
-def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iterator[Document]:
+def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, tuple[float, ...]]]:
+    fields, where = source.fields, source.where
     for number, line in enumerate(_decoded(data, path, where).split("\n"), start=1):
         if not line.strip():
             continue
@@ -163,10 +176,20 @@ def _lines(path: Path, data: bytes, fields: tuple[str, ...], where: str) -> Iter
             if not isinstance(record.get(field), str):
                 found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
                 raise ConfigError(
-                    f"{at}: no text under {field!r} ({found}); this objective reads {' and '.join(map(repr, fields))}."
+                    f"{at}: no text under {field!r} ({found}); this objective reads"
+                    f" {' and '.join(map(repr, fields + source.numbers))}."
                 )
             if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
                 raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
         document = tuple(record[field] for field in fields)
+        numbers = tuple(_number(record, name, at) for name in source.numbers)
         if all(text and not text.isspace() for text in document):
-            yield document
+            yield document, numbers
+
+
+def _number(record: dict, name: str, at: str) -> float:
+    value = record.get(name)
+    if not isinstance(value, (int, float)) or not -(2**63) <= value < 2**63:  # NaN neither
+        found = repr(value)[:40] if name in record else f"keys: {', '.join(map(repr, record))}"
+        raise ConfigError(f"{at}: no number of 64 bits under {name!r} ({found}); classes are numbered 0, 1, 2 ...")
+    return +value  # a number, also of true and false

@@ -1,7 +1,11 @@
-"""Training objectives, one a file."""
+"""Objectives: a file each, found by its name, or a class anywhere else as `module:Class`; all derive from `Objective`."""
 
-SHARED = (
-    "packing",
-    "rows",
-    "sums",
-)  # files that are no plug-ins
+from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.text import TextObjective
+
+__all__ = ["LossSums", "Metric", "Objective", "Packing", "TextObjective"]
+
+# Files that are no plug-ins.
+SHARED = ("base", "packing", "rows", "sums", "text")

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import sums
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import next_tokens
+from flaxformer_lite.objectives.text import TextObjective
 
 DOCUMENTS = ("apart", "joined")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLm:
+class CausalLm(TextObjective):
     """maximize sum_t log P(x_t | x_<t), x_<t of the same document only, or of all that stands in the row.
 
     The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one
@@ -29,18 +29,12 @@ class CausalLm:
     z_loss: float = 0.0  # times log(Z)^2, keeps the logits' scale from drifting (PaLM: 1e-4)
     label_smoothing: float = 0.0
 
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    needs: ClassVar[tuple[str, ...]] = ()
-    skeleton: ClassVar[str] = "decoder"
-    head: ClassVar[str] = "lm"
+    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
 
     def __post_init__(self):
-        sums.check(self)
+        super().__post_init__()
         if self.documents not in DOCUMENTS:
             raise ValueError(f"documents={self.documents!r}: choose from {', '.join(DOCUMENTS)}.")
-
-    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        return length, 0
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length + 1, stride=length)
@@ -53,6 +47,3 @@ class CausalLm:
         if joined:  # padding, if any, comes last, where no label sees it
             del inputs["segment_ids"]
         return {"inputs": inputs, "targets": targets}
-
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
-        return sums.token_loss(self, features, targets, chunks)

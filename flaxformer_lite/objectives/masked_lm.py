@@ -12,16 +12,18 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.losses import cross_entropy
-from flaxformer_lite.objectives import sums
+from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.packing import Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import fill
+from flaxformer_lite.objectives.sums import LossSums, token_loss
+from flaxformer_lite.objectives.text import ACCURACY, TextObjective
 
 PAIRS = ("none", "next_sentence", "sentence_order")
 UNITS = ("token", "whole_word")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLm:
+class MaskedLm(TextObjective):
     """maximize sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is seen.
 
     Without pairs a row is [CLS] piece [SEP], several where pieces are short, none seeing another. With pairs it is
@@ -41,16 +43,22 @@ class MaskedLm:
     z_loss: float = 0.0
     label_smoothing: float = 0.0
 
-    fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
-    skeleton: ClassVar[str] = "encoder"
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
 
     @property
     def head(self) -> str:
         return "masked_lm" if self.pairs == "none" else "pretraining"
 
+    @property
+    def shown(self) -> tuple[Metric, ...]:
+        """The headline is the loss of masked tokens alone; the guess about pairs is told by its accuracy."""
+        tokens = Metric("nll", "loss", unit="nats per masked token")
+        pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
+        return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
+
     def __post_init__(self):
-        sums.check(self)
+        super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
@@ -60,9 +68,6 @@ class MaskedLm:
         for name, choices in (("unit", UNITS), ("pairs", PAIRS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}.")
-
-    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        return length, 0
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         marks = 2 if self.pairs == "none" else 3
@@ -98,14 +103,14 @@ class MaskedLm:
         inputs["segment_ids" if self.pairs == "none" else "attention_mask"] = segments
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
 
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
+    def loss(self, outputs: Any, targets: dict, *, chunks: int) -> LossSums:
         """Masked tokens and, with pairs, the guess about the pair: two terms, each over its own weight."""
-        tokens = sums.token_loss(self, features, targets, chunks)
+        tokens = token_loss(self, outputs, targets, chunks)
         if self.pairs == "none":
             return tokens
         labels, weights = targets["next_sentence_label"], targets["next_sentence_weight"]
-        pairs = cross_entropy(features.next_sentence_logits, labels, weights)
-        return sums.LossSums(
+        pairs = cross_entropy(outputs.next_sentence_logits, labels, weights)
+        return LossSums(
             {**tokens.loss, "next_sentence_weight": pairs.loss_sum},
             {**tokens.weight, "next_sentence_weight": pairs.weight_sum},
             {**tokens.metrics, "next_sentence_accuracy": (pairs.correct_sum, pairs.weight_sum)},

@@ -56,6 +56,13 @@ def cut(offsets: np.ndarray, capacity: int, minimum: int) -> Packing:
     return Packing(offsets[document] + low, (high - low).astype(np.int32), document, np.arange(len(document) + 1))
 
 
+def beginnings(offsets: np.ndarray, limit: int) -> Packing:
+    """One row for each document: its first `limit` tokens, without its end-of-text token."""
+    length = np.minimum(np.diff(offsets) - 1, limit).astype(np.int32)
+    count = len(length)
+    return Packing(offsets[:-1], length, np.arange(count), np.arange(count + 1))
+
+
 def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
     """Puts neighbouring rows of a plan into one while their costs fit (next-fit).
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import sums
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import next_tokens
+from flaxformer_lite.objectives.text import TextObjective
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixLm:
+class PrefixLm(TextObjective):
     """maximize sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform in 1 .. n - 1.
 
     Rows are packed as in `causal_lm`; every piece of a document in a row has a prefix of its own.
@@ -23,16 +23,7 @@ class PrefixLm:
     z_loss: float = 0.0
     label_smoothing: float = 0.0
 
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    needs: ClassVar[tuple[str, ...]] = ()
-    skeleton: ClassVar[str] = "decoder"
-    head: ClassVar[str] = "lm"
-
-    def __post_init__(self):
-        sums.check(self)
-
-    def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        return length, 0
+    skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length + 1, stride=length)
@@ -48,6 +39,3 @@ class PrefixLm:
             at += len(piece)
         weights = targets["weights"] * ~prefix[1:]
         return {"inputs": {**inputs, "prefix_mask": prefix[:-1]}, "targets": {**targets, "weights": weights}}
-
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
-        return sums.token_loss(self, features, targets, chunks)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives import sums
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.text import TextObjective
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2seq:
+class Seq2seq(TextObjective):
     """maximize sum_t log P(y_t | y_<t, x) over lines of jsonl with "source" x and "target" y.
 
     Neighbouring pairs share a row while both sides fit. A side longer than its row loses its end; the end-of-text token
@@ -25,12 +25,7 @@ class Seq2seq:
     label_smoothing: float = 0.1  # the paper's
 
     fields: ClassVar[tuple[str, ...]] = ("source", "target")
-    needs: ClassVar[tuple[str, ...]] = ()
-    skeleton: ClassVar[str] = "encoder_decoder"
-    head: ClassVar[str] = "lm"
-
-    def __post_init__(self):
-        sums.check(self)
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """The decoder's row is as long as the encoder's, unless the config says otherwise."""
@@ -48,6 +43,3 @@ class Seq2seq:
         """inputs: (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32. targets: labels, weights [U]."""
         texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
         return encoder_decoder(texts[0::2], texts[1::2], records)
-
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
-        return sums.token_loss(self, features, targets, chunks)

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives import sums
 from flaxformer_lite.objectives.packing import Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
+from flaxformer_lite.objectives.text import TextObjective
 
 SHORTEST = 2  # tokens of a piece: one to hide, one to leave
 SMALLEST_CAPACITY = 4  # a document cut in equal pieces of at most this many leaves none shorter than SHORTEST
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption:
+class SpanCorruption(TextObjective):
     """Input "Thank <0> inviting me" and target "<0> you for" of "Thank you for inviting me", both with end-of-text.
 
     Documents are cut into pieces which are corrupted one by one, then packed: a target reads its own source alone. How
@@ -30,13 +30,11 @@ class SpanCorruption:
     z_loss: float = 0.0  # T5 pretrained with 1e-4
     label_smoothing: float = 0.0
 
-    fields: ClassVar[tuple[str, ...]] = ("text",)
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
-    skeleton: ClassVar[str] = "encoder_decoder"
-    head: ClassVar[str] = "lm"
+    skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
 
     def __post_init__(self):
-        sums.check(self)
+        super().__post_init__()
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density={self.noise_density}: a share strictly between 0 and 1.")
         if self.mean_span < 1:
@@ -109,9 +107,6 @@ class SpanCorruption:
             target += [[sentinel], told]
         eos = [tokenizer.eos_id]
         return np.concatenate([*source, eos]).astype(np.int32), np.concatenate([*target, eos]).astype(np.int32)
-
-    def loss(self, features: Any, targets: dict, *, chunks: int) -> sums.LossSums:
-        return sums.token_loss(self, features, targets, chunks)
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:

@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import functools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from flaxformer_lite.training.report.metrics import Meter, Recorder
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
 from flaxformer_lite.training.start import precompile, resume
+from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_workdir, program_facts
 from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
@@ -50,15 +53,15 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
-        terminal = Terminal(cfg.train.steps, is_main_process=group.first)
+        terminal = Terminal(cfg.train.steps, cfg.objective.shown, is_main_process=group.first)
         stack.enter_context(terminal.listening())
+        make = functools.partial(initial_state, experiment, cfg.train.init_from)
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            fresh = (
-                checkpoints.latest_step is None and not cfg.train.init_from
-            )  # a thread that reads files outlives ctrl-c
-            experiment = stack.enter_context(precompile.precompile(experiment, *needed, fresh=fresh))
-        state, start, notices = _begin(experiment, checkpoints)
+            if checkpoints.latest_step is None and not cfg.train.init_from:  # a thread that reads files outlives ctrl-c
+                make = stack.enter_context(precompile.making(make))
+            experiment = stack.enter_context(precompile.precompile(experiment, *needed))
+        state, start, notices = _begin(experiment, checkpoints, make)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
         terminal.rows("flaxformer_lite", text.banner(experiment, workdir, start))
@@ -126,10 +129,12 @@ class Trainer:
     def close(self, state: TrainState, workdir: Path) -> None:
         """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
         cfg, data = self._experiment.cfg, self._experiment.eval_data
-        unigram, model = data.unigram_loss(), cfg.model
+        model, objective, baseline = cfg.model, cfg.objective, cfg.objective.baseline(data)
         title = f"{workdir.name}: {model.family}, {text.millions(self._experiment)} parameters"
-        plot.loss_curve(workdir / "loss.png", self._recorder.history, unigram=unigram, title=title)
-        self._terminal.rows("result", text.closing(self._recorder, unigram, self._compiles.count, workdir))
+        shown = {"headline": objective.headline, "baseline": baseline, "title": title}
+        plot.loss_curve(workdir / "loss.png", self._recorder.history, **shown)
+        rows = text.closing(self._recorder, objective.shown, baseline, self._compiles.count, workdir)
+        self._terminal.rows("result", rows)
         if cfg.train.sample_tokens and writes(model) and self._group.alone:
             tokens, module = cfg.train.sample_tokens, self._experiment.model
             self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
@@ -163,8 +168,8 @@ class Trainer:
         self._settle(0)
         experiment = self._experiment
         with self._meter.pause(), self._compiles.allow_first("evaluation"):
-            bytes_per_target = experiment.eval_data.bytes_per_target_token
-            values = evaluate(experiment.eval_step, state.params, experiment.eval_batches(), bytes_per_target)
+            objective, data = experiment.cfg.objective, experiment.eval_data
+            values = evaluate(objective, experiment.eval_step, state.params, experiment.eval_batches(), data)
         record = {"step": step, "split": "eval", **values}
         self._recorder.add(record)
         self._terminal.eval_record(record)
@@ -177,12 +182,14 @@ class Trainer:
             self._checkpoints.save(step, state, meta)
 
 
-def _begin(experiment: Experiment, checkpoints: Checkpoints) -> tuple[TrainState, int, list[str]]:
-    """The newest checkpoint's state, or the one before the first step: (state, steps done, notices)."""
+def _begin(
+    experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
+) -> tuple[TrainState, int, list[str]]:
+    """The newest checkpoint's state, or a new one: (state, steps done, notices)."""
     cfg, data = experiment.cfg, experiment.train_data
     restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
     if restored is None:
-        return experiment.fresh_state(), 0, []
+        return make(), 0, []
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig, TrainConfig
-from flaxformer_lite.functions.losses import pieces_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -92,10 +91,9 @@ def _passing(program: Program) -> int:
     model, train, mesh = program.cfg.model, program.cfg.train, program.mesh.shape
     layers = max(1, model.encoder_layers + model.decoder_layers)
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
-    labels = math.prod(program.batch["targets"]["labels"].shape[1:])
-    batch = labels * program.batch["targets"]["labels"].shape[0] // train.accumulate
-    pieces = pieces_of(batch, model.of_decoder.d_model, train.loss_chunks)
-    logits = rows(program) * -(-labels // pieces) * model.of_decoder.vocab_size / mesh["tensor"]
+    objective, batch = program.cfg.objective, program.batch
+    whole = objective.transient_logits(batch, model, rows(program), train.accumulate, train.loss_chunks)
+    logits = whole / mesh["tensor"]
     return int(2 * weights * _itemsize(model) + logits * (FLOAT32 + _itemsize(model)) / _context(program))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from flaxformer_lite import sharding
@@ -16,7 +17,6 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, Mo
 from flaxformer_lite.models import build_model
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import optimizer, state, step
-from flaxformer_lite.training.start import init_per_leaf
 
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # what counts as a token of input
 
@@ -31,7 +31,7 @@ class Program:
       mesh: over the devices, which may be described and not there.
       target: the train state's shapes, types and shardings.
       batch: those of a whole batch.
-      fresh_state: builds the state before the first step.
+      create: traced, without arguments; makes the state before the first step (`training/start/initial_state.py` runs it).
       train_step, eval_step: compiled at their first call, or before it (`training/start/precompile.py`).
       tokens_per_step: input tokens, padding included.
     """
@@ -41,7 +41,7 @@ class Program:
     mesh: Mesh
     target: state.TrainState
     batch: Any
-    fresh_state: Callable[[], state.TrainState]
+    create: ClosedJaxpr
     train_step: Callable
     eval_step: Callable
     tokens_per_step: int
@@ -70,7 +70,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
-        return state.create(lambda: plain.init(init_key, **zeros, method="features")["params"], tx)
+        return state.create(lambda: plain.init(init_key, zeros, method=cfg.objective.outputs)["params"], tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     shardings = sharding.state_shardings(shapes, parameter_rules.rules(cfg.model), mesh)
@@ -82,7 +82,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         mesh=mesh,
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
-        fresh_state=init_per_leaf.init_per_leaf(created, shardings),
+        create=created,
         train_step=sharding.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
         eval_step=sharding.jit_eval(_eval_step(cfg, model), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
@@ -132,7 +132,7 @@ def _check_lengths(example: Any, mesh: Mesh) -> None:
 def _train_step(cfg: ExperimentConfig, model: nn.Module, over: str | None = None) -> Callable:
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
-        _features(model),
+        _outputs(cfg, model),
         cfg.objective,
         optimizer.build(cfg.optimizer, cfg.train.steps),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
@@ -144,7 +144,7 @@ def _train_step(cfg: ExperimentConfig, model: nn.Module, over: str | None = None
 
 
 def _eval_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
-    return step.eval_step(_features(model), cfg.objective, chunks=cfg.train.loss_chunks)
+    return step.eval_step(_outputs(cfg, model), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
 def _model(cfg: ModelConfig) -> nn.Module:
@@ -156,9 +156,9 @@ def _counted(cfg: ExperimentConfig) -> nn.Module:
     return _model(dataclasses.replace(cfg.model, attention="dense"))
 
 
-def _features(model: nn.Module) -> step.Features:
-    def features(params, inputs, key):
+def _outputs(cfg: ExperimentConfig, model: nn.Module) -> step.Outputs:
+    def outputs(params, inputs, key):
         rngs = {} if key is None else {"dropout": key}
-        return model.apply({"params": params}, **inputs, rngs=rngs, method="features")
+        return model.apply({"params": params}, inputs, rngs=rngs, method=cfg.objective.outputs)
 
-    return features
+    return outputs

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite.objectives.sums import LossSums, ratio, tokens, weight_sums
+from flaxformer_lite.objectives.sums import LossSums, tokens, weight_sums
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 
-Features = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
+Outputs = Callable[[Any, dict[str, jax.Array], jax.Array | None], Any]
 
 
 def train_step(
-    features: Features,
+    outputs: Outputs,
     objective: Any,
     tx: optax.GradientTransformation,
     rate: Callable[[jax.Array], jax.Array],
@@ -28,7 +28,7 @@ def train_step(
     """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
     Args:
-      features: (params, inputs, dropout key or None) -> what the objective's loss takes.
+      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes.
       objective: of objectives/; gives sums, never means.
       tx: of training/optimizer.py.
       rate: the schedule, for the record only.
@@ -48,7 +48,7 @@ def train_step(
 
     def gradient(params, microbatch, totals, key):
         def loss(params):
-            out = features(params, microbatch["inputs"], key)
+            out = outputs(params, microbatch["inputs"], key)
             sums = objective.loss(out, microbatch["targets"], chunks=chunks)
             return sums.times_tokens(totals), sums
 
@@ -69,7 +69,7 @@ def train_step(
         ):  # a weight of bfloat16 and its update of float32 are added as the latter
             params = optax.apply_updates(state.params, updates)
         metrics = {
-            **means(sums),
+            **objective.metrics(sums),
             "grad_norm": norm(grads),
             "param_norm": norm(params),
             "learning_rate": rate(state.step),
@@ -80,18 +80,13 @@ def train_step(
     return step
 
 
-def eval_step(features: Features, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
+def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
     """Builds the evaluation step: (params, batch) -> sums, dropout off."""
 
     def step(params: Any, batch: Any) -> LossSums:
-        return objective.loss(features(params, batch["inputs"], None), batch["targets"], chunks=chunks)
+        return objective.loss(outputs(params, batch["inputs"], None), batch["targets"], chunks=chunks)
 
     return step
-
-
-def means(sums: LossSums) -> dict[str, jax.Array]:
-    """The loss and the objective's metrics, each over its own weight."""
-    return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
 
 
 def _accumulate(

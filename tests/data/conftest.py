@@ -34,10 +34,11 @@ def experiment(tmp_path, jsonl):
         options = data.pop("options", {})
         data = {"path": str(jsonl), "length": 32, "eval_fraction": 0.1, "cache": str(tmp_path / "cache"), **data}
         chosen = registry.resolve_class("objectives", objective)(**options)
-        layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in chosen.skeleton}
+        (skeleton,) = chosen.skeletons
+        layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in skeleton}
         sizes = {"vocab_size": vocab_size, "d_model": 8, "num_heads": 2, "mlp_dim": 16, **layers}
         return ExperimentConfig(
-            model=ModelConfig(family=FAMILIES[chosen.skeleton], head=chosen.head, **sizes),
+            model=ModelConfig(family=FAMILIES[skeleton], head=chosen.head, **sizes),
             objective=chosen,
             data=DataConfig(tokenizer=TokenizerConfig(name=tokenizer, path=tokenizer_path, vocab_size=tokens), **data),
         )

@@ -26,7 +26,7 @@ def test_blank_example_has_the_shapes_of_a_real_one(tmp_path, family):
 def test_every_objective_takes_blank_text(tmp_path):
     for name in registry.available("objectives"):
         objective = registry.resolve_class("objectives", name)()
-        family = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5"}[objective.skeleton]
+        family = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5"}[objective.skeletons[0]]
         cfg = tiny_runs.config(tmp_path, family)
         cfg = dataclasses.replace(cfg, objective=objective, model=dataclasses.replace(cfg.model, head=objective.head))
         assert dummy.example(cfg)["targets"]["labels"].ndim == 1, name

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite import registry
 from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.objectives.sums import weight_sums
@@ -160,3 +161,13 @@ def test_options_out_of_range(objective):
         dataclasses.replace(objective, label_smoothing=1.0)
     with pytest.raises(ValueError, match="z_loss=-1: must not be negative"):
         dataclasses.replace(objective, z_loss=-1)
+
+
+def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(objective, batch, features):
+    sums = jax.jit(lambda f: objective.loss(f, batch["targets"], chunks=1))(features)
+    of_data = {"perplexity", "bits_per_byte"}
+    assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
+    assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
+    for skeleton in objective.skeletons:
+        families = [registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5")]
+        assert any(objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton)

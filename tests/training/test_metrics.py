@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from flaxformer_lite.training.report.metrics import Meter, Recorder, read, text_loss
+from flaxformer_lite.training.report.metrics import Meter, Recorder, read
 
 
 def test_meter_averages_the_interval_and_times_it():
@@ -76,8 +76,3 @@ def test_tensorboard_gets_the_same_figures(tmp_path, monkeypatch):
     recorder.close()
     assert seen == [("eval/loss", 2.5, 3), ("eval/accuracy", 0.5, 3)]
     assert list((tmp_path / "tensorboard").glob("events.*"))
-
-
-def test_text_loss_leaves_auxiliary_losses_out():
-    assert text_loss({"loss": 3.0, "nll": 2.0}) == 2.0
-    assert text_loss({"loss": 3.0}) == 3.0

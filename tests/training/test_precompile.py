@@ -12,6 +12,7 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from flaxformer_lite.training.start import precompile
+from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 
@@ -24,10 +25,10 @@ def build(folder, mode="jit"):
 def test_a_step_compiled_ahead_is_the_same_step(tmp_path):
     plain = build(tmp_path)
     batch = sharding.place_batch(jax.tree.map(lambda x: np.ones(x.shape, x.dtype), plain.batch), plain.mesh)
-    _, due = plain.train_step(plain.fresh_state(), batch)
+    _, due = plain.train_step(initial_state(plain), batch)
     with precompile.precompile(plain, "train_step") as ready:
         assert ready.eval_step is plain.eval_step and ready.train_step is not plain.train_step
-        state, metrics = ready.train_step(ready.fresh_state(), batch)
+        state, metrics = ready.train_step(initial_state(ready), batch)
     assert {n: float(x) for n, x in metrics.items()} == {n: float(x) for n, x in due.items()}
     assert int(ready.train_step(state, batch)[0].step) == 2
 
@@ -69,34 +70,29 @@ def test_what_fails_to_compile_is_raised_by_the_call(tmp_path):
         ready.train_step(None, None)
 
 
-def test_a_fresh_state_begins_before_it_is_asked_for_and_is_not_held(tmp_path):
-    begun, states = threading.Event(), iter(("first", "second"))
+def test_what_is_made_beside_begins_before_it_is_asked_for_and_is_not_held():
+    begun, states = threading.Event(), iter(("state", "another"))
 
-    def fresh_state():
+    def make():
         begun.set()
         return next(states)
 
-    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
-    with precompile.precompile(toy) as ready:
-        assert ready.fresh_state() == "first"
-    begun.clear()
-    with precompile.precompile(toy, fresh=True) as ready:
+    with precompile.making(make) as state:
         assert begun.wait(60)
-        assert ready.fresh_state() == "second"
-        with pytest.raises(StopIteration):
-            ready.fresh_state()
+        assert state() == "state"
+        with pytest.raises(IndexError):
+            state()
 
 
-def test_a_fresh_state_that_fails_is_raised_by_the_call(tmp_path):
-    def fresh_state():
+def test_what_fails_to_be_made_is_raised_by_the_call():
+    def make():
         raise ValueError("no such weights")
 
-    toy = dataclasses.replace(build(tmp_path), fresh_state=fresh_state)
-    with precompile.precompile(toy, fresh=True) as ready, pytest.raises(ValueError, match="no such weights"):
-        ready.fresh_state()
+    with precompile.making(make) as state, pytest.raises(ValueError, match="no such weights"):
+        state()
 
 
 def test_under_pmap_the_program_stays_as_it_is(tmp_path):
     plain = build(tmp_path, "pmap")
-    with precompile.precompile(plain, "train_step", fresh=True) as ready:
+    with precompile.precompile(plain, "train_step") as ready:
         assert ready is plain

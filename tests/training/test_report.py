@@ -3,6 +3,7 @@ from pathlib import Path
 
 from configs import demo
 from flaxformer_lite import config
+from flaxformer_lite.objectives import Metric, TextObjective
 from flaxformer_lite.training.report import text
 
 
@@ -16,11 +17,11 @@ class History:
 
 def result(loss, compiles=0):
     history = History(
-        {"split": "eval", "step": 0, "loss": 9.0},
+        {"split": "eval", "step": 0, "loss": 10.0, "nll": 9.0},
         {"split": "train", "step": 10, "tokens_per_second": 1000.0},
         {"split": "eval", "step": 20, "loss": loss + 1, "nll": loss, "perplexity": 50.0, "bits_per_byte": 1.5},
     )
-    return dict(text.closing(history, 6.0, compiles, Path("runs/x")))
+    return dict(text.closing(history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")))
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
@@ -29,6 +30,19 @@ def test_the_model_is_measured_against_the_baseline_by_text_alone():
     assert rows["unigram baseline"] == "6.000; the model is 2.000 below"
     assert rows["perplexity"] == "50.0" and rows["speed"] == "1,000 tokens/s"
     assert "ABOVE" in result(7.0)["unigram baseline"]
+
+
+def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseline():
+    history = History({"split": "eval", "step": 20, "loss": 1.0, "accuracy": 0.75})
+    metrics = Metric("accuracy", form=".1%", higher_is_better=True), Metric("loss")
+    rows = {
+        b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x"))) for b in (None, 0.5, 0.75, 0.9)
+    }
+    assert rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
+    assert "majority" not in rows[None]
+    assert rows[0.5]["majority"] == "50.0%; the model is 25.0% above"
+    assert rows[0.75]["majority"] == "75.0%; the model is no better yet"
+    assert rows[0.9]["majority"] == "90.0%; the model is 15.0% BELOW: it has learned less than that yet"
 
 
 def test_late_compilations_are_a_warning():

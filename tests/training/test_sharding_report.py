@@ -11,6 +11,7 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from flaxformer_lite.training.report import sharding_report
+from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 
@@ -45,7 +46,7 @@ def test_a_process_reads_its_own_rows(tmp_path, monkeypatch):
 def test_bytes_are_those_of_the_arrays(tmp_path):
     """Of the state itself, on its first device."""
     one = built(tmp_path, MeshConfig(data=2, fsdp=2, tensor=2))
-    state, first = one.fresh_state(), jax.devices()[0]
+    state, first = initial_state(one), jax.devices()[0]
 
     def held(tree):
         parts = [part for leaf in jax.tree.leaves(tree) for part in leaf.addressable_shards if part.device == first]

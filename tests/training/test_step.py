@@ -12,6 +12,7 @@ from flaxformer_lite.config import MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.training import optimizer, program, state, step
+from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs, toy
 
 
@@ -61,7 +62,7 @@ def test_microbatches_with_uneven_weights_add_up_to_the_batch(accumulate):
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoTerms:
+class TwoTerms(toy.NextToken):
     """As BERT's pairs do, a second term with another weight, whose name sorts before the tokens'."""
 
     def loss(self, features, targets, *, chunks):
@@ -89,7 +90,7 @@ def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherName:
+class OtherName(toy.NextToken):
     """Of somebody's own objective: one term, over weights of another name."""
 
     def loss(self, features, targets, *, chunks):
@@ -138,7 +139,7 @@ def test_dropout_differs_between_microbatches():
 def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
     """Each of four devices draws a number; the sums over devices tell whether it was the same."""
 
-    class Draw:
+    class Draw(toy.NextToken):
         def loss(self, draw, targets, *, chunks):
             weight = targets["weights"].sum()
             return LossSums({"weights": draw * weight}, {"weights": weight}, {"square": (draw**2 * weight, weight)})
@@ -207,7 +208,7 @@ def test_training_in_bfloat16_alone_learns(tmp_path):
     cfg = dataclasses.replace(cfg, model=model, optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0))
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), ready.batch)
-    now, losses = ready.fresh_state(), []
+    now, losses = initial_state(ready), []
     for _ in range(4):
         now, metrics = ready.train_step(now, batch)
         losses.append(float(metrics["loss"]))

@@ -3,6 +3,9 @@ import logging
 
 from rich.console import Console
 
+from flaxformer_lite.objectives.base import LOSS
+from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.objectives.text import ACCURACY
 from flaxformer_lite.training.report.terminal import Terminal
 
 RECORD = {
@@ -19,7 +22,7 @@ RECORD = {
 def terminal(is_terminal):
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=100, highlight=False, soft_wrap=True)
-    return Terminal(100, console=console), out
+    return Terminal(100, (LOSS, ACCURACY), console=console), out
 
 
 def test_plain_lines_where_there_is_no_terminal():
@@ -32,6 +35,18 @@ def test_plain_lines_where_there_is_no_terminal():
     assert lines[0].startswith("step 20/100  loss 3.210  12,346 tokens/s  eta 1:06:40  41% of peak")
     assert lines[0].endswith("gradient 0.50  rate 1.0e-03")
     assert lines[1] == "step 20/100  held out: loss 3.500  accuracy 25.0%"
+
+
+def test_one_loss_has_one_name_and_meaning():
+    """BERT's loss of masked tokens alone, and not with that of pairs, wherever a run says `loss`."""
+    out = io.StringIO()
+    shown = Terminal(100, MaskedLm(pairs="next_sentence").shown, console=Console(file=out, soft_wrap=True))
+    shown.train_record({**RECORD, "loss": 7.971, "nll": 7.259})
+    shown.eval_record({"step": 20, "split": "eval", "loss": 7.971, "nll": 7.259, "accuracy": 0.1, "perplexity": 9.0,
+                       "next_sentence_accuracy": 0.5})  # fmt: skip
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("step 20/100  loss 7.259  ")
+    assert lines[1] == "step 20/100  held out: loss 7.259  accuracy 10.0%  pair accuracy 50.0%"
 
 
 def test_a_bar_on_a_terminal():

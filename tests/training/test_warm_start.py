@@ -8,6 +8,7 @@ import pytest
 
 from flaxformer_lite import load_pretrained, save_pretrained, unstack_layers
 from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.setup import prepare
 from tests.training import tiny_runs
 
@@ -20,7 +21,7 @@ def run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     cfg = tiny_runs.config(folder, request.param)
     built = prepare(cfg)
-    params = jax.tree.map(lambda x: np.asarray(x) + 0.25, built.fresh_state().params)
+    params = jax.tree.map(lambda x: np.asarray(x) + 0.25, initial_state(built).params)
     save_pretrained(folder / "published", built.model, params)
     return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from=str(folder / "published")))
 
@@ -28,7 +29,7 @@ def run(request, tmp_path_factory):
 @pytest.mark.parametrize("mesh", MESHES)
 def test_a_run_begins_with_the_weights_of_its_directory(run, mesh):
     experiment = prepare(dataclasses.replace(run, mesh=MESHES[mesh]))
-    state = experiment.fresh_state()
+    state = initial_state(experiment, run.train.init_from)
     due = load_pretrained(run.train.init_from)[1]
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), jax.device_get(due))
     jax.tree.map(lambda x, target: x.sharding == target.sharding or pytest.fail("sharding"), state, experiment.target)
@@ -36,7 +37,7 @@ def test_a_run_begins_with_the_weights_of_its_directory(run, mesh):
 
 def test_scanned_layers_are_stacked(run):
     scanned = dataclasses.replace(run, model=dataclasses.replace(run.model, scan=True))
-    params = prepare(scanned).fresh_state().params
+    params = initial_state(prepare(scanned), run.train.init_from).params
     due = load_pretrained(run.train.init_from)[1]
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(unstack_layers(params)), jax.device_get(due))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions.sharding import shard_act
-from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives import LossSums, Objective
 
 VOCAB, WIDTH, LENGTH = 32, 16, 8
 RULES = (
@@ -42,9 +42,12 @@ class Toy(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class NextToken:
-    def loss(self, features, targets, *, chunks):
-        logits_BTV = features.logits
+class NextToken(Objective):
+    def make_example(self, records, index, rng):
+        raise NotImplementedError
+
+    def loss(self, outputs, targets, *, chunks):
+        logits_BTV = outputs.logits
         nll_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.take_along_axis(
             logits_BTV, targets["labels"][..., None], axis=-1
         ).squeeze(-1)

@@ -114,11 +114,6 @@ class Recorder:
             self._board.close()
 
 
-def text_loss(record: Record) -> float:
-    """Nats per predicted token, without auxiliary losses; what perplexity and the unigram baseline speak of."""
-    return record.get("nll", record["loss"])
-
-
 def _line(record: Record) -> str:
     return json.dumps(record) + "\n"
 

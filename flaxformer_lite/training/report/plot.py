@@ -2,18 +2,22 @@
 
 from pathlib import Path
 
-from flaxformer_lite.training.report.metrics import Record, text_loss
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.training.report.metrics import Record
 
 TRAIN, HELD_OUT, BASELINE = "#8fa8c8", "#c44e52", "#555555"
 
 
-def loss_curve(path: Path, history: list[Record], *, unigram: float, title: str) -> None:
-    """Draws training loss, held-out loss and the unigram baseline over steps.
+def loss_curve(
+    path: Path, history: list[Record], *, headline: Metric, baseline: tuple[str, float] | None, title: str
+) -> None:
+    """Draws the headline of training and held-out examples over steps, and its baseline.
 
     Args:
       path: of the PNG.
       history: records of metrics.jsonl.
-      unigram: loss of a model that knows only how frequent each token is, nats per target.
+      headline: of the objective.
+      baseline: its name and number, where the objective has one.
       title: above the axes.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second, which no start should wait for
@@ -22,15 +26,17 @@ def loss_curve(path: Path, history: list[Record], *, unigram: float, title: str)
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    train = [r for r in history if r["split"] == "train"]
-    held_out = [(r["step"], text_loss(r)) for r in history if r["split"] == "eval"]
+    train = [r for r in history if r["split"] == "train" and headline.name in r]
+    held_out = [(r["step"], r[headline.name]) for r in history if r["split"] == "eval"]
     starts = [0, *(r["step"] for r in train)]
     middles = [(start + r["step"] + 1) / 2 for start, r in zip(starts, train, strict=False)]  # a record is a mean
-    axes.axhline(unigram, color=BASELINE, linestyle="--", linewidth=1, label=f"unigram baseline, {unigram:.2f}")
-    axes.plot(middles, [text_loss(r) for r in train], color=TRAIN, linewidth=1, label="training")
-    last = f"held out, {held_out[-1][1]:.2f} at the end"
+    if baseline:
+        name, value = baseline
+        axes.axhline(value, color=BASELINE, linestyle="--", linewidth=1, label=f"{name}, {headline.show(value)}")
+    axes.plot(middles, [r[headline.name] for r in train], color=TRAIN, linewidth=1, label="training")
+    last = f"held out, {headline.show(held_out[-1][1])} at the end"
     axes.plot(*zip(*held_out, strict=True), color=HELD_OUT, linestyle="", marker="o", markersize=5, label=last)
-    axes.set(xlabel="step", ylabel="loss (nats per target)", title=title)
+    axes.set(xlabel="step", ylabel=headline.words + (f" ({headline.unit})" if headline.unit else ""), title=title)
     axes.set_xlim(left=-0.01 * held_out[-1][0])
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e6e6")

@@ -13,8 +13,8 @@ TEMPERATURE, TOP_P = 0.8, 0.95
 
 
 def writes(cfg: ModelConfig) -> bool:
-    """Whether a model goes on from a prompt: it has a decoder and no encoder."""
-    return cfg.skeleton == "decoder"
+    """Whether a model goes on from a prompt: it has a decoder, no encoder, and logits of the vocabulary."""
+    return cfg.skeleton == "decoder" and cfg.head == "lm"
 
 
 def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.training.report.metrics import Record
 
 COMPILING = "compiling"
@@ -17,13 +18,23 @@ class Terminal:
 
     Args:
       steps: of the whole run.
+      metrics: of the objective, its headline first.
       is_main_process: whether it prints at all.
       console: where to; tests pass their own.
     """
 
-    def __init__(self, steps: int, *, is_main_process: bool = True, console: Console | None = None):
+    def __init__(
+        self,
+        steps: int,
+        metrics: Sequence[Metric] = (LOSS,),
+        *,
+        is_main_process: bool = True,
+        console: Console | None = None,
+    ):
         self.console = console or Console(highlight=False, soft_wrap=True, quiet=not is_main_process)
         self._steps, self._bar, self._unsaid = steps, None, []
+        self._headline, *others = metrics
+        self._live = [self._headline, *(metric for metric in others if metric.live)]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
         """A title and aligned pairs under it."""
@@ -79,7 +90,8 @@ class Terminal:
 
     def train_record(self, record: Record) -> None:
         """The interval's figures."""
-        text = f"loss {record['loss']:.3f}"
+        headline = self._headline if self._headline.name in record else LOSS
+        text = _shown(headline, record)
         if "tokens_per_second" in record:
             left = record["step_seconds"] * (self._steps - record["step"])
             text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {_clock(left)}"
@@ -94,8 +106,12 @@ class Terminal:
 
     def eval_record(self, record: Record) -> None:
         """The held-out figures."""
-        accuracy = f"  accuracy {record['accuracy']:.1%}" if "accuracy" in record else ""
-        self.note(f"step {record['step']}/{self._steps}  held out: loss {record['loss']:.3f}{accuracy}")
+        text = "  ".join(_shown(metric, record) for metric in self._live if metric.name in record)
+        self.note(f"step {record['step']}/{self._steps}  held out: {text}")
+
+
+def _shown(metric: Metric, record: Record) -> str:
+    return f"{metric.words} {metric.show(record[metric.name])}"
 
 
 def _clock(seconds: float) -> str:

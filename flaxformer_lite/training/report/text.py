@@ -2,13 +2,15 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
-from flaxformer_lite.training.report.metrics import Recorder, text_loss
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.training.report.metrics import Recorder
 from flaxformer_lite.training.report.sharding_report import sharding_report
 from flaxformer_lite.training.start.setup import Experiment
 from flaxformer_lite.training.state import param_count
@@ -59,20 +61,26 @@ def _giga(number: int) -> str:
     return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
 
 
-def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) -> Rows:
-    """What came of it; losses are those of predicted text alone, so that they compare with the baseline."""
+def closing(
+    recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path
+) -> Rows:
+    """What came of it.
+
+    Args:
+      recorder: has the history.
+      metrics: of the objective, its headline first.
+      baseline: name and number that the headline is compared with, where there is one.
+      compiles: after step two.
+      workdir: of the run.
+    """
+    headline, *others = metrics
     evals, last = recorder.of("eval"), recorder.of("eval")[-1]
-    before = f"{text_loss(evals[0]):.3f} before, " if evals[0]["step"] == 0 else ""
-    loss = text_loss(last)
-    side = "below" if loss < unigram else "ABOVE: it has learned less than that yet"
-    rows = [
-        ("held-out loss", f"{before}{loss:.3f} after {last['step']} steps (nats per target)"),
-        ("unigram baseline", f"{unigram:.3f}; the model is {abs(unigram - loss):.3f} {side}"),
-        ("perplexity", f"{last['perplexity']:,.1f}"),
-        ("bits per byte", f"{last['bits_per_byte']:.3f} of predicted text"),
-    ]
-    if "accuracy" in last:
-        rows.append(("accuracy", f"{last['accuracy']:.1%}"))
+    before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
+    after = f"{headline.show(last[headline.name])} after {last['step']} steps"
+    rows = [(f"held-out {headline.words}", f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""))]
+    if baseline:
+        rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
+    rows += [(m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last]
     speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
@@ -86,6 +94,14 @@ def closing(recorder: Recorder, unigram: float, compiles: int, workdir: Path) ->
         ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
         ("checkpoints", str(workdir / "checkpoints")),
     ]
+
+
+def _compared(headline: Metric, value: float, baseline: float) -> str:
+    if value == baseline:
+        return f"{headline.show(baseline)}; the model is no better yet"
+    side, better = "above" if value > baseline else "below", (value > baseline) == headline.higher_is_better
+    verdict = side if better else f"{side.upper()}: it has learned less than that yet"
+    return f"{headline.show(baseline)}; the model is {headline.show(abs(value - baseline))} {verdict}"
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:

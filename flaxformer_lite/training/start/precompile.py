@@ -11,6 +11,7 @@ from flaxformer_lite.runtime import environment
 from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
+Made = TypeVar("Made")
 
 
 class BackgroundCompiled:
@@ -31,29 +32,38 @@ class BackgroundCompiled:
 
 
 @contextlib.contextmanager
-def precompile(program: AnyProgram, *names: str, fresh: bool = False) -> Iterator[AnyProgram]:
+def precompile(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
     """The program with steps that compile from now on, until the block ends: what is not being compiled by then never is.
 
     Args:
       program: with mesh.mode=pmap, whose compiled form cannot be called by itself, it stays as it is.
       *names: of the steps, `eval_step` and `train_step`, in the order in which they will be needed.
-      fresh: whether `fresh_state` will be called; it then begins at once, as most of it runs without Python's lock.
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
-    background, beside = (
-        ThreadPoolExecutor(1),
-        ThreadPoolExecutor(1),
-    )  # one step after the other: XLA takes all cores for each
-    made = [beside.submit(program.fresh_state)] if fresh else []
-    try:
-        steps = {name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
-        # Popped, so that nothing here holds the state's memory; who asks again gets another.
+    with _thread() as background:  # one step after the other: XLA takes all cores for each
         yield dataclasses.replace(
-            program, **steps, fresh_state=lambda: made.pop().result() if made else program.fresh_state()
+            program, **{name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
         )
+
+
+@contextlib.contextmanager
+def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
+    """A function, to be called once, that gives what `make` returns; a thread begins to make it at once.
+
+    Most of the making of a state runs without Python's lock, beside the tracing of the steps.
+    """
+    with _thread() as beside:
+        made = [beside.submit(make)]
+        yield lambda: made.pop().result()  # popped, so that nothing here holds the state's memory
+
+
+@contextlib.contextmanager
+def _thread() -> Iterator[Executor]:
+    executor = ThreadPoolExecutor(1)
+    try:
+        yield executor
     finally:
-        for executor in (background, beside):
-            executor.shutdown(wait=False, cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -60,7 +60,9 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = program.with_vocabulary(cfg, train_data.vocab_size)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     if cfg.train.init_from:
-        built = dataclasses.replace(built, fresh_state=warm_start.init_from_pretrained(built, cfg.train.init_from))
+        warm_start.init_from_pretrained(
+            built, cfg.train.init_from
+        )  # weights of another model are refused before anything compiles
     fields = {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
     return Experiment(**fields, train_data=train_data, eval_data=eval_data)
 

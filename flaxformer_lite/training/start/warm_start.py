@@ -15,8 +15,8 @@ from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import TrainState
 
 
-def init_from_pretrained(program: Program, folder: str) -> Callable[[], TrainState]:
-    """The program's state before the first step, its parameters those of a directory that transformers reads too.
+def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
+    """Gives the program's state before the first step the parameters of a directory that transformers reads too.
 
     Each device reads its own part of the files. The optimizer begins as it always does.
 
@@ -30,15 +30,15 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[], TrainSta
         raise ConfigError(f"train.init_from: {error}") from None
     _same_model(folder, model.cfg, cfg)
 
-    def fresh_state() -> TrainState:
+    def begun(state: TrainState) -> TrainState:
         target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
         params = {
             path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
             for path, leaf in leaves.items()
         }
-        return program.fresh_state().replace(params=unflatten_dict(params))
+        return state.replace(params=unflatten_dict(params))
 
-    return fresh_state
+    return begun
 
 
 def _same_model(folder: str, published: ModelConfig, cfg: ModelConfig) -> None:
