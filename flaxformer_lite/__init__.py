@@ -40,7 +40,7 @@ _HOME = {
     "feed_forwards.mlp": ("FeedForward", "MlpConfig"),
     "modules.norms": ("Norm",),
     "modules.stack": ("Stack",),
-    "pretrained.load": ("load_pretrained",),
+    "pretrained.load": ("load_labels", "load_pretrained"),
     "pretrained.save": ("save_pretrained",),
     "pretrained.tokenizer": ("load_tokenizer",),
 }

@@ -11,7 +11,7 @@ from typing import NoReturn
 import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.runtime import environment
+from flaxformer_lite.runtime import environment, invocation
 
 COMMANDS = {
     "train": "train a model, or go on with a run that was stopped",
@@ -49,9 +49,7 @@ class Parser(argparse.ArgumentParser):
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
 
     def format_help(self) -> str:
-        return re.sub(
-            r"\n  flaxformer_lite (\S+)", lambda m: f"\n  {command_line.program(m[1])}", super().format_help()
-        )
+        return re.sub(r"\n  flaxformer_lite (\S+)", lambda m: f"\n  {invocation.program(m[1])}", super().format_help())
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
@@ -70,13 +68,13 @@ def start(*command: str) -> None:
 def main(argv: list[str]) -> None:
     """Runs one command. Exits with 2 on bad input, 1 on a failure; a bug keeps its traceback."""
     command_line.import_from_here()
-    argv = command_line.underscored(argv)
+    argv = invocation.underscored(argv)
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
-    parser = Parser(command_line.program("").strip(), description=__doc__, epilog=EXAMPLES)
+    parser = Parser(invocation.program("").strip(), description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, what in COMMANDS.items():
-        add = commands.add_parser(name, help=what, prog=command_line.program(name))
+        add = commands.add_parser(name, help=what, prog=invocation.program(name))
         if name in argv[:1]:
             chosen, command = add, importlib.import_module(f"flaxformer_lite.cli.{name.replace('-', '_')}")
             _add_arguments(add, command, argv)

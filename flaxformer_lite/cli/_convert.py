@@ -1,8 +1,6 @@
 """From any checkpoint to published weights, one tensor at a time, and all of the directory or nothing."""
 
 import contextlib
-import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,21 +9,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import tokenizers
-from tokenizers import processors
 
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.cli._open import folder_of, notice, read_json
+from flaxformer_lite.cli._open import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.data.progress import reading
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.save import save_pretrained
-from flaxformer_lite.pretrained.tokenizer import frame
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
 def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str) -> None:
@@ -39,16 +32,14 @@ def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_si
         if workdir.is_workdir(source):
             if head is not None:
                 raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")
-            model, params = _from_run(source, made, dtype)
         else:
             dtype = dtype or _stored_dtype(source)
-            model, params = open_pretrained(source, head, dtype=dtype, param_dtype=dtype)
+        with notices():
+            model, params = open_pretrained(source, head, **{"dtype": dtype, "param_dtype": dtype} if dtype else {})
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
             save_pretrained(made, model, watched, shard_bytes=shard_bytes)
-        if workdir.is_workdir(source):
-            _name_tokens(made)
     cfg = model.cfg
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
@@ -66,58 +57,6 @@ class _Watched:
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         self._advance(_size(self))
         return np.asarray(self._leaf)
-
-
-def _from_run(source: Path, made: Path, dtype: str | None) -> tuple[Any, dict]:
-    run = workdir.read_run(source)
-    for what in run.notices:
-        notice(what)
-    model, params = run.model, run.params
-    if dtype:
-        cfg = dataclasses.replace(model.cfg, dtype=dtype, param_dtype=dtype)
-        model, params = model.clone(cfg=cfg), jax.tree.map(lambda x: x.astype(dtype), params)
-    _publish_tokenizer(plain.load(workdir.tokenizer_folder(source)), model, made)
-    return model, params
-
-
-def _publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> None:
-    """The run's tokenizer with what training puts around a text, and the ids that writing starts and stops with."""
-    ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
-    is_encoder_decoder = model.skeleton == "encoder_decoder"
-    generation = {f"{role}_token_id": ids[role] for role in ("pad", "bos", "eos") if role in ids}
-    generation |= {"decoder_start_token_id": ids["pad"]} if is_encoder_decoder else {}
-    if model.skeleton != "encoder":
-        _write_json(made / "generation_config.json", generation)
-    inner.save(made)
-    if inner.file == "tokenizer.model" and model.cfg.family == "t5":
-        (made / inner.file).rename(made / "spiece.model")
-    if inner.file != "tokenizer.json":
-        return
-    known = tokenizers.Tokenizer.from_str(inner.definition.decode())
-    if known.post_processor is None and any(framing := frame(inner, model.skeleton)):
-        before, after = ([(known.id_to_token(i), i) for i in side] for side in framing)
-        single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
-        pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
-        known.post_processor = processors.TemplateProcessing(
-            single=single, pair=pair, special_tokens=list({*before, *after})
-        )
-        read = json.loads(known.to_str())
-        for token in read["added_tokens"]:
-            token["lstrip"] |= token["content"] == "[MASK]"  # a hidden word takes its space along, as RoBERTa's <mask>
-        _write_json(made / inner.file, read)
-    config = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
-    config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
-    _write_json(made / "tokenizer_config.json", config)
-
-
-def _name_tokens(made: Path) -> None:
-    """Into config.json too the ids that texts begin and end with: without them transformers assumes the family's usual."""
-    ids = read_json(made / "generation_config.json")
-    ids = {
-        name: i for name, i in ids.items() if name != "pad_token_id"
-    }  # a pad id there would change a model's numbers
-    _write_json(made / "config.json", read_json(made / "config.json") | ids)
 
 
 def _stored_dtype(source: Path) -> str:
@@ -139,10 +78,6 @@ def _bytes_of(size: str) -> int:
 
 def _size(leaf: Any) -> int:
     return int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -1,18 +1,16 @@
 """Models and tokenizers by directory: published weights, or a training workdir."""
 
-import dataclasses
+import contextlib
 import json
+import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
-from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.pretrained.load import load_pretrained
-from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer, framed, load_tokenizer
+from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer, load_tokenizer
 
 
 class Opened(NamedTuple):
@@ -32,17 +30,9 @@ def open_model(path: str, *, head: str | None = None, dtype: str = "float32") ->
       ConfigError, WeightsError, CheckpointError: what is wrong with the directory.
     """
     folder = folder_of(path)
-    if not workdir.is_workdir(folder):
-        tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
+    with notices():
         return Opened(*load_pretrained(folder, head, dtype=dtype), tokenizer)
-    run = workdir.read_run(folder)
-    for what in run.notices:
-        notice(what)
-    tokenizer = framed(plain.load(workdir.tokenizer_folder(folder)), run.model.skeleton)
-    params = jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), run.params)
-    return Opened(
-        run.model.clone(cfg=dataclasses.replace(run.model.cfg, dtype=dtype, param_dtype=dtype)), params, tokenizer
-    )
 
 
 def folder_of(path: str) -> Path:
@@ -78,6 +68,18 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path}: no JSON ({error}).") from None
     return values if isinstance(values, dict) else {}
+
+
+@contextlib.contextmanager
+def notices() -> Iterator[None]:
+    """What the library warns of meanwhile becomes a line each."""
+    log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: notice(record.getMessage())
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def notice(text: str) -> None:

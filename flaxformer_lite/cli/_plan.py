@@ -5,14 +5,15 @@ import json
 import sys
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ExperimentConfig, from_config_dict
+from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.plan import planner, report, search, topology
+from flaxformer_lite.training.start.adopt import read_experiment
 
 
 def show(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 where nothing fits."""
     machine = topology.parse(args.topology)
-    cfg = from_config_dict(ExperimentConfig, command_line.config(args.overrides))
+    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
     if args.search:
         _search(args, cfg, machine)
         return

@@ -18,13 +18,14 @@ from rich.table import Table
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig, from_config_dict
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan.aot import quiet
 from flaxformer_lite.sharding import activations, parameter_rules
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start.adopt import read_experiment
 from flaxformer_lite.training.start.initial_state import initial_state
 
 ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of summation gives 1e-7 to 1e-5
@@ -105,7 +106,7 @@ def verify(wanted: "Reference", mesh: MeshConfig) -> Verdict:
 
 def show(args: argparse.Namespace) -> None:
     """Prints the verdict. Exits with 1 where the mesh computes something else."""
-    cfg = from_config_dict(ExperimentConfig, command_line.config(args.overrides))
+    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
     sharding.build_mesh(cfg.mesh)  # says what cannot work before anything is compiled
     verdict = verify(reference(cfg), cfg.mesh)
     out = Console(width=None if Console().is_terminal else 160, highlight=False)

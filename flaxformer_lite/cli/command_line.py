@@ -4,27 +4,17 @@ import argparse
 import difflib
 import os
 import re
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
 from flaxformer_lite.config.rules import ConfigError, local_path
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
-FLAG = re.compile(r"^--([A-Za-z][\w.-]*)(?==|$)")
 INT32 = 2**31 - 1  # XLA's sizes
 MOST_FIELDS = 4  # to suggest
 NO_CONFIG = "--config is missing; for example --config=demo"
-
-
-def underscored(argv: list[str]) -> list[str]:
-    """The command line with flags' names in one spelling: --max-new-tokens is --max_new_tokens. Values stay."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[end:]
 
 
 def config(argv: list[str]) -> Any:
@@ -125,6 +115,12 @@ def _wrong_override(page: str, argv: list[str]) -> str:
     return ""
 
 
+def fields_given(argv: list[str]) -> list[str]:
+    """Fields of the config that the command line sets, as `model.d_model`."""
+    found = (re.match(r"--?(?:no)?config\.([\w.]+)", arg) for arg in argv)
+    return [match[1] for match in found if match]
+
+
 def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """(section, "") and ("", field) of a ConfigDict, with their whole dotted names."""
     yield path, ""
@@ -154,27 +150,6 @@ def nearest_fields(path: str, known: list[str]) -> list[str]:
         [name for name in known if name.split(".")[-1] in last],
     )
     return next(filter(None, rules), [])[:MOST_FIELDS]
-
-
-def program(command: str = "train") -> str:
-    """How the user would start `command` where and as this program was started: the beginning of a command line."""
-    started = Path(sys.argv[0])
-    if started.name == "train.py" and command == "train":
-        return f"{_python()} {shlex.quote(sys.argv[0])}"
-    if started.stem == "flaxformer_lite":
-        found = shutil.which("flaxformer_lite")
-        known = found and Path(found).absolute() == started.absolute()
-        return f"{'flaxformer_lite' if known else shlex.quote(sys.argv[0])} {command}"
-    return f"{_python()} -m flaxformer_lite {command}"
-
-
-def _python() -> str:
-    """The interpreter as a user types it: from the current folder, by its name where that finds it, else in full."""
-    own, here = Path(sys.executable), Path.cwd()
-    if own.is_relative_to(here):
-        return str(own.relative_to(here))
-    found = shutil.which("python")
-    return "python" if found and Path(found).parent == own.parent else shlex.quote(str(own))
 
 
 def text(value: str) -> str:

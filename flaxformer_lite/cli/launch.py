@@ -13,11 +13,12 @@ from ml_collections import ConfigDict
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
-from flaxformer_lite.runtime import processes
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.runtime import invocation, processes
 from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.interrupt import Terminated, terminate
+from flaxformer_lite.training.start.adopt import read_experiment
 
 CONTINUES = "the same command continues from the last checkpoint, if there is one."
 # What the collectives of CPUs and GPUs say when the other end is gone; TPUs wait for jax.distributed to end the process.
@@ -43,7 +44,8 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
         group = processes.join(**how_to_join)
         if not group.first:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the libraries below print there too
-        caught = loop.run(from_config_dict(ExperimentConfig, config), workdir, group)
+        given = command_line.fields_given(invocation.underscored(sys.argv))
+        caught = loop.run(read_experiment(config, workdir, given), workdir, group)
         group.close()
     except (Exception, KeyboardInterrupt, Terminated) as error:
         message, code, at_once = explain(error, workdir, group)

@@ -35,15 +35,20 @@ class TokenizerConfig:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     path: str = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
+    text_field: str = "text"  # of a line of jsonl at data.path; pairs have "source" and "target"
     corpus: str = "stdlib_code"  # built in: stdlib_code (Python), docstrings (English), code_docstrings (pairs of both)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: int = 128  # T, tokens an example
     target_length: int = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
-    eval_fraction: float = 0.02  # of the documents, held out by a hash of their text
+    eval_fraction: float = 0.02  # of the text, held out by a hash of its documents, or at the end of few
     cache: str = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
 
     def __post_init__(self):
         positive(self, "length")
+        if self.text_field != "text" and not self.path:
+            raise ConfigError(
+                f"data.text_field={self.text_field!r}: names a field of your own jsonl; name that as data.path."
+            )
         not_negative(self, "target_length")
         among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
         local_path("path", self.path)
@@ -85,7 +90,9 @@ class TrainConfig:
     checkpoint_every: int = 200  # steps from one checkpoint to the next
     keep: int = 3  # checkpoints, the newest
     sample_tokens: int = 0  # tokens of sample text after training, for decoders
-    init_from: str = ""  # a directory of published weights that the run begins with; empty: random ones
+    init_from: str = (
+        ""  # published weights or a workdir to begin with, its model and tokenizer too; empty: random weights
+    )
 
     def __post_init__(self):
         positive(
@@ -164,9 +171,11 @@ class ExperimentConfig:
             )
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
+            way = f"set data.length={model.max_length}" if self.train.init_from else (
+                f"shorten the examples or set model.max_length={longest}")  # fmt: skip
             raise ConfigError(
                 f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
-                f" positions end there; shorten the examples or set model.max_length={longest}."
+                f" positions end there; {way}."
             )
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 
-FORMAT = "1"  # raise it when the files below, the split or a tokenizer's training change
+FORMAT = "2"  # raise it when the files below, the split or a tokenizer's training change
 PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so pieces tokenize as the whole does
 BATCH = 1 << 22  # characters encoded in parallel
 TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
@@ -43,16 +43,21 @@ class Corpus:
     """A tokenized text.
 
     Attributes:
-      where: what errors name.
+      source: of the text.
       tokenizer: that made it.
       tokens: split -> Tokens.
       fingerprint: of text, split and tokenizer.
     """
 
-    where: str
+    source: Source
     tokenizer: Tokenizer
     tokens: dict[str, Tokens]
     fingerprint: str
+
+    @property
+    def where(self) -> str:
+        """What errors name."""
+        return self.source.where
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,8 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
     Raises:
       ConfigError: whatever is wrong with the text, the tokenizer or the cache.
     """
-    source = open_source(cfg, fields, numbers)
-    text = _hash(FORMAT, source.fingerprint, fields, cfg.eval_fraction, *[numbers] * bool(numbers))
+    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields), numbers)
+    text = _hash(FORMAT, source.fingerprint, source.fields, cfg.eval_fraction, *[numbers] * bool(numbers))
     chosen = _tokenizer(cfg, source, text)
     key = _hash(text, chosen.fingerprint)
     folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, cfg.eval_fraction, chosen, at))
@@ -131,7 +136,7 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
         )
         for split in SPLITS
     }
-    return Corpus(source.where, chosen, tokens, key)
+    return Corpus(source, chosen, tokens, key)
 
 
 def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) -> Records:

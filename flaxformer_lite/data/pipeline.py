@@ -11,7 +11,7 @@ import grain
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
-from flaxformer_lite.data.corpus import Records, open_corpus, open_records
+from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.tokenizer import Tokenizer
 
@@ -29,12 +29,14 @@ class Dataset:
       objective: makes examples from records.
       splits: split -> Records.
       fingerprint: of text, tokenizer, objective and lengths.
+      corpus: that the records are of; None where they are made up.
     """
 
     split: str
     objective: Any
     splits: dict[str, Records]
     fingerprint: str
+    corpus: Corpus | None = None
 
     @property
     def records(self) -> Records:
@@ -135,21 +137,32 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
+        way = (
+            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
+        )
         raise ConfigError(
             f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
-            f" {', '.join(missing)}, which this vocabulary lacks; leave the path empty to train one."
+            f" {', '.join(missing)}, which this vocabulary lacks; {way}."
         )
-    if 0 < cfg.model.vocab_size < corpus.tokenizer.vocab_size:
+    if 0 < cfg.model.vocab_size < _used(corpus.tokenizer, cfg):
+        way = "model.vocab_size=0 to follow the tokenizer" if not cfg.train.init_from else (
+            f"data.tokenizer.path to the tokenizer of {cfg.train.init_from}")  # fmt: skip
         raise ConfigError(
             f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
-            f" {corpus.tokenizer.vocab_size}; set model.vocab_size=0 to follow the tokenizer."
+            f" {corpus.tokenizer.vocab_size}; set {way}."
         )
     splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
     for records in splits.values():
         objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
-    return Dataset(split, objective, splits, key)
+    return Dataset(split, objective, splits, key, corpus)
+
+
+def _used(tokenizer: Tokenizer, cfg: ExperimentConfig) -> int:
+    """Ids that a run may meet; published models other than T5 have none for the sentinels at a vocabulary's end."""
+    unused = cfg.train.init_from and "sentinel_ids" not in cfg.objective.needs
+    return min((tokenizer.vocab_size, *tokenizer.sentinel_ids)) if unused else tokenizer.vocab_size
 
 
 def _order(count: int) -> np.ndarray:

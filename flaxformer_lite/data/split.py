@@ -1,12 +1,15 @@
 """Which text is held out: decided by the text itself, so that it is the same on every machine and in every run."""
 
+import collections
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flaxformer_lite.config import ConfigError
 
 SPLITS = ("train", "eval")
+ENOUGH, FAR = 8, 2
 Document = tuple[str, ...]
 
 
@@ -14,9 +17,11 @@ Document = tuple[str, ...]
 class Split:
     """Deals documents to the two splits.
 
-    With enough documents (at least 1 / fraction) those whose hash is small are held out, so that copies of a document
-    are on one side and adding documents moves none. With fewer - one big file - the tail of each document is held out,
-    cut at the end of a line: about `fraction` of its characters.
+    With enough documents (at least ENOUGH / fraction) those whose hash is small are held out, so that copies of a document
+    are on one side and adding documents moves none. With fewer, or where this would miss `fraction` of the characters by
+    more than a factor of FAR - one big file among small ones - the tail of each document is held out, cut at the end of a
+    line: about `fraction` of it, by its own text alone. Pairs of texts, and documents too short for tails, go by their
+    hash up to the one that comes nearest to the fraction.
     """
 
     fraction: float
@@ -44,32 +49,39 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
 
     Args:
       documents: read once.
-      fraction: of the documents to hold out.
+      fraction: of the text to hold out.
       where: what errors name.
       whole: whether documents must not be cut, since what is said of them is said of the whole.
 
     Raises:
       ConfigError: no text, or too little to give each side some.
     """
-    hashes, longest, texts = set(), 0, 0
+    sizes, longest, texts, tails = collections.Counter(), 0, 0, 0
     for document in documents:
-        hashes.add(_hash(document))
+        sizes[_hash(document)] += sum(map(len, document))
         longest = max(longest, len(document[0]))
+        tails += len(document[0]) - _cut_at(document[0], fraction)
         texts = len(document)
-    if not hashes:
+    if not sizes:
         raise ConfigError(f"{where}: no text in it, only blanks.")
-    if texts == 1 and not whole and len(hashes) * fraction < 1:
+    if texts == 1 and not whole and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
             raise ConfigError(
                 f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"
                 f" data.eval_fraction."
             )
         return Split(fraction, None)
-    if len(hashes) < 2:
+    if len(sizes) < 2:
         raise ConfigError(f"{where}: all documents are the same; at least two are needed, one of them to hold out.")
-    ordered = sorted(hashes)
-    below = int(fraction * 2**64)
-    return Split(fraction, min(max(below, ordered[0]), ordered[-1] - 1))
+    ordered = sorted(sizes)
+    below = min(max(int(fraction * 2**64), ordered[0]), ordered[-1] - 1)
+    due, enough = fraction * sizes.total(), texts > 1 or len(sizes) * fraction >= ENOUGH
+    if enough and due / FAR <= sum(sizes[number] for number in ordered if number <= below) <= due * FAR:
+        return Split(fraction, below)
+    if texts == 1 and due / FAR <= tails <= due * FAR:
+        return Split(fraction, None)
+    held = itertools.accumulate(sizes[number] for number in ordered[:-1])
+    return Split(fraction, min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - due))[1])
 
 
 def _hash(document: Document) -> int:
@@ -77,8 +89,11 @@ def _hash(document: Document) -> int:
 
 
 def _cut(text: str, fraction: float) -> tuple[str, str]:
+    at = _cut_at(text, fraction)
+    return text[:at], text[at:]
+
+
+def _cut_at(text: str, fraction: float) -> int:
     at = max(1, round(len(text) * (1 - fraction)))
     line = text.find("\n", at) + 1
-    if line and line - at <= (len(text) - at) // 2:
-        at = line
-    return text[:at], text[at:]
+    return line if line and line - at <= (len(text) - at) // 2 else at

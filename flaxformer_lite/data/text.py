@@ -1,8 +1,10 @@
 """Text sources: a built-in corpus, or a user's file or folder, as documents with a fingerprint.
 
-A `.jsonl` line is a document; any other file is one document. Both may be compressed (`.gz`).
+A `.jsonl` line is a document; any other file is one document. Both may be compressed (`.gz`). Of a folder the files are
+read whose names are those of text; a file that is named itself is read whatever its name.
 """
 
+import collections
 import contextlib
 import gzip
 import hashlib
@@ -15,6 +17,14 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import cache, corpora, progress
 
+JSONL = (".jsonl", ".ndjson")
+PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".adoc", ".srt", ".vtt")
+CODE = (
+    ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".cu", ".rs", ".go", ".java", ".kt", ".scala", ".swift", ".js",
+    ".jsx", ".mjs", ".ts", ".tsx", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".ml", ".clj", ".ex", ".erl", ".lisp",
+    ".el", ".sh", ".bash", ".sql", ".cs", ".fs", ".vb", ".f", ".f90", ".m", ".zig", ".nim", ".dart", ".cmake", ".proto",
+)  # fmt: skip
+NAMED = 3  # files that a notice names
 CORPUS_FORMAT = "1"  # raise it when an extraction in corpora.py changes
 Document = tuple[str, ...]
 
@@ -30,6 +40,7 @@ class Source:
       numbers: further keys of a jsonl line, under which a document has numbers.
       fingerprint: sha256 of the content of the files.
       size: bytes on disk.
+      left_out: files of the folder whose names are not those of text.
     """
 
     where: str
@@ -38,6 +49,25 @@ class Source:
     fingerprint: str
     size: int
     numbers: tuple[str, ...] = ()
+    left_out: tuple[Path, ...] = ()
+
+    def kinds(self) -> str:
+        """`3 files (2 .txt, 1 .md), 1.2 MB`."""
+        count = collections.Counter(_kind(path) or "without suffix" for path in self.files)
+        kinds = ", ".join(f"{n} {kind}" for kind, n in count.most_common())
+        files = f"{len(self.files)} files ({kinds})" if len(self.files) > 1 else self.files[0].name
+        return f"{files}, {f'{self.size / 1e6:.1f} MB' if self.size >= 1e6 else f'{self.size / 1e3:.1f} kB'}"
+
+    def unread(self) -> str:
+        """What was left out of the folder, in a sentence; "" where nothing was."""
+        if not self.left_out:
+            return ""
+        names = ", ".join(path.name for path in self.left_out[:NAMED])
+        more = f" and {len(self.left_out) - NAMED} more" if len(self.left_out) > NAMED else ""
+        return (
+            f"{names}{more}: not read, as {'such names are' if len(self.left_out) > 1 else 'the name is'} not those of"
+            f" {'jsonl' if len(self.fields) > 1 else 'text or jsonl'}"
+        )
 
     def documents(self) -> Iterator[Document]:
         """The texts of all documents but blank ones."""
@@ -77,10 +107,10 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
     """
     if cfg.path:
         where = f"data.path={cfg.path!r}"
-        files = _files(Path(cfg.path).expanduser(), where)
+        files, left_out = _files(Path(cfg.path).expanduser(), where, pairs=len(fields) > 1)
     else:
         where = f"data.corpus={cfg.corpus!r}"
-        files = (_built_in(cfg, fields, numbers, where),)
+        files, left_out = (_built_in(cfg, fields, numbers, where),), ()
     digest, size = hashlib.sha256(), 0
     for path in files:
         digest.update(f"{is_jsonl(path)} {path.stat().st_size}\n".encode())
@@ -90,12 +120,22 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
                 size += len(block)
     if not size:
         raise ConfigError(f"{where}: empty; name a file or folder with text in it.")
-    return Source(where, files, fields, digest.hexdigest()[:16], size, numbers)
+    return Source(where, files, fields, digest.hexdigest()[:16], size, numbers, left_out)
 
 
 def is_jsonl(path: Path) -> bool:
     """Whether a file holds one JSON object a line, by its name."""
-    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+    return _kind(path) in JSONL
+
+
+def _kind(path: Path) -> str:
+    """A file's suffix, that of compression aside."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _is_text(path: Path) -> bool:
+    kind = _kind(path)
+    return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # the parts of a corpus are often numbered
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...], where: str) -> Path:
@@ -120,9 +160,10 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...]
     return cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
-def _files(root: Path, where: str) -> tuple[Path, ...]:
+def _files(root: Path, where: str, *, pairs: bool) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Those to read, in order, and those to leave out."""
     if root.is_file():
-        return (root,)
+        return (root,), ()
     if not root.is_dir():
         near = f" ({root.parent} is there)" if root.parent.is_dir() else f"; nor is {root.parent}"
         raise ConfigError(f"{where}: no such file or folder{near}.")
@@ -130,7 +171,14 @@ def _files(root: Path, where: str) -> tuple[Path, ...]:
     files = tuple(p for p in hidden if not any(part.startswith(".") for part in p.relative_to(root).parts))
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or gz files in it.")
-    return files
+    read = tuple(p for p in files if is_jsonl(p) or (not pairs and _is_text(p)))
+    if not read:
+        kinds = ", ".join(sorted({_kind(p) or p.name for p in files}))
+        raise ConfigError(
+            f"{where}: no file in it is {'jsonl' if pairs else 'text or jsonl'} by its name ({kinds}); a file"
+            f" that is named itself, data.path=FILE, is read whatever its name."
+        )
+    return read, tuple(p for p in files if p not in set(read))
 
 
 @contextlib.contextmanager
@@ -175,10 +223,10 @@ def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, 
         for field in fields:
             if not isinstance(record.get(field), str):
                 found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
-                raise ConfigError(
-                    f"{at}: no text under {field!r} ({found}); this objective reads"
-                    f" {' and '.join(map(repr, fields + source.numbers))}."
-                )
+                way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
+                if len(fields) == 1 and (texts := [key for key, value in record.items() if isinstance(value, str)]):
+                    way = f"name the field, --config.data.text_field={texts[0]}"
+                raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
             if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
                 raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
         document = tuple(record[field] for field in fields)

@@ -207,7 +207,7 @@ def load(path: str | Path) -> Tokenizer:
     """
     where, path = f"data.tokenizer.path={str(path)!r}", Path(path).expanduser()
     if path.is_dir():
-        names = [kind.file for kind in (HuggingFace, SentencePiece, Bytes)]
+        names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
         path = next((path / name for name in names if (path / name).exists()), path / names[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:

@@ -11,10 +11,13 @@ own base class, which the caller makes of the two.
     lm_eval.simple_evaluate(Ours(model, params, tokenizer), tasks=["lambada_openai"])
 """
 
+import functools
+import inspect
 from typing import Any
 
 import flax.linen as nn
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.score import score
 from flaxformer_lite.generation.task import longest
@@ -29,7 +32,7 @@ class HarnessModel:
     Attributes:
       model: a decoder.
       params: its weights.
-      tokenizer: encode(text) -> ids, decode(ids) -> text, bos_id (or None), eos_id, pad_id.
+      tokenizer: that of `load_tokenizer`, or: encode(text) -> ids, decode(ids) -> text, bos_id (or None), eos_id, pad_id.
       batch_size: rows scored together.
       max_length: tokens that the model sees at once; longer contexts lose their beginning.
     """
@@ -39,6 +42,11 @@ class HarnessModel:
         self.model, self.params, self.tokenizer, self.batch_size = model, params, tokenizer, batch_size
         self.max_length = max_length or min(longest(model.cfg), model.cfg.max_length)
         self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+        if self.prefix is None:
+            raise ConfigError("tokenizer: has neither bos_id nor eos_id, one of which begins a text here.")
+        # The tokenizers of load_tokenizer frame a text with special tokens; a continuation has none in its middle.
+        frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
+        self._encode = functools.partial(tokenizer.encode, special_tokens=False) if frames else tokenizer.encode
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         """(log-likelihood, whether greedy) of each (context, continuation)."""
@@ -49,7 +57,7 @@ class HarnessModel:
         with the longest context that fits."""
         totals = []
         for request in requests:
-            ids, pairs = [self.prefix, *self.tokenizer.encode(request.args[0])], []
+            ids, pairs = [self.prefix, *self._encode(request.args[0])], []
             for start in range(1, len(ids), self.max_length):
                 stop = min(start + self.max_length, len(ids))
                 pairs.append((ids[max(0, stop - 1 - self.max_length) : start], ids[start:stop]))
@@ -62,7 +70,7 @@ class HarnessModel:
         for context, asked in (request.args for request in requests):
             until = [asked["until"]] if isinstance(asked.get("until"), str) else list(asked.get("until", ()))
             new = min(asked.get("max_gen_toks", NEW_TOKENS), self.max_length - 1)
-            ids = (self.tokenizer.encode(context) or [self.prefix])[new - self.max_length :]
+            ids = (self._encode(context) or [self.prefix])[new - self.max_length :]
             draws = {key: value for key, value in asked.items() if key not in IGNORED}
             temperature = (asked.get("temperature") or 1.0) if asked.get("do_sample") else 0.0
             written = generate(
@@ -79,9 +87,9 @@ class HarnessModel:
         """Ids of both, divided where the tokens of the whole text divide them; spaces between belong to the latter."""
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
-        head = self.tokenizer.encode(stripped) if stripped else []
-        tail = self.tokenizer.encode(stripped + continuation)[len(head) :]
-        return head or [self.prefix], tail or self.tokenizer.encode(continuation)
+        head = self._encode(stripped) if stripped else []
+        tail = self._encode(stripped + continuation)[len(head) :]
+        return head or [self.prefix], tail or self._encode(continuation)
 
     def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
         """In batches of like length; the last is filled up with a repetition, so that all have one shape."""

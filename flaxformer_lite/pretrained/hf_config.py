@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -143,9 +143,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     published |= spelled.write(cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
-    labels = [f"LABEL_{i}" for i in range(cfg.num_labels)]
-    published |= {"id2label": {str(i): label for i, label in enumerate(labels)},
-                  "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
+    published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)
     back = read_config(family, published, cfg.head)
     for field in dataclasses.fields(ModelConfig):
         meaning = MEANING.get(field.name, operator.attrgetter(field.name))
@@ -176,6 +174,25 @@ def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
     if named:
         LOG.warning("config.json: %s: no field of transformers' %s, so without effect there and here.",
                     ", ".join(sorted(named)), _name(family))  # fmt: skip
+
+
+def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
+    """The names of a model's classes as config.json has them."""
+    if len(set(labels)) != cfg.num_labels or len(labels) != cfg.num_labels:
+        raise ConfigError(f"labels={list(labels)!r}: the model tells {cfg.num_labels} classes apart; give each a name of"
+                          f" its own.")  # fmt: skip
+    return {"id2label": {str(i): label for i, label in enumerate(labels)},
+            "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
+
+
+def read_labels(published: dict[str, Any]) -> list[str]:
+    """The names of the classes in their order; [] where config.json names none."""
+    named = published.get("id2label") or {}
+    try:
+        names = {int(i): label for i, label in named.items()}
+        return [str(names[i]) for i in range(len(names))]
+    except (AttributeError, ValueError, KeyError):
+        raise ConfigError(f"config.json: id2label={named!r}: a name for each of 0, 1, 2, ...") from None
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:

@@ -1,7 +1,8 @@
-"""Published weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
+"""Weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
 
 import dataclasses
 import functools
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite import versions
+from flaxformer_lite.checkpoints.workdir import is_workdir, read_run
+from flaxformer_lite.checkpoints.workdir import read_config as read_run_config
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
@@ -22,6 +25,7 @@ from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
+LOG = logging.getLogger("flaxformer_lite")
 STACKED = re.compile(r"layers/block_(\d+)")
 FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
 
@@ -35,14 +39,15 @@ def load_pretrained(
     mesh: Mesh | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
-    """The model and parameters in a directory as transformers' save_pretrained leaves it.
+    """The model and parameters in a directory as transformers' save_pretrained leaves it, or in the workdir of a run.
 
         >>> model, params = load_pretrained("path/to/bert", head="sequence_classification")  # doctest: +SKIP
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
 
     Args:
-      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files).
-      head: what sits on top; None takes what `architectures` in config.json names.
+      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files); or is
+        the `--workdir` of train.py, whose newest whole checkpoint is read.
+      head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.
       mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
@@ -54,21 +59,40 @@ def load_pretrained(
     Raises:
       ConfigError: a config that we cannot compute exactly.
       WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
+      CheckpointError: a workdir without a whole checkpoint.
     """
     versions.notice_untested()
     model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
     return model, _place(model.cfg, stored, mesh)
 
 
+def load_labels(path: str | Path) -> list[str]:
+    """Names of the classes that a directory's model tells apart, in the order of its logits.
+
+        >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
+
+    Raises:
+      ConfigError, WeightsError: no config.json, or names that are none.
+    """
+    path = Path(path).expanduser()
+    if is_workdir(path):
+        return [f"LABEL_{i}" for i in range(read_run_config(path).model.num_labels)]
+    published = folder.read_config(path)
+    usual = range(published.get("num_labels") or 2)
+    return hf_config.read_labels(published) or [f"LABEL_{i}" for i in usual]
+
+
 def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any) -> tuple[Any, dict]:
     """As `load_pretrained`, but each parameter is a `Stored`, read from its file when it is asked for.
 
     Raises:
-      ConfigError, WeightsError: as `load_pretrained`.
+      ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     path = Path(path).expanduser()
     if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
         raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
+    if is_workdir(path):
+        return _open_run(path, head, overrides)
     published = folder.read_config(path)
     family = hf_config.family_of(published, path)
     cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, head), **overrides)
@@ -115,6 +139,39 @@ def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
     return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
+
+
+def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[Any, dict]:
+    """A run's parameters in the layout that the overrides ask for; of another head, if the run has all it needs."""
+    run = read_run(path)
+    for what in run.notices:
+        LOG.warning(what)
+    kind, trained = type(run.model), run.cfg.model
+    if head is not None and head not in kind.heads:
+        raise ConfigError(f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}.")
+    model = kind(dataclasses.replace(trained, head=head or trained.head, **overrides), source=str(path))
+    flat, held = flatten_dict(run.params, sep="/"), {}
+    for stacked, leaf in flat.items():
+        for row, one in enumerate(layers_of(trained, stacked, (*leaf.shape, 1)[0])):
+            held[one] = leaf[row] if STACKED.search(stacked) else leaf
+    shapes = parameter_shapes(model)
+    wanted = side_by_side(model.cfg, shapes)
+    if missing := [one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape]:
+        raise WeightsError(f"{path}: head={head!r} needs {missing[0]}, which this run has not trained; its head is"
+                           f" {trained.head!r}.")  # fmt: skip
+    stored = {}
+    for one, leaf in shapes.items():
+        parts = [held[layer] for layer in layers_of(model.cfg, one, (*leaf.shape, 1)[0])]
+        stored[one] = Stored(leaf.shape, np.dtype(leaf.dtype), _part_of(parts, leaf, bool(STACKED.search(one))))
+    return model, unflatten_dict(stored, sep="/")
+
+
+def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tuple], np.ndarray]:
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        found = np.stack([part[index[1:]] for part in parts[index[0]]]) if stacked else parts[0][index]
+        return found.astype(leaf.dtype)
+
+    return read
 
 
 def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:

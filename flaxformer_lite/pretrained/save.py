@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,12 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import hf_config, tensor_names
+from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.load import STACKED, layers_of, parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
@@ -35,7 +38,13 @@ DECIDED_HERE = (
 
 
 def save_pretrained(
-    path: str | Path, model: Any, params: dict, *, like: str | Path | None = None, shard_bytes: int = 5_000_000_000
+    path: str | Path,
+    model: Any,
+    params: dict,
+    *,
+    like: str | Path | None = None,
+    labels: Sequence[str] | None = None,
+    shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
 
@@ -43,8 +52,9 @@ def save_pretrained(
       path: of the directory, made where it is missing.
       model: a linen module of a family with published weights.
       params: its parameters, scanned or not, on any mesh that this process sees whole.
-      like: a directory whose tokenizer, generation config, label names and token ids go along; None is the directory
-        that `model` was loaded from, if any.
+      like: a directory, published or a run's workdir, whose tokenizer, generation config, label names and token ids go
+        along; None is the directory that `model` was loaded from, if any.
+      labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
       shard_bytes: the most that one file holds; beyond it there are several and an index.
 
     Raises:
@@ -58,11 +68,14 @@ def save_pretrained(
     flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
     _check(flat, shapes)
     config = hf_config.write_config(family, cfg)
+    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     path.mkdir(parents=True, exist_ok=True)
     like = like or model.source
-    if like:
+    if like and workdir.is_workdir(like := Path(like).expanduser()):
+        config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
+    elif like:
         config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.fields})
-    (path / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.pretrained import hf_config
@@ -56,6 +57,7 @@ class PublishedTokenizer:
                 if token_to_id(token) is not None:
                     self.tokens[role], self.ids[role] = token, token_to_id(token)
                     break
+        self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
 
     vocab_size: int
 
@@ -84,9 +86,15 @@ class PublishedTokenizer:
         return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
 
     def __call__(
-        self, texts: str | list[str], pairs: str | list[str] | None = None, *, max_length: int | None = None
+        self,
+        texts: str | list[str],
+        pairs: str | list[str] | None = None,
+        *,
+        max_length: int | None = None,
+        pad_to: int | None = None,
+        pad_to_multiple_of: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """What a model is called with: int32 [B, T], padded to the longest row.
+        """What a model is called with: int32 [B, T], padded to the longest row, or further, so that few shapes are compiled.
 
         >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
 
@@ -94,6 +102,9 @@ class PublishedTokenizer:
           texts: one or several.
           pairs: the second text of each, where the model reads two (a question and its passage).
           max_length: tokens, special ones included, beyond which a row is cut; None is the model's own.
+
+          pad_to: T at the least; a row that is longer is refused, and max_length cuts it.
+          pad_to_multiple_of: T is rounded up to one.
 
         Returns:
           input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
@@ -106,7 +117,7 @@ class PublishedTokenizer:
             rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
         else:
             raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: give each text its second.")
-        shape = len(rows), max(1, *(len(ids) for ids, _ in rows))
+        shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
         ids_BT = np.full(shape, self.pad_id, np.int32)
         mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for number, (ids, types) in enumerate(rows):
@@ -175,18 +186,21 @@ class _Framed(PublishedTokenizer):
 
 
 def load_tokenizer(path: str | Path) -> PublishedTokenizer:
-    """The tokenizer in a directory of published weights.
+    """The tokenizer in a directory of published weights, or in the workdir of a run.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
       path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
-        Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such.
+        Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such. Or is
+        the `--workdir` of train.py.
 
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
     folder = Path(path).expanduser()
+    if workdir.is_workdir(folder):
+        return framed(plain.load(workdir.tokenizer_folder(folder)), workdir.read_config(folder).model.skeleton)
     config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")
     template = _chat_template(folder, config)
     try:
@@ -250,6 +264,15 @@ def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str)
         made.before = [inner.bos_id] if config.get("add_bos_token", True) and inner.bos_id is not None else []
         made.after = [inner.eos_id] if config.get("add_eos_token", False) else []
     return made
+
+
+def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
+    for name, value in (("pad_to", pad_to), ("pad_to_multiple_of", multiple)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}={value}: at least 1.")
+    if pad_to is not None and longest > pad_to:
+        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; max_length={pad_to} cuts it there.")
+    return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 
 def _read(path: Path) -> dict[str, Any]:

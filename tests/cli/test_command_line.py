@@ -11,6 +11,7 @@ import pytest
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line, launch
+from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.processes import ALONE
 
 ROOT = Path(__file__).parents[2]
@@ -173,7 +174,7 @@ def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch
 def test_only_names_of_flags_are_respelled():
     line = ["--a-b=c-d", "--a-b", "--config.x-y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
     spelled = ["--a_b=c-d", "--a_b", "--config.x_y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
-    assert command_line.underscored(line) == spelled
+    assert invocation.underscored(line) == spelled
 
 
 @pytest.mark.parametrize(
@@ -193,8 +194,13 @@ def test_program_says_how_to_start_a_command_as_this_one_was(argv, command, line
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [argv.replace("BIN", str(tmp_path))])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-    assert command_line.program(command) == line.replace("PYTHON", "python")
+    assert invocation.program(command) == line.replace("PYTHON", "python")
     monkeypatch.setattr(sys, "executable", "/other/bin/python3")
-    assert command_line.program(command) == line.replace("PYTHON", "/other/bin/python3")
+    assert invocation.program(command) == line.replace("PYTHON", "/other/bin/python3")
     monkeypatch.setattr(sys, "executable", str(Path.cwd() / ".venv/bin/python"))
-    assert command_line.program(command) == line.replace("PYTHON", ".venv/bin/python")
+    assert invocation.program(command) == line.replace("PYTHON", ".venv/bin/python")
+
+
+def test_fields_that_the_command_line_sets():
+    argv = ["train.py", "--config=c.py", "--config.model.d_model=8", "--config.data.path", "x", "--noconfig.model.scan"]
+    assert command_line.fields_given(argv) == ["model.d_model", "data.path", "model.scan"]

@@ -1,11 +1,13 @@
+import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import corpus
 from flaxformer_lite.data.corpus import open_corpus, open_records
+from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.data.tokenizer import HuggingFace
 
 TEXT = ("text",)
@@ -117,3 +119,19 @@ def test_too_little_text(experiment, tmp_path):
     found = open_corpus(cfg.data, TEXT)
     with pytest.raises(ConfigError, match=r"9\d tokens to train on, less than one row of data\.length=128; give more"):
         open_records(cfg.data, found, cfg.objective, "train")
+
+
+def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text("".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(documents)))
+    named = open_dataset(experiment(path=str(path), text_field="body"))
+    due = open_dataset(experiment())
+    assert (
+        named.example(0, 0, 0)["inputs"]["input_ids"].tolist() == due.example(0, 0, 0)["inputs"]["input_ids"].tolist()
+    )
+    with pytest.raises(
+        ConfigError, match=r"no text under 'text' \(keys: 'id', 'body'\); name the field, .*text_field=body"
+    ):
+        open_dataset(experiment(path=str(path)))
+    with pytest.raises(ConfigError, match=r"data.text_field='body': names a field of your own jsonl"):
+        DataConfig(text_field="body")

@@ -50,6 +50,33 @@ def test_of_few_documents_each_gives_its_tail():
     assert [a + b for (a,), (b,) in zip(train, held_out, strict=True)] == [d for (d,) in documents]
 
 
+def share(held_out, documents):
+    return sum(len(text) for d in held_out for text in d) / sum(len(text) for d in documents for text in d)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_some_documents_the_share_of_the_text_is_held_out(seed):
+    """58 documents of 2%: their hashes would choose one, of any length."""
+    documents = [(f"{seed} {n} of {n * 7}\n" * (20 + 37 * n),) for n in range(58)]
+    train, held_out = deal(documents, 0.02)
+    assert 0.01 < share(held_out, documents) < 0.04
+    assert sum(len(d) for (d,) in train + held_out) == sum(len(d) for (d,) in documents)
+    more = [(f"{seed} more {n}\n" * 50,) for n in range(10)]
+    assert set(held_out) <= set(deal(documents + more, 0.02)[1]), "more text moves none"
+
+
+def test_one_document_among_many_that_holds_most_of_the_text():
+    documents = [(f"text {n}\n" * 5,) for n in range(200)] + [("a long line of the one big text\n" * 20_000,)]
+    assert 0.01 < share(deal(documents, 0.02)[1], documents) < 0.04
+
+
+def test_pairs_of_which_one_is_long():
+    pairs = [(f"source {n}", f"target {n} " * (500 if n == 7 else 1)) for n in range(100)]
+    train, held_out = deal(pairs, 0.1)
+    assert set(train + held_out) == set(pairs) and train and held_out
+    assert 0 < share(held_out, pairs) < 0.2
+
+
 def test_pairs_are_never_cut():
     pairs = [(f"source {n}", f"target {n}") for n in range(3)]
     train, held_out = deal(pairs, 0.02)

@@ -33,6 +33,26 @@ def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
     assert read(tmp_path) == [("first",), ("second",), ("third",), ("fourth",), ("fifth\u2028",)]
 
 
+def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path):
+    for name in ("a.txt", "README.MD", "wiki_00", "part.01", "code.py", "x.csv", "y.json", "z.png"):
+        (tmp_path / name).write_text(name)
+    source = open_source(DataConfig(path=str(tmp_path)), TEXT)
+    assert [d for (d,) in source.documents()] == ["README.MD", "a.txt", "code.py", "part.01", "wiki_00"]
+    assert source.kinds() == "5 files (1 .md, 1 .txt, 1 .py, 1 .01, 1 without suffix), 0.0 kB"
+    assert source.unread() == "x.csv, y.json, z.png: not read, as such names are not those of text or jsonl"
+    assert read(tmp_path / "x.csv") == [("x.csv",)], "a file that is named itself"
+    (tmp_path / "pairs.jsonl").write_text('{"source": "one", "target": "eins"}\n')
+    assert read(tmp_path, PAIR) == [("one", "eins")]
+
+
+def test_a_folder_without_text_by_its_names(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(
+        ConfigError, match=r"no file in it is text or jsonl by its name \(\.csv\); a file that is named"
+    ):
+        read(tmp_path)
+
+
 def test_pairs(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n')
     assert read(tmp_path / "p.jsonl", PAIR) == [("one", "eins"), ("two", "zwei")]
@@ -61,7 +81,12 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column",
         ),
         ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
-        ("key.jsonl", b'{"content": "a"}', TEXT, r"key\.jsonl:1: no text under 'text' \(keys: 'content'\)"),
+        (
+            "key.jsonl",
+            b'{"content": "a"}',
+            TEXT,
+            r"key\.jsonl:1: no text under 'text' \(keys: 'content'\); name the field, .*text_field=content",
+        ),
         ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
         ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
         ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),

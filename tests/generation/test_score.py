@@ -11,6 +11,7 @@ from flaxformer_lite import score
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.generation.harness import HarnessModel
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from tests.models.tiny import built, is_encoder_decoder, logits_of, small
 
 PROMPTS = [[1, 2, 3, 4], [5, 6], [7]]
@@ -85,3 +86,25 @@ def test_the_harness_gets_what_it_asks_for():
     until = free[4:6]
     cut = harness.generate_until([request("hello", {"until": [until], "max_gen_toks": 12})])[0]
     assert cut == free[: free.index(until)]
+
+
+def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
+    """Its special tokens frame a whole text, and none stands within one that is scored."""
+    inner = Bytes()
+    inner.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    cfg = small("llama", vocab_size=inner.vocab_size, max_length=32)
+    model, params = built(cfg)
+    requests = [request("ab ", "cd"), request("", "x")]
+    ours, published = (HarnessModel(model, params, each) for each in (inner, load_tokenizer(tmp_path)))
+    assert published.prefix == ours.prefix == inner.bos_id
+    published.tokenizer.before = [inner.bos_id]  # as Llama's own does
+    assert published.loglikelihood(requests) == ours.loglikelihood(requests)
+    asked = [request("hello", {"until": ["z"], "max_gen_toks": 6})]
+    assert published.generate_until(asked) == ours.generate_until(asked)
+
+
+def test_the_harness_needs_a_token_that_begins_a_text():
+    silent = types.SimpleNamespace(bos_id=None, eos_id=None, encode=lambda text: [])
+    with pytest.raises(ValueError, match="neither bos_id nor eos_id"):
+        HarnessModel(types.SimpleNamespace(cfg=small("llama")), None, silent)

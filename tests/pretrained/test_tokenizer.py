@@ -162,3 +162,22 @@ def test_pairs_without_a_tokenizer_json(tmp_path, pieces):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(ConfigError, match=r"only a tokenizer\.json says how a model reads two"):
         load_tokenizer(tmp_path)(["a"], ["b"])
+
+
+def test_rows_of_one_length_whatever_the_texts(words):
+    tokenizer = load_tokenizer(words)
+    texts = ["a b", "a b c d d c b a"]
+    plain = tokenizer(texts)
+    longest = plain["input_ids"].shape[1]
+    both = {"pad_to": 33, "pad_to_multiple_of": 32}
+    for options, width in (({"pad_to": 64}, 64), ({"pad_to_multiple_of": 32}, 32), (both, 64)):
+        padded = tokenizer(texts, **options)
+        assert {array.shape for array in padded.values()} == {(2, width)}
+        np.testing.assert_array_equal(padded["input_ids"][:, :longest], plain["input_ids"])
+        assert not padded["attention_mask"][:, longest:].any()
+        assert (padded["input_ids"][:, longest:] == tokenizer.pad_id).all()
+    with pytest.raises(ConfigError, match=rf"pad_to=4: a row has {longest} tokens; max_length=4 cuts it"):
+        tokenizer(texts, pad_to=4)
+    assert tokenizer(texts, pad_to=4, max_length=4)["input_ids"].shape == (2, 4)
+    with pytest.raises(ConfigError, match="pad_to_multiple_of=0: at least 1"):
+        tokenizer(texts, pad_to_multiple_of=0)

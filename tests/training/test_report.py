@@ -1,10 +1,16 @@
 import dataclasses
+import shlex
 from pathlib import Path
 
+import pytest
+
 from configs import demo
-from flaxformer_lite import config
+from flaxformer_lite import __main__, config
 from flaxformer_lite.objectives import Metric, TextObjective
+from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import text
+from flaxformer_lite.training.start import setup
+from tests.training import tiny_runs
 
 
 class History:
@@ -65,6 +71,39 @@ def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_pat
     assert rows["wider"] == f"{same} {wider}"
     own = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="mine.txt"))
     assert "your text" not in commands(monkeypatch, own, "--config=configs/demo.py")
+
+
+def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
+    cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
+    own = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, init_from="published"))
+    assert "wider" in commands(monkeypatch, cfg) and "wider" not in commands(monkeypatch, own)
+
+
+@pytest.mark.parametrize(("family", "uses"), [("gpt2", {"write"}), ("bert", {"guess", "compare"}), ("t5", {"write"})])
+def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, monkeypatch, capsys):
+    cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
+    loop.run(cfg, tmp_path / "a run")
+    printed = capsys.readouterr().out.split("next\n")[1].splitlines()
+    rows = (line.split(maxsplit=1) for line in printed)
+    offered = {row[0]: row[1] for row in rows if row[0] in ("write", "guess", "compare")}
+    assert set(offered) == uses
+    for line in offered.values():
+        _, module, name, *args = shlex.split(line)
+        assert (module, name) == ("-m", "flaxformer_lite")
+        __main__.main(args)
+        assert capsys.readouterr().out
+
+
+def test_the_banner_says_what_was_read_and_held_out(tmp_path):
+    cfg = tiny_runs.config(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt", "c.md", "d.csv", "e.png"):
+        (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
+    data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
+    rows = dict(text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0))
+    assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
+    assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
+    assert rows["notice"] == "d.csv, e.png: not read, as such names are not those of text or jsonl"
 
 
 def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
+from flaxformer_lite.config import ExperimentConfig, ModelConfig, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.report.metrics import Recorder
 from flaxformer_lite.training.report.sharding_report import sharding_report
 from flaxformer_lite.training.start.setup import Experiment
@@ -24,13 +25,11 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     device = mesh.devices.flat[0]
-    source = cfg.data.path or f"{cfg.data.corpus} (built in)"
-    data = f"{experiment.train_data.num_examples:,} examples, {experiment.eval_data.num_examples:,} held out"
     step = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
     rows = [
         ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
         ("parameters", f"{param_count(experiment.target.params):,}"),
-        ("data", f"{source}; {data}"),
+        *_data(experiment),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
         ("step", f"{step}; {cfg.train.steps} steps"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
@@ -38,6 +37,8 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         *sharding_report(experiment),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
     ]
+    if cfg.train.init_from:
+        rows.insert(1, ("taken from", _taken(cfg)))
     if start:
         rows.append(("resuming", f"after step {start}"))
     if cfg.optimizer.warmup_steps >= cfg.train.steps:
@@ -45,6 +46,31 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
             ("note", f"warmup_steps={cfg.optimizer.warmup_steps} of {cfg.train.steps}: the peak is not reached")
         )
     return rows
+
+
+def _data(experiment: Experiment) -> Rows:
+    """The text, what was read of it, and how much of it is held out."""
+    cfg, corpus = experiment.cfg.data, experiment.train_data.corpus
+    source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
+    train, held = corpus.tokens["train"], corpus.tokens["eval"]
+    share = len(held.ids) / (len(held.ids) + len(train.ids))
+    documents = (len(held.offsets) - 1) // len(corpus.source.fields)
+    rows = [
+        ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
+        (
+            "held out",
+            f"{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens",
+        ),
+    ]
+    return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
+
+
+def _taken(cfg: ExperimentConfig) -> str:
+    """Of what a run begins with, what came from where."""
+    folder, tokenizer = cfg.train.init_from, cfg.data.tokenizer.path
+    if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
+        return f"{folder}: model, weights and tokenizer, in place of the config's"
+    return f"{folder}: model and weights, in place of the config's; tokenizer of {tokenizer or 'the text'}"
 
 
 def _hosts() -> str:
@@ -106,27 +132,43 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     """What to try now."""
-    twice = {f"model.{name}": 2 * getattr(cfg.model, name) for name in ("d_model", "mlp_dim")}
-    rows = [("wider", _command(f"{workdir}_wide", twice))]
+    rows = _uses(cfg.model, str(workdir))
     if not cfg.data.path:
-        rows.insert(0, ("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+        rows.append(("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+    if not cfg.train.init_from:  # the weights have their width
+        twice = {f"model.{name}": 2 * getattr(cfg.model, name) for name in ("d_model", "mlp_dim")}
+        rows.append(("wider", _command(f"{workdir}_wide", twice)))
     return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(workdir.parent))}")]
 
 
 def _command(workdir: str, changes: dict[str, Any]) -> str:
     """This run's command line with other values and another workdir."""
     new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
-    kept, args = [], iter(sys.argv[1:])
+    given = sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:]
+    kept, args = [], iter(invocation.underscored(given))
     for arg in args:
         name, joined, _ = arg.partition("=")
         if name not in new:
             kept.append(arg)
         elif not joined:
             next(args, None)  # its value stands apart
-    return f"{_python()} train.py {shlex.join([*kept, *(f'{name}={value}' for name, value in new.items())])}"
+    return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
 
 
-def _python() -> str:
-    """The interpreter as a user types it: `.venv/bin/python` where the environment lies in the current folder."""
-    path, here = Path(sys.executable), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else "python"
+def _uses(model: ModelConfig, workdir: str) -> Rows:
+    """What the trained model can do, by its stacks and its head."""
+    rows = []
+    if model.decoder_layers and model.head == "lm":
+        prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
+        rows.append(("write", _program("generate", "--model", workdir, "--prompt", prompt)))
+    if model.head in ("masked_lm", "pretraining"):
+        rows.append(("guess", _program("fill-mask", "--model", workdir, "The capital of [MASK] is Paris.")))
+    if model.encoder_layers and not model.decoder_layers:
+        texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
+        rows.append(("compare", _program("embed", "--model", workdir, *texts)))
+    return rows
+
+
+def _program(command: str, *args: str) -> str:
+    """A command line of ours, ready to paste."""
+    return f"{invocation.program(command)} {shlex.join(args)}"

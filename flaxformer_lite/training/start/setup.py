@@ -14,7 +14,6 @@ from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.training import program
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start import warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +58,6 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
     cfg = program.with_vocabulary(cfg, train_data.vocab_size)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
-    if cfg.train.init_from:
-        warm_start.init_from_pretrained(
-            built, cfg.train.init_from
-        )  # weights of another model are refused before anything compiles
     fields = {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
     return Experiment(**fields, train_data=train_data, eval_data=eval_data)
 

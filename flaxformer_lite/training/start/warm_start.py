@@ -1,34 +1,35 @@
-"""A run that begins with published weights where others begin with random ones."""
+"""A run that begins with a directory's weights where others begin with random ones."""
 
-import dataclasses
-import operator
 from collections.abc import Callable
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.pretrained.hf_config import MEANING, OURS_ONLY
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start.adopt import flags, mismatches
 from flaxformer_lite.training.state import TrainState
 
 
 def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
-    """Gives the program's state before the first step the parameters of a directory that transformers reads too.
+    """Gives the program's state before the first step the parameters of a directory that `load_pretrained` reads too.
 
     Each device reads its own part of the files. The optimizer begins as it always does.
 
     Raises:
-      ConfigError: no such weights, or those of another model than the config's; says which field differs.
+      ConfigError: no such weights, or those of another model than the config's; says which fields differ.
+      CheckpointError: a workdir without a whole checkpoint.
     """
     cfg = program.cfg.model
     try:
         model, stored = open_pretrained(folder, cfg.head, scan=cfg.scan, param_dtype=cfg.param_dtype)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
-    _same_model(folder, model.cfg, cfg)
+    if wrong := mismatches(model.cfg, cfg):
+        listed = "; ".join(f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items())
+        raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
 
     def begun(state: TrainState) -> TrainState:
         target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
@@ -39,14 +40,3 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         return state.replace(params=unflatten_dict(params))
 
     return begun
-
-
-def _same_model(folder: str, published: ModelConfig, cfg: ModelConfig) -> None:
-    free = {*OURS_ONLY, "pad_token_id"}
-    fields = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in free]
-    for field in ["family", *fields, *["max_length"] * cfg.has_position_table]:
-        meaning = MEANING.get(field, operator.attrgetter(field))
-        theirs, ours = meaning(published), meaning(cfg)
-        if theirs != ours:
-            raise ConfigError(f"train.init_from={folder}: its {field} is {theirs!r}, the config's {ours!r}; set"
-                              f" --config.model.{field} to what the weights have.")  # fmt: skip

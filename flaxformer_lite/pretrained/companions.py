@@ -1,0 +1,57 @@
+"""A training run's tokenizer as published weights carry it, with the ids that texts begin and end with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.pretrained.tokenizer import frame
+
+ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
+
+
+def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[str, Any]:
+    """Writes the tokenizer with what training puts around a text; returns what config.json says of it.
+
+    Without those ids in config.json, transformers assumes the family's usual ones.
+    """
+    ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
+    is_encoder_decoder = model.skeleton == "encoder_decoder"
+    generation = {f"{role}_token_id": ids[role] for role in ("pad", "bos", "eos") if role in ids}
+    generation |= {"decoder_start_token_id": ids["pad"]} if is_encoder_decoder else {}
+    if model.skeleton != "encoder":
+        _write_json(made / "generation_config.json", generation)
+    inner.save(made)
+    if inner.file == "tokenizer.model" and model.cfg.family == "t5":
+        (made / inner.file).rename(made / "spiece.model")
+    if inner.file == "tokenizer.json":
+        _publish_json(inner, model, made, ids)
+    if model.skeleton == "encoder":
+        return {}
+    return {name: i for name, i in generation.items() if name != "pad_token_id"}  # which would change a model's numbers
+
+
+def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str, int]) -> None:
+    known = tokenizers.Tokenizer.from_str(inner.definition.decode())
+    if known.post_processor is None and any(framing := frame(inner, model.skeleton)):
+        before, after = ([(known.id_to_token(i), i) for i in side] for side in framing)
+        single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
+        pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
+        known.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=list({*before, *after})
+        )
+        read = json.loads(known.to_str())
+        for token in read["added_tokens"]:
+            token["lstrip"] |= token["content"] == "[MASK]"  # a hidden word takes its space along, as RoBERTa's <mask>
+        _write_json(made / inner.file, read)
+    config = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
+    config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
+    _write_json(made / "tokenizer_config.json", config)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

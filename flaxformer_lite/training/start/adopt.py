@@ -1,0 +1,174 @@
+"""The experiment of a config whose `train.init_from` names a directory: its model and tokenizer are the directory's."""
+
+import contextlib
+import dataclasses
+import json
+import operator
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import (
+    ConfigError,
+    Execution,
+    ExperimentConfig,
+    ModelConfig,
+    TrainConfig,
+    from_config_dict,
+    plugin_name,
+    to_config_dict,
+)
+from flaxformer_lite.pretrained import folder, hf_config
+from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.tokenizer import BYTES, JSON, SENTENCEPIECE, load_tokenizer
+from flaxformer_lite.training.start.resume import flatten
+
+# How a model is run: the config's own, whatever the weights are.
+EXECUTION = ("init", "init_stddev", *(f.name for f in dataclasses.fields(Execution) if "internal" not in f.metadata))
+FREE = (*EXECUTION, "head", "num_labels", "pad_token_id")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    objective: Any = dataclasses.field(metadata={"plugin": "objectives"})
+
+
+def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
+    """A config as it is run. Where it begins with a directory's weights, the directory says what the model is.
+
+    The page's own model is then replaced, all but the fields of EXECUTION, and the head is the objective's. The text is
+    read with the directory's tokenizer unless `data.tokenizer` is set. A run that has a checkpoint goes on with what it
+    took when it began: the directory need no longer be there.
+
+    Args:
+      config: of the experiment.
+      run: its workdir.
+      given: fields set on the command line, "model.d_model" among them: these must be what the weights have.
+
+    Raises:
+      ConfigError: the directory has no such model, or another than the command line asks for; names all fields.
+    """
+    train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
+    if not train.init_from:
+        return from_config_dict(ExperimentConfig, config)
+    begun = _begun(run, train.init_from)
+    try:
+        model = begun.model if begun else _model_of(config, train.init_from)
+    except WeightsError as error:
+        raise ConfigError(f"train.init_from: {error}") from None
+    data, section = dict(config.get("data", {})), dict(config.get("model", {}))
+    chosen = dict(data.get("tokenizer", {}))
+    if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
+        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun else _tokenizer_of(train.init_from)
+    asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
+    _check(train.init_from, model, _plain(section), asked)
+    own = (*EXECUTION, *(name for name in asked if name in FREE or name == "max_length"))
+    merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
+    values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
+    return from_config_dict(ExperimentConfig, values)
+
+
+def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """Fields by which the parameters of two models differ: what the first says, and the second."""
+    names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
+    names = ["family", *names, *["max_length"] * due.has_position_table]
+    said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
+    return {
+        name: (say(due), say(ours))
+        for name, say in said.items()
+        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another field
+    }
+
+
+def flags(model: ModelConfig, names: Collection[str]) -> str:
+    """Flags of the command line that give these fields the model's values."""
+    values = flatten(to_config_dict(model).to_dict())
+    leaves = [leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")]
+    return shlex.join(f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None)
+
+
+def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
+    """The resolved config of a run that began with this directory and has a checkpoint."""
+    if run is None or not workdir.is_workdir(Path(run)):
+        return None
+    if not any(path.name.isdigit() for path in Path(run, "checkpoints").glob("*")):
+        return None
+    stored = workdir.read_config(Path(run))
+    return stored if stored.train.init_from == init_from else None
+
+
+def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
+    path, where = Path(init_from).expanduser(), f"train.init_from={init_from}"
+    objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
+    stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
+    published = None if stored else folder.read_config(path)
+    family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path)
+    name = stored.family if stored else published["model_type"]
+    skeleton = family.Model.skeleton
+    if skeleton not in objective.skeletons:
+        raise ConfigError(f"{where}: it holds a {name}, whose skeleton is {skeleton.replace('_', '-')}, and"
+                          f" objective.name={plugin_name(objective)} trains"
+                          f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either.")  # fmt: skip
+    head = objective.head_for(skeleton)
+    try:
+        if stored:  # its weights are read when they are needed
+            return dataclasses.replace(stored, head=head or stored.head)
+        return open_pretrained(path, head or None)[0].cfg
+    except (ConfigError, WeightsError) as error:
+        alone = getattr(objective, "pairs", "none") != "none"
+        hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""
+        raise ConfigError(f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
+                          f" {error}{hint}") from None  # fmt: skip
+
+
+def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
+    """What was asked for on the command line must be what the weights have."""
+    due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
+    free = FREE if model.has_position_table else (*FREE, "max_length")
+    wrong = {name: ours[name] for name in asked if name not in free and name in ours}
+    wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
+    if wrong:
+        listed = "; ".join(
+            f"model.{name}={value}, where its weights have {due.get(name)}" for name, value in wrong.items()
+        )
+        raise ConfigError(f"train.init_from={init_from}: the command line asks for another model: {listed}. The model comes"
+                          f" from the directory: leave these flags out, or write {flags(model, wrong)}.")  # fmt: skip
+
+
+def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
+    if value == due.get(name) or (name == "vocab_size" and value == 0):
+        return True
+    meaning = hf_config.MEANING.get(name)
+    with contextlib.suppress(ConfigError, TypeError):
+        value = tuple(value) if isinstance(value, list) else value
+        return bool(meaning) and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
+    return False
+
+
+def _tokenizer_of(init_from: str) -> str:
+    path = Path(init_from).expanduser()
+    if workdir.is_workdir(path):
+        return str(workdir.tokenizer_folder(path))
+    if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
+        try:
+            load_tokenizer(path)  # says what is there instead
+        except ConfigError as error:
+            raise ConfigError(f"train.init_from: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
+    return str(path)
+
+
+def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
+    """The tokenizer of a run that goes on, from where it was or from its own copy."""
+    path = begun.data.tokenizer.path
+    return path if not path or Path(path).expanduser().exists() else str(workdir.tokenizer_folder(run))
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(ConfigDict(values).to_dict(), default=str))
