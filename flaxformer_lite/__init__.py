@@ -16,7 +16,9 @@ _HOME = {
         "ConfigError",
         "Execution",
         "ExperimentConfig",
+        "InitConfig",
         "LayerConfig",
+        "LayerKind",
         "ModelConfig",
         "NormConfig",
         "StackConfig",
@@ -40,6 +42,7 @@ _HOME = {
     "feed_forwards.mlp": ("FeedForward", "MlpConfig"),
     "modules.norms": ("Norm",),
     "modules.stack": ("Stack",),
+    "positions.rope": ("Rope",),
     "pretrained.load": ("load_labels", "load_pretrained"),
     "pretrained.save": ("save_pretrained",),
     "pretrained.tokenizer": ("load_tokenizer",),
@@ -52,71 +55,48 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from flaxformer_lite.attentions.dispatch import attention as attention
     from flaxformer_lite.config import (
         ConfigError as ConfigError,
-    )
-    from flaxformer_lite.config import (
+        Execution as Execution,
         ExperimentConfig as ExperimentConfig,
-    )
-    from flaxformer_lite.config import (
+        InitConfig as InitConfig,
+        LayerConfig as LayerConfig,
+        LayerKind as LayerKind,
         ModelConfig as ModelConfig,
-    )
-    from flaxformer_lite.config import (
+        NormConfig as NormConfig,
+        StackConfig as StackConfig,
         from_config_dict as from_config_dict,
-    )
-    from flaxformer_lite.config import (
         to_config_dict as to_config_dict,
     )
-    from flaxformer_lite.functions.kernels import kernel_weights as kernel_weights
-    from flaxformer_lite.functions.kernels import pool as pool
+    from flaxformer_lite.feed_forwards.mlp import FeedForward as FeedForward, MlpConfig as MlpConfig
+    from flaxformer_lite.functions.kernels import kernel_weights as kernel_weights, pool as pool
     from flaxformer_lite.functions.losses import (
         CrossEntropy as CrossEntropy,
-    )
-    from flaxformer_lite.functions.losses import (
         DeferredLogits as DeferredLogits,
-    )
-    from flaxformer_lite.functions.losses import (
         cross_entropy as cross_entropy,
     )
     from flaxformer_lite.functions.masks import (
         Mask as Mask,
-    )
-    from flaxformer_lite.functions.masks import (
         causal as causal,
-    )
-    from flaxformer_lite.functions.masks import (
         full as full,
-    )
-    from flaxformer_lite.functions.masks import (
         padding as padding,
-    )
-    from flaxformer_lite.functions.masks import (
         prefix as prefix,
-    )
-    from flaxformer_lite.functions.masks import (
         segments as segments,
-    )
-    from flaxformer_lite.functions.masks import (
         window as window,
     )
     from flaxformer_lite.functions.pooling import mean_pool as mean_pool
-    from flaxformer_lite.functions.rotary import Phase as Phase
-    from flaxformer_lite.functions.rotary import rotate as rotate
-    from flaxformer_lite.generation.generate import Generation as Generation
-    from flaxformer_lite.generation.generate import generate as generate
-    from flaxformer_lite.generation.generate import stream as stream
-    from flaxformer_lite.generation.score import Scores as Scores
-    from flaxformer_lite.generation.score import score as score
+    from flaxformer_lite.functions.rotary import Phase as Phase, rotate as rotate
+    from flaxformer_lite.generation.generate import Generation as Generation, generate as generate, stream as stream
+    from flaxformer_lite.generation.score import Scores as Scores, score as score
+    from flaxformer_lite.mixers.attention import Attention as Attention, AttentionConfig as AttentionConfig
     from flaxformer_lite.models import build_model as build_model
-    from flaxformer_lite.modules.attention import Attention as Attention
+    from flaxformer_lite.models.skeletons.parts import init_cache as init_cache
     from flaxformer_lite.modules.block import Block as Block
-    from flaxformer_lite.modules.cache import init_cache as init_cache
     from flaxformer_lite.modules.context import Context as Context
     from flaxformer_lite.modules.einsum import Einsum as Einsum
-    from flaxformer_lite.modules.feed_forward import FeedForward as FeedForward
-    from flaxformer_lite.modules.layout import stack_layers as stack_layers
-    from flaxformer_lite.modules.layout import unstack_layers as unstack_layers
+    from flaxformer_lite.modules.layout import stack_layers as stack_layers, unstack_layers as unstack_layers
     from flaxformer_lite.modules.norms import Norm as Norm
     from flaxformer_lite.modules.stack import Stack as Stack
-    from flaxformer_lite.pretrained.load import load_pretrained as load_pretrained
+    from flaxformer_lite.positions.rope import Rope as Rope
+    from flaxformer_lite.pretrained.load import load_labels as load_labels, load_pretrained as load_pretrained
     from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
     from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
 

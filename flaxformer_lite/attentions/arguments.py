@@ -55,8 +55,8 @@ def prepare(
     q_index_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
     k_index_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
     if mask is not None and not isinstance(mask, masks.Mask):
-        _check("mask", mask, ((1, B), (T,), (S,)))
         mask = masks.dense(mask)
+        _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))
         # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
         q_index_T = jnp.arange(T, dtype=jnp.int32)
         k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))

@@ -66,7 +66,7 @@ def spread(attend: Callable) -> Callable:
                 q_index=q_index,
                 k_index=k_index,
             )
-        if isinstance(mask, jax.Array):
+        if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
         halves = 2 if _lopsided(mask, T, S, ring.count) else 1
 

@@ -36,7 +36,8 @@ def attend(
       k_BSKH: keys. K = N is multi-head, K = 1 multi-query, between is grouped-query: query head n reads key head
         n // (N / K).
       v_BSKH: values; their head width may differ from the keys'.
-      mask: a `Mask`, asked about slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend.
+      mask: a `Mask`, asked about slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend;
+        [T, S] and [B or 1, 1, T, S] mean the same.
       bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function of (q, rows, columns) that makes one,
         with rows and columns the int32 numbers of the positions in `q` and `k` as passed here (not slots).
       scale: of the dot products; None is 1 / sqrt(H).

@@ -68,6 +68,15 @@ def attention(
 def select_implementation(name: str, target: int, source: int) -> Callable:
     """The `attend` function of that name for so many rows and columns; of `auto`, see `attention`."""
     parts = pieces("T").count
+    if not (
+        isinstance(target, int) and isinstance(source, int)
+    ):  # jax.export's symbols, which nothing can be compared with
+        if name not in ("auto", "dense"):
+            raise ConfigError(
+                f"attention {name!r}: needs lengths that are known; to export with a symbolic one, set"
+                f" model.attention=auto, or implementation='auto'."
+            )
+        return registry.resolve("attentions", "dense").attend
     if name == "auto":
         name = "blockwise" if target // parts * source > WHOLE else "dense"
         if parts == 1 and target > 1 and platform() in FUSED:

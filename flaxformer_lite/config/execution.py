@@ -28,9 +28,21 @@ class Execution:
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     def __post_init__(self):
+        for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") are as good as their names
+            if not isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, _name_of(name, getattr(self, name)))
         among(self, "dropout_at", DROPOUT_SLOTS)
         among(self, "remat", ("none", "dots", "full"))
         among(self, "dtype", DTYPES)
         among(self, "param_dtype", DTYPES)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
+
+
+def _name_of(field: str, dtype: Any) -> str:
+    import numpy as np  # here: whoever only asks for help waits for no array library
+
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        raise ConfigError(f"{field}={dtype!r}: a dtype or its name, float32 or bfloat16.") from None

@@ -54,7 +54,7 @@ def prefill(
     encoded_BSD = None
     if source_BS is not None:
         encoded_BSD = model.apply({"params": params}, source_BS, attention_mask=rows.source_mask_BS, method="encode")
-    return _decode(model, params, tokens_BT, rows, cache, jnp.int32(0), tokens_BT.shape[1], encoded_BSD)
+    return _decode(model, params, tokens_BT, rows, cache, 0, tokens_BT.shape[1], encoded_BSD)
 
 
 def advance(
@@ -64,7 +64,7 @@ def advance(
     return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
 
 
-def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Array, columns: int, encoded_BSD):
+def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Array | int, columns: int, encoded_BSD):
     slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
     positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
     mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
@@ -103,7 +103,8 @@ def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
     def layer(kept: LayerCache) -> LayerCache:
         if kept.k_BKSH.ndim == 3 + axis and times > 1:  # of a lone example
             kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
-        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept)
+        repeated = jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None))
+        return repeated.replace(length=kept.length)
 
     return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))
 

@@ -66,7 +66,8 @@ def read_ids(
             f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
             f" is it this model's tokenizer?"
         )
-    return ids_BT.astype(np.int32), mask_BT
+    known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # what the mask hides may be any number
+    return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
 
 
 def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:

@@ -32,6 +32,7 @@ class Model(EncoderDecoderModel):
     """Without decoder_input_ids the decoder reads what the encoder does, shifted right, as classification wants it."""
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
+    trained_bias = False
 
     def shift_right(self, input_ids) -> jax.Array:
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)

@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
@@ -24,6 +24,10 @@ PRESETS = {
     "tiny": bart.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
 }
+
+
+class Model(EncoderDecoderModel):
+    trained_bias = False
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:

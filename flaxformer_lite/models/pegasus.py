@@ -10,7 +10,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel as Model
+from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
@@ -24,6 +24,10 @@ PRESETS = {
     "tiny": bart.PRESETS["tiny"],
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
 }
+
+
+class Model(EncoderDecoderModel):
+    trained_bias = False
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:

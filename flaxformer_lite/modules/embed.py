@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig, NormConfig
 from flaxformer_lite.functions.sharding import shard_act
+from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
@@ -61,7 +62,7 @@ class TokenEmbed(nn.Module):
 
     def __call__(self, input_ids_BT: jax.Array) -> jax.Array:
         # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU and no dearer elsewhere.
-        x_BTE = jnp.take(self.embedding, input_ids_BT, axis=0).astype(self.execution.dtype)
+        x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
         return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
@@ -79,7 +80,7 @@ class EmbedInputs(nn.Module):
             types_UE = self.param("token_types", cfg.table_initializer(), shape, jnp.dtype(run.param_dtype))
             if token_type_ids_BT is None:
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
-            x_BTE = x_BTE + jnp.take(types_UE, token_type_ids_BT, axis=0).astype(x_BTE.dtype)
+            x_BTE = x_BTE + take_rows(types_UE, token_type_ids_BT).astype(x_BTE.dtype)
         if "embed" in hooks(cfg.position):
             tables = PositionTables(
                 cfg.position, "embed", cfg.width, 1, 1, cfg.max_length, cfg.initial, run, name="position"

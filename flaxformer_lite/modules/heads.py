@@ -38,10 +38,17 @@ class VocabConfig:
 
 
 class VocabHead(nn.Module):
-    """Logits over the vocabulary, not yet multiplied out."""
+    """Logits over the vocabulary, not yet multiplied out.
+
+    Attributes:
+      cfg: sizes and names.
+      execution: for the kernel's dtype.
+      trained_bias: False where b is a constant of the published weights, to which no gradient flows.
+    """
 
     cfg: VocabConfig
     execution: Execution = Execution()
+    trained_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
@@ -52,6 +59,7 @@ class VocabHead(nn.Module):
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
         if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
+            bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
         return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap)
 
 

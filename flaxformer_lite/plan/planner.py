@@ -13,8 +13,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan import analytic, aot, costs, lints
 from flaxformer_lite.plan.topology import Topology
-from flaxformer_lite.training import memory
-from flaxformer_lite.training import program as programs
+from flaxformer_lite.training import memory, program as programs
 from flaxformer_lite.training.memory import Memory
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.state import param_count

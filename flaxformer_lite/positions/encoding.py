@@ -37,6 +37,10 @@ class Encoding:
         """The learned arrays, by name."""
         return {}
 
+    def span(self, max_length: int) -> range | None:
+        """The positions that a table has rows for; None where any position will do."""
+        return None
+
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         """Token embeddings with their position in them, in their dtype; `positions_BT` may have one row for all."""
         return x_BTD

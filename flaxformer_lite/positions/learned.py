@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-
+from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.positions.encoding import Encoding, Table, add
 
 
@@ -23,12 +22,15 @@ class Learned(Encoding):
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         return {"position": Table((max_length + self.offset, d_model), "TD")}
 
+    def span(self, max_length):
+        return range(-self.offset, max_length)
+
     def embed(self, tables, x_BTD, positions_BT):
         table_TD = tables["position"]
         capacity = table_TD.shape[0] - self.offset
-        if x_BTD.shape[1] > capacity:
+        if isinstance(x_BTD.shape[1], int) and x_BTD.shape[1] > capacity:
             raise ValueError(
                 f"{x_BTD.shape[1]} tokens, but the table of positions ends at max_length={capacity}:"
                 f" shorten the examples or raise model.max_length."
             )
-        return add(x_BTD, jnp.take(table_TD, positions_BT + self.offset, axis=0, mode="fill"))
+        return add(x_BTD, take_rows(table_TD, positions_BT + self.offset))

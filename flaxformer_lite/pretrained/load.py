@@ -15,8 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite import versions
-from flaxformer_lite.checkpoints.workdir import is_workdir, read_run
-from flaxformer_lite.checkpoints.workdir import read_config as read_run_config
+from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names

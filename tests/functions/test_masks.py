@@ -98,9 +98,9 @@ def test_picture():
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: masks.padding(KEEP.astype(np.int32)), r"padding\(keep\).*not int32 \(2, 7\).*x != 0"),
+    (lambda: masks.padding(KEEP.astype(np.float32)), r"padding\(keep\).*not float32 \(2, 7\).*x != 0"),
     (lambda: masks.prefix(KEEP[0]), r"prefix\(in_prefix\).*not bool \(7,\)"),
-    (lambda: masks.dense(KEEP), r"dense\(mask\).*batch, target, source"),
+    (lambda: masks.dense(KEEP[:, None, None, None]), r"dense\(mask\).*batch, target, source"),
     (lambda: masks.segments(KEEP), r"segments\(q\): integer ids"),
     (lambda: masks.segments(SEGMENTS, SEGMENTS[0]), r"segments\(k\)"),
     (lambda: masks.window(-1), "neither may be negative"),

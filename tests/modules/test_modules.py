@@ -5,21 +5,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer_lite.modules.feed_forward import FeedForward
 
+from flaxformer_lite.config import InitConfig, NormConfig
+from flaxformer_lite.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.functions.norms import layer_norm, rms_norm
-from flaxformer_lite.models import gpt2
 from flaxformer_lite.modules.cache import append, slots
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.modules.norms import Norm
 
-CFG = {"d_model": 8, "num_heads": 2, "mlp_dim": 12, "vocab_size": 16}
 rng = np.random.default_rng(0)
-
-
-def config(**options):
-    return gpt2.config("tiny", **{**CFG, **options})
 
 
 def run(module, x, seed=0):
@@ -35,13 +30,13 @@ def test_interceptors_see_the_hidden_activation_of_a_feed_forward_layer():
         return call(*args, **kwargs)
 
     with nn.intercept_methods(note):
-        run(FeedForward(config()), jnp.ones((2, 5, 8)))
+        run(FeedForward(MlpConfig(mlp_dim=12)), jnp.ones((2, 5, 8)))
     assert ("down", [(2, 5, 12)]) in seen
 
 
 def test_einsum_names_its_weight_and_bias():
     x = jnp.asarray(rng.standard_normal((2, 5, 8)), jnp.float32)
-    layer = Einsum(config(), "BTD,DNH->BTNH", {"D": 8, "N": 2, "H": 4}, bias=True)
+    layer = Einsum("BTD,DNH->BTNH", {"D": 8, "N": 2, "H": 4}, bias=True)
     params, y = run(layer, x)
     assert jax.tree.map(jnp.shape, params) == {"kernel": (8, 2, 4), "bias": (2, 4)}
     params["bias"] = params["bias"] + 0.5
@@ -60,8 +55,8 @@ def test_einsum_names_its_weight_and_bias():
     ],
 )
 def test_initial_weights_have_the_published_spread(init, residual, stddev):
-    cfg = config(init=init, decoder_layers=4)
-    layer = Einsum(cfg, "BTD,DNH->BTNH", {"D": 64, "N": 16, "H": 32}, residual=residual)
+    initial = InitConfig(kind=init, layers=4)
+    layer = Einsum("BTD,DNH->BTNH", {"D": 64, "N": 16, "H": 32}, initial=initial, residual=residual)
     kernel = layer.init(jax.random.key(0), jnp.ones((1, 1, 64)))["params"]["kernel"]
     assert abs(float(kernel.mean())) < 4 * stddev / np.sqrt(kernel.size)
     np.testing.assert_allclose(float(kernel.std()), stddev, rtol=0.02)
@@ -85,15 +80,18 @@ def test_norms_equal_their_equations(dtype):
 
 def test_offset_norm_starts_as_the_plain_one():
     x = jnp.asarray(rng.standard_normal((2, 3, 8)), jnp.float32)
-    params, y = run(Norm(config(norm="rms_offset")), x)
+    params, y = run(Norm(NormConfig(kind="rms_offset")), x)
     assert not params["scale"].any()
-    np.testing.assert_array_equal(y, run(Norm(config(norm="rms")), x)[1])
+    np.testing.assert_array_equal(y, run(Norm(NormConfig(kind="rms")), x)[1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "gated"])
 def test_feed_forward_equals_its_equation(kind):
     x = jnp.asarray(rng.standard_normal((2, 3, 8)), jnp.float32)
-    params, y = run(FeedForward(config(mlp=kind, activation="silu", bias_at=(), init="fan_in")), x)
+    params, y = run(
+        FeedForward(MlpConfig(mlp_dim=12, gated=kind == "gated", activation="silu", initial=InitConfig(kind="fan_in"))),
+        x,
+    )
     silu = lambda z: z / (1 + np.exp(-z))  # noqa: E731
     up = np.asarray(x) @ params["up"]["kernel"]
     h = silu(np.asarray(x) @ params["gate"]["kernel"]) * up if kind == "gated" else silu(up)

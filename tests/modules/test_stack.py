@@ -11,6 +11,7 @@ from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions.sharding import bind, shard_act
 from flaxformer_lite.models import gpt2
+from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.stack import Stack
 from flaxformer_lite.sharding.activations import ActivationSharding
@@ -20,7 +21,8 @@ INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
 
 def build(layers, **options):
     sizes = {"d_model": 64, "num_heads": 2, "mlp_dim": 8, "decoder_layers": layers, "norm_at": ()}
-    model = Stack(gpt2.config("tiny", **sizes, **options), layers, causal=True)
+    cfg = gpt2.config("tiny", **sizes, **options)
+    model = Stack(parts.stack(cfg, "decoder"), cfg.execution, causal=True, embedded=True)
     return model, model.init(jax.random.key(0), *INPUTS)
 
 
@@ -42,7 +44,7 @@ def test_every_layer_drops_at_random_for_itself(options):
         return jnp.full_like(x, jax.tree_util.keystr(path).endswith("['mlp']['down']['bias']"))
 
     variables = jax.tree.map_with_path(only_the_last_bias, variables)
-    y, _ = trained(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
+    y = trained(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
     assert set(np.unique(y)) == {0, 2, 4}, "each layer adds 0 or 2: never 2 in all, if both drew the same"
 
 
@@ -72,7 +74,7 @@ def test_it_computes_the_same():
     x_BTD = jax.random.normal(jax.random.key(1), INPUTS[0].shape)
 
     def loss(variables, x_BTD):
-        return jnp.square(model.apply(variables, x_BTD, *INPUTS[1:])[0]).mean()
+        return jnp.square(model.apply(variables, x_BTD, *INPUTS[1:])).mean()
 
     once, each = (wrap(jax.grad(loss))(variables, x_BTD) for wrap in (trained, jax.jit))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), once, each)
@@ -80,7 +82,7 @@ def test_it_computes_the_same():
 
 def test_gradients_without_jit_compile_nothing_twice():
     model, variables = build(2)
-    gradient = jax.grad(lambda v: model.apply(v, *INPUTS)[0].sum())
+    gradient = jax.grad(lambda v: model.apply(v, *INPUTS).sum())
     gradient(variables)
     before = recompiles.total()
     gradient(variables)

@@ -4,13 +4,13 @@ import dataclasses
 
 import jax
 import pytest
-from tests.plan.test_making import config
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.sharding.activations import ActivationSharding
 from flaxformer_lite.training import program
+from tests.plan.test_making import config
 
 
 def arrays(jaxpr, kernels):

@@ -11,8 +11,9 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.models.skeletons.inputs import last_token, position_ids_of, visibility
+from flaxformer_lite.models.skeletons.inputs import ids_of, last_token, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import LABELS, Classifier, VocabHead
@@ -22,10 +23,15 @@ from flaxformer_lite.modules.stack import Stack
 class DecoderModel(nn.Module):
     """A causal language model.
 
-    Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (with a cache: [B, S], over its slots),
-    position_ids [B, T] (else counted where the mask keeps), token_type_ids [B, T] (of GPT-2, GPT-Neo and GPT-J: tokens,
-    whose vectors are added), segment_ids [B, T] (packed documents, 0 is padding), prefix_mask [B, T] (nonzero: seen by
-    all, the prefix of a prefix-LM), cache (modules/cache.py `init_cache`) and cache_index (the slot of the first token).
+    Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (nonzero keeps), position_ids [B, T] (else
+    counted where the mask keeps), token_type_ids [B, T] (of GPT-2, GPT-Neo and GPT-J: tokens, whose vectors are added),
+    segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T] (nonzero: seen by all, the prefix of a
+    prefix-LM).
+
+    With a cache (modules/cache.py `init_cache`), which comes back longer in `Output.cache`, T tokens go on where the last
+    call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over its slots, from the
+    first to this call's last or beyond. Tokens for which the cache has no slot are refused, and where cache_index is not
+    known before the program runs the output is NaN.
     """
 
     cfg: ModelConfig
@@ -72,24 +78,33 @@ class DecoderModel(nn.Module):
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
         """The last hidden state [B, T, D], and the caches where some were passed in."""
-        positions_BT = position_ids_of(input_ids, position_ids, attention_mask, segment_ids, skip_padding=True)
+        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        slots, (attention_mask, segment_ids, prefix_mask) = place(
+            self.cfg, input_ids, cache, cache_index,
+            attention_mask=attention_mask, segment_ids=segment_ids, prefix_mask=prefix_mask,
+        )  # fmt: skip
+        positions_BT = position_ids_of(
+            self.cfg, input_ids, position_ids, attention_mask, segment_ids, skip_padding=True, slots=slots
+        )
         structure = masks.causal()
         if prefix_mask is not None:
-            structure = structure | masks.prefix(prefix_mask.astype(bool))
-        context = Context(mask=visibility(attention_mask, segment_ids, None, structure=structure), structured=True)
+            structure = structure | masks.prefix(prefix_mask)
+        mask = visibility(attention_mask, segment_ids, None, structure=structure)
+        context = Context(mask=mask, structured=True, segment_ids_BT=slots.own(segment_ids))
         if attention_mask is not None and segment_ids is None:
-            context = context.replace(columns_BS=positions_from_mask(attention_mask))
-        if cache is not None:
-            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
+            context = context.replace(
+                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask != 0)
+            )
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:
             if not self.types_are_tokens:
                 raise ValueError(
                     f"token_type_ids: a {self.cfg.family} does not tell types of tokens apart; leave it out."
                 )
-            x_BTD += self.tokens(token_type_ids)
-        x_BTD = self.embed(x_BTD, positions_BT, None)
-        out = self.decoder(x_BTD, positions_BT, context, cache)
+            token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids)
+            x_BTD += self.tokens(ids_of("token_type_ids", token_type_ids, self.cfg.vocab_size))
+        x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
+        out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
@@ -115,6 +130,6 @@ class DecoderModel(nn.Module):
         if self.cfg.head == "question_answering":
             return spans(self.classifier(x_BTD))
         if self.cfg.head == "sequence_classification":
-            last_B = last_token(input_ids, self.cfg.pad_token_id)
+            last_B = last_token(jnp.asarray(input_ids), self.cfg.pad_token_id)
             x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)[:, 0]
         return {"logits": self.classifier(x_BTD)}

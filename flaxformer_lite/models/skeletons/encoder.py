@@ -8,7 +8,7 @@ import jax
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
+from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
@@ -58,7 +58,7 @@ class EncoderModel(nn.Module):
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Position ids [B, T] or [1, T]."""
-        return position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+        return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
 
     def summarise(self, x_BTD: jax.Array) -> jax.Array:
         """One vector [B, D] a sequence."""
@@ -68,6 +68,12 @@ class EncoderModel(nn.Module):
         self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
     ) -> jax.Array:
         """The last hidden state, [B, T, D]."""
+        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        attention_mask = rows_of("attention_mask", attention_mask, input_ids)
+        segment_ids = rows_of("segment_ids", segment_ids, input_ids)
+        if token_type_ids is not None and self.cfg.type_vocab_size:
+            token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids, one=True)
+            token_type_ids = ids_of("token_type_ids", token_type_ids, self.cfg.type_vocab_size)
         positions_BT = self.positions(input_ids, position_ids, attention_mask, segment_ids)
         x_BTD = self.embed(self.token_embed(input_ids), positions_BT, token_type_ids)
         context = Context(mask=visibility(attention_mask, segment_ids, None))
@@ -106,7 +112,9 @@ class EncoderModel(nn.Module):
         return output if head == "none" else output.replace(logits=self.next_sentence(output.pooler_output))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
-        batch, choices = input_ids.shape[:2]
-        flat = {k: None if v is None else v.reshape(batch * choices, -1) for k, v in inputs.items()}
-        x_BTD = self.encode(input_ids.reshape(batch * choices, -1), **flat)
+        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]")
+        batch, choices, length = input_ids.shape
+        inputs = {name: rows_of(name, x, input_ids) for name, x in inputs.items()}
+        flat = {name: None if x is None else x.reshape(batch * choices, length) for name, x in inputs.items()}
+        x_BTD = self.encode(input_ids.reshape(batch * choices, length), **flat)
         return Output(last_hidden_state=x_BTD, logits=self.classifier(self.summarise(x_BTD)).reshape(batch, choices))

@@ -10,8 +10,9 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.models.skeletons.inputs import position_ids_of, visibility
+from flaxformer_lite.models.skeletons.inputs import check_source, ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
+from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
 from flaxformer_lite.modules.heads import LABELS, Classifier, Pooler, VocabHead
@@ -28,7 +29,7 @@ class EncoderDecoderModel(nn.Module):
     Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
     decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
     decoder_position_ids [B, T] (else columns are counted, padding too), and for generation encoder_output [B, S, D],
-    cache and cache_index.
+    cache and cache_index, with which the decoder's mask and segments are over slots: see `DecoderModel`.
     """
 
     cfg: ModelConfig
@@ -39,6 +40,9 @@ class EncoderDecoderModel(nn.Module):
     encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # without a decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    trained_bias: ClassVar[bool] = (
+        True  # of the logits; False for BART's `final_logits_bias`, which torch calls a buffer
+    )
 
     def setup(self):
         cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
@@ -56,7 +60,7 @@ class EncoderDecoderModel(nn.Module):
         self.decoder_embed = EmbedInputs(parts.embed(own), run)
         self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
         if cfg.head in self.vocab_heads:
-            self.lm_head = VocabHead(parts.vocab(own), run)
+            self.lm_head = VocabHead(parts.vocab(own), run, self.trained_bias)
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
@@ -65,7 +69,10 @@ class EncoderDecoderModel(nn.Module):
 
     def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
         """The encoder's last hidden state, [B, S, D]."""
-        positions_BS = position_ids_of(input_ids, position_ids, attention_mask, segment_ids)
+        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
+        attention_mask = rows_of("attention_mask", attention_mask, input_ids)
+        segment_ids = rows_of("segment_ids", segment_ids, input_ids)
+        positions_BS = position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
         return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))
 
@@ -86,19 +93,27 @@ class EncoderDecoderModel(nn.Module):
 
         encoder_output may be None when the caches already hold the encoder's keys and values.
         """
-        positions_BT = position_ids_of(
-            decoder_input_ids, decoder_position_ids, decoder_attention_mask, decoder_segment_ids
+        cfg = self.cfg.of_decoder
+        decoder_input_ids = ids_of("decoder_input_ids", decoder_input_ids, cfg.vocab_size)
+        attention_mask, segment_ids = check_source(
+            cache, encoder_output, decoder_input_ids, attention_mask=attention_mask, segment_ids=segment_ids
         )
+        slots, (decoder_attention_mask, decoder_segment_ids) = place(
+            cfg, decoder_input_ids, cache, cache_index,
+            decoder_attention_mask=decoder_attention_mask, decoder_segment_ids=decoder_segment_ids,
+        )  # fmt: skip
+        positions_BT = position_ids_of(
+            cfg, decoder_input_ids, decoder_position_ids, None, decoder_segment_ids,
+            slots=slots, name="decoder_position_ids",
+        )  # fmt: skip
         context = Context(
             mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
-            cross_mask=visibility(attention_mask, decoder_segment_ids, segment_ids),
+            cross_mask=visibility(attention_mask, slots.own(decoder_segment_ids), segment_ids),
             encoder_output_BSD=encoder_output,
             structured=True,
         )
-        if cache is not None:
-            context = context.replace(index=jnp.asarray(0 if cache_index is None else cache_index, jnp.int32))
-        x_BTD = self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
-        out = self.decoder(x_BTD, positions_BT, context, cache)
+        x_BTD = slots.check(self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None))
+        out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
 
     def _both(
@@ -131,6 +146,8 @@ class EncoderDecoderModel(nn.Module):
         return Features(self.project(x_BTD))
 
     def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
+        if input_ids is not None:
+            input_ids = jnp.asarray(input_ids)
         if self.cfg.head in self.encoder_heads:
             x_BSD = self.encode(input_ids, **inputs)
             return Output(last_hidden_state=x_BSD, **self.on_top(x_BSD, input_ids))
