@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = [
-    ["axes", "pages", "registry", "versions"],
+    ["axes", "registry", "versions"],
     ["config"],
+    ["pages"],
     ["runtime"],
     ["analysis"],
     ["functions"],

@@ -137,7 +137,7 @@ class And(Mask):
     def column_bounds(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
-            self.b.reach(start, stop, length),
+            self.b.column_bounds(start, stop, length),
         )
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
@@ -154,7 +154,7 @@ class Or(Mask):
     def column_bounds(self, start, stop, length):
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
-            self.b.reach(start, stop, length),
+            self.b.column_bounds(start, stop, length),
         )
         return _least(a_first, b_first), _most(a_last, b_last)
 
