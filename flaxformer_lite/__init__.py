@@ -9,8 +9,7 @@ import importlib
 __version__ = "0.1.0"
 
 _HOME = {
-    "attentions.dispatch": ("attention",),
-    "attentions.dense": ("attend",),
+    "attentions.dispatch": ("attend", "attention"),
     "config": ("ConfigError", "ExperimentConfig", "ModelConfig", "from_config_dict", "to_config_dict"),
     "functions.kernels": ("kernel_weights", "pool"),
     "functions.losses": ("CrossEntropy", "DeferredLogits", "cross_entropy"),

@@ -1,7 +1,7 @@
 """What a transformer is: its sizes, and the names of the parts it is made of."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flaxformer_lite import registry
@@ -71,6 +71,9 @@ class ModelConfig:
     param_dtype: str = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
     remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
+
+    # An ActivationSharding (functions/sharding.py), put here by the trainer and never written down; None: UNSHARDED.
+    sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     @property
     def skeleton(self) -> str:

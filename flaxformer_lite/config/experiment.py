@@ -81,6 +81,7 @@ class TrainConfig:
     checkpoint_every: int = 200
     keep: int = 3  # checkpoints
     sample_tokens: int = 0  # tokens of sample text after training, for decoders
+    cpu_tuning: bool = True  # tricks for XLA:CPU (functions/cpu_tuning.py), which change no number
     init_from: str = ""  # a directory of published weights that the run begins with; empty: random ones
 
     def __post_init__(self):
@@ -175,7 +176,7 @@ def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
     Raises:
       ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
     """
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata}
     hints = typing.get_type_hints(cls)
     unknown = [key for key in values if key not in fields]
     if unknown:
@@ -203,6 +204,8 @@ def to_config_dict(cfg: Any) -> ConfigDict:
     hints = typing.get_type_hints(type(cfg))
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
+        if "internal" in f.metadata:
+            continue
         if "plugin" in f.metadata:
             out[f.name] = ConfigDict({"name": plugin_name(value), **to_config_dict(value)})
         elif dataclasses.is_dataclass(value):

@@ -5,17 +5,18 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import registry
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dispatch import select_implementation
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables, hook
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 class Attention(nn.Module):
@@ -37,7 +38,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: Context, cache: LayerCache | None = None):
-        cfg = self.cfg
+        cfg, sharding = self.cfg, sharding_of(self.cfg)
         sizes = {"D": cfg.d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width}
         # T5 does not scale its logits; Mesh TensorFlow folds 1 / sqrt(H) into the initial query weights instead.
         gain = cfg.head_width**-0.5 if cfg.scale == 1.0 else 1.0
@@ -58,11 +59,14 @@ class Attention(nn.Module):
         dropout = {}
         if "attention" in cfg.dropout_at and cfg.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": cfg.dropout, "dropout_key": self.make_rng("dropout")}
-        out_BTNH = select_implementation(cfg.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
-            shard_act(q_BTNH, "BTNH"), shard_act(k_BSKH, "BSKH"), shard_act(v_BSKH, "BSKH"),
-            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.attention_softcap, q_index=q_index, k_index=k_index, **dropout,
+        args = Arguments(
+            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.attention_softcap, q_index=q_index, k_index=k_index,
+            sharding=sharding, **dropout,
         )  # fmt: skip
-        out_BTNH = shard_act(out_BTNH, "BTNH")
+        attend = select_implementation(cfg.attention, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
+        q_BTNH = sharding.constrain(q_BTNH, "BTNH")
+        out_BTNH = attend(q_BTNH, sharding.constrain(k_BSKH, "BSKH"), sharding.constrain(v_BSKH, "BSKH"), args)
+        out_BTNH = sharding.constrain(out_BTNH, "BTNH")
         return Einsum(cfg, "BTNH,NHD->BTD", sizes, "out" in cfg.bias_at, residual=True, name="out")(out_BTNH), cache
 
     def _keys(self, x_BSD: jax.Array, sizes: dict[str, int]):
@@ -117,11 +121,13 @@ def arange(x_BT: jax.Array) -> jax.Array:
 def lower(cfg: ModelConfig, context: Context, x_BTD: jax.Array, bidirectional: bool) -> Context:
     """Builds the dense mask and bias once for all layers, where the dense implementation would do so in each."""
     whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
-    if context.index is not None or select_implementation(cfg.attention, x_BTD.shape[1], x_BTD.shape[1]) not in whole:
+    index_T, length = arange(x_BTD), x_BTD.shape[1]
+    if context.index is not None:
         return context
-    index_T = arange(x_BTD)
+    if select_implementation(cfg.attention, length, length, sharding_of(cfg)) not in whole:
+        return context
     if context.mask is not None:
-        context = context.replace(mask=masks.materialize(context.mask, len(index_T)))
+        context = context.replace(mask=masks.materialize(context.mask, length))
     if hook(cfg.position) == "bias" and not cfg.position.per_layer:
         bias = relative_bias(cfg, context.tables, index_T, index_T, bidirectional)
         heads = jnp.zeros(

@@ -6,13 +6,13 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules.attention import Attention
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.feed_forward import FeedForward
 from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
@@ -37,7 +37,8 @@ class Block(nn.Module):
             h_BTD = self._norm("attention", "in", x_BTD)
             attended_BTD, cache = attention(h_BTD, context, cache)
             fed_BTD = mlp(h_BTD if cfg.wiring == "parallel_shared" else self._norm("mlp", "in", x_BTD))
-            return shard_act(x_BTD + self._drop("attention", attended_BTD) + self._drop("mlp", fed_BTD), "BTD"), cache
+            x_BTD = x_BTD + self._drop("attention", attended_BTD) + self._drop("mlp", fed_BTD)
+            return sharding_of(cfg).constrain(x_BTD, "BTD"), cache
 
         def attend(h_BTD):
             nonlocal cache
@@ -56,7 +57,8 @@ class Block(nn.Module):
 
     def _residual(self, layer: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
         y_BTD = self._norm(layer, "branch", apply(self._norm(layer, "in", x_BTD)))
-        return self._norm(layer, "out", shard_act(x_BTD + self._drop(layer, y_BTD), "BTD"))
+        x_BTD = sharding_of(self.cfg).constrain(x_BTD + self._drop(layer, y_BTD), "BTD")
+        return self._norm(layer, "out", x_BTD)
 
     def _norm(self, layer: str, slot: str, x_BTD: jax.Array) -> jax.Array:
         return Norm(self.cfg, name=f"{layer}_{slot}_norm")(x_BTD) if slot in self.cfg.norm_at else x_BTD

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.products import product_of
+from flaxformer_lite.functions.cpu_tuning import recompute_matmul
 
 
 def initializer(cfg: ModelConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
@@ -54,8 +54,13 @@ class Einsum(nn.Module):
     gain: float = 1.0
 
     @nn.compact
-    def __call__(self, x: Any, of: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Of `of(x)`, where one is given (see `product_of`): of an array, or a tree of them, of one shape and its own dtype."""
+    def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
+        """Applies the layer to `x`; or to `prepare(x)`, made again in the backward pass (functions/cpu_tuning.py).
+
+        Args:
+          x: array, or for `prepare` a tree of them, of one shape and its own dtype.
+          prepare: elementwise.
+        """
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
@@ -67,7 +72,10 @@ class Einsum(nn.Module):
         # As one matrix: of a weight with more axes XLA:CPU makes a transposed copy for the backward pass, before the forward.
         flat = lambda x: x.reshape(*x.shape[: len(x_letters) - summed], fan_in)  # noqa: E731
         kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
-        y = flat(x) @ kernel_IO if of is None else product_of(lambda x: flat(of(x)), x, kernel_IO)
+        if prepare is None:
+            y = flat(x) @ kernel_IO
+        else:
+            y = recompute_matmul(lambda x: flat(prepare(x)), x, kernel_IO)
         y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables, hook
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 def table_initializer(cfg: ModelConfig):
@@ -55,4 +55,4 @@ class EmbedInputs(nn.Module):
         if cfg.embed_width != cfg.d_model:
             sizes = {"E": cfg.embed_width, "D": cfg.d_model}
             x_BTE = Einsum(cfg, "BTE,ED->BTD", sizes, "embed" in cfg.bias_at, name="project")(x_BTE)
-        return shard_act(x_BTE, "BTD")
+        return sharding_of(cfg).constrain(x_BTE, "BTD")

@@ -5,9 +5,9 @@ import jax
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.sharding import bound, shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 class FeedForward(nn.Module):
@@ -21,6 +21,7 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg, sizes = self.cfg, {"D": self.cfg.d_model, "F": self.cfg.mlp_dim}
+        sharding = sharding_of(cfg)
         biased = "mlp" in cfg.bias_at
         act = ACTIVATIONS[cfg.activation]
         names = ("up", "gate") if cfg.mlp == "gated" else ("up",)
@@ -28,8 +29,9 @@ class FeedForward(nn.Module):
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
-            return shard_act(act(last) * up[0] if up else act(last), "BTF")
+            return sharding.constrain(act(last) * up[0] if up else act(last), "BTF")
 
         down, dropout = Einsum(cfg, "BTF,FD->BTD", sizes, biased, residual=True, name="down"), Dropout(cfg, "mlp")
-        # To all but a trainer the layer's inside stays its own, for interceptors and captured intermediates.
-        return down(inputs, hidden) if bound() and not dropout.on else down(dropout(hidden(inputs)))
+        if sharding.is_single_cpu and not dropout.on:
+            return down(inputs, hidden)  # recomputed in the backward pass
+        return down(dropout(hidden(inputs)))

@@ -10,6 +10,7 @@ from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 class VocabHead(nn.Module):
@@ -26,7 +27,9 @@ class VocabHead(nn.Module):
             kernel_VE = self.param("kernel", init, (cfg.vocab_size, x.shape[-1]), dtype)
         if "logits" in cfg.bias_at:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
-        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.logit_scale, softcap=cfg.logit_softcap)
+        return DeferredLogits(
+            x, kernel_VE, bias_V, scale=cfg.logit_scale, softcap=cfg.logit_softcap, sharding=sharding_of(cfg)
+        )
 
 
 class MaskedLmHead(nn.Module):

@@ -4,13 +4,13 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.sharding import bound
 from flaxformer_lite.modules.attention import lower
 from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables, hook
+from flaxformer_lite.modules.sharding import sharding_of
 
 POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
 
@@ -65,9 +65,9 @@ class Stack(nn.Module):
     def _loop(self, x_BTD: jax.Array, context: Context, caches):
         cfg, kept, blocks = self.cfg, [], {}
         make = Block if cfg.remat == "none" else nn.remat(Block, policy=POLICIES[cfg.remat])
-        if bound():
-            # A trainer's layers of one look are traced once; to all others each layer's inside stays its own, for interceptors
-            # and captured intermediates. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
+        if sharding_of(cfg).tuned:
+            # Layers of one look are traced once (functions/cpu_tuning.py); to all but a trainer each layer's inside stays its
+            # own, for interceptors and captured intermediates.
             make = nn.jit(make)
         for i in range(self.num_layers):
             which = cfg.share_layers[i] if cfg.share_layers else i

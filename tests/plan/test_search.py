@@ -1,9 +1,9 @@
 import dataclasses
 
 import pytest
-from tests.plan.test_making import config
 
 from flaxformer_lite.plan import planner, report, search, topology
+from tests.plan.test_planner import config
 
 MACHINE = topology.parse("v5e-4")
 

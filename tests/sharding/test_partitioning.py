@@ -147,8 +147,10 @@ def run(mesh, steps=2, accumulate=1, mode="jit"):
     cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = optimizer.build(cfg, 10)
     current, shardings = sharding.init_state(lambda: state.create(toy.init, tx), toy.RULES, mesh)
+    placed = sharding.MeshSharding(mesh)
+    placed = placed if mode == "jit" else placed.inside_shard()
     pure = step.train_step(
-        toy.features(toy.Toy()), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
+        toy.features(toy.Toy(sharding=placed)), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
         accumulate=accumulate, chunks=1, over=None if mode == "jit" else sharding.DATA,
     )  # fmt: skip
     train = sharding.jit_step(pure, shardings, mesh, mode)
@@ -206,7 +208,7 @@ def test_accumulated_gradients_lie_where_their_parameters_lie():
     assert not {(wide, deep), (deep, wide)} & carried
 
 
-def test_anchors_bind_inside_the_step_and_batches_are_split():
+def test_activations_of_the_step_are_constrained_and_batches_are_split():
     mesh = mesh_of(2, 2, 2)
     train, current, _ = run(mesh, steps=1)
     batch = sharding.place_batch(toy.batch(16), mesh)
