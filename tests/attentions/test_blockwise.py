@@ -100,7 +100,7 @@ def test_no_array_of_length_times_length_exists(backward):
     def compiled(attend):
         def loss(q, k, v, table):
             positions = jnp.arange(length, dtype=jnp.int32)[None]
-            bias = T5Buckets().attention_bias({"flash_relative_bias": table}, positions, positions, bidirectional=False)
+            bias = T5Buckets().attention_bias({"relative": table}, positions, positions, bidirectional=False)
             return attend(q, k, v, mask=masks.causal(), bias=bias).sum()
 
         run = jax.grad(loss, argnums=(0, 1, 2, 3)) if backward else loss

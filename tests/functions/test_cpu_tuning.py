@@ -10,7 +10,7 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
+from flaxformer_lite.sharding.activations import LocalSharding
 from flaxformer_lite.training import program
 from tests.training import tiny_runs
 
@@ -101,8 +101,3 @@ def test_a_mesh_is_not_tuned(tmp_path):
     texts = [str(jax.make_jaxpr(run.train_step)(run.target, run.batch)).count("custom_vjp") for run, _ in
              (built(tmp_path, "gpt2", True), built(tmp_path, "gpt2", True, 2), built(tmp_path, "gpt2", False, 2))]  # fmt: skip
     assert texts[1] == texts[2]
-
-
-def test_the_switch_reaches_the_model(tmp_path):
-    placed = MeshSharding(sharding.build_mesh(MeshConfig(data=1)), tuned=False)
-    assert not placed.is_single_cpu and dataclasses.replace(placed, tuned=True).is_single_cpu

@@ -11,12 +11,12 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.losses import DeferredLogits, cross_entropy, gather_positions
-from flaxformer_lite.functions.sharding import ActivationSharding
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 
 B, T, D, V = 3, 7, 8, 13
-TUNED = ActivationSharding(tuned=True)
+TUNED, GPU = ActivationSharding(tuned=True), LocalSharding("gpu")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def plain(x, kernel, bias, labels, weights, scale=1.0, softcap=0.0, z_loss=0.0, 
     return (weights * loss).sum(), (weights * nll).sum(), weights.sum(), (weights * correct).sum()
 
 
-@pytest.mark.parametrize("placed", [ActivationSharding(), TUNED], ids=["plain", "tuned"])
+@pytest.mark.parametrize("placed", [UNSHARDED, TUNED], ids=["plain", "tuned"])
 @pytest.mark.parametrize("chunks", [1, 4, 100])
 @pytest.mark.parametrize("options", [
     {}, {"bias": True}, {"scale": 0.3, "softcap": 2.0, "bias": True}, {"z_loss": 1e-2}, {"label_smoothing": 0.1},
@@ -72,11 +72,11 @@ def test_fused_equals_plain_in_value_and_gradient(case, options, chunks, placed)
 def test_a_gpu_compares_where_others_look_up(case):
     x, kernel, _, labels, weights = case
 
-    def run(labels, x, placed=LocalSharding("gpu")):
+    def run(labels, x, placed=GPU):
         ce = cross_entropy(DeferredLogits(x, kernel, sharding=placed), labels, weights, label_smoothing=0.1)
         return ce.loss_sum, (ce.nll_sum, ce.correct_sum)
 
-    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x, LocalSharding("cpu"))
+    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x, UNSHARDED)
     compared = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compared, looked_up)
     assert "scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: run(labels, x)[0]))(x))
@@ -252,7 +252,7 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
     x, kernel = jax.random.normal(keys[0], (4, 16, 8)), jax.random.normal(keys[1], (12, 8))
     labels, weights = jnp.arange(64, dtype=jnp.int32).reshape(4, 16) % 12, jnp.ones((4, 16)).at[:, :3].set(0)
 
-    def loss(x, kernel, placed=ActivationSharding()):
+    def loss(x, kernel, placed=UNSHARDED):
         projection = DeferredLogits(x, kernel, sharding=placed)
         return cross_entropy(projection, labels, weights, chunks=2).loss_sum
 

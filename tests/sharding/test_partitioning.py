@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
+from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import optimizer, state, step
 from tests.training import toy
 
@@ -136,9 +137,9 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
     shardings = sharding.state_shardings(shapes, toy.RULES, mesh)
     assert shardings.params["up"]["kernel"].spec == P("fsdp", "tensor")
     momenta = [
-        (state.path_of(keys), sharding.spec)
+        (path_of(keys), sharding.spec)
         for keys, sharding in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
-        if "up/kernel" in state.path_of(keys) and "v_" not in state.path_of(keys)
+        if "up/kernel" in path_of(keys) and "v_" not in path_of(keys)
     ]
     assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
 

@@ -7,7 +7,8 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.training import optimizer, state
+from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.training import optimizer
 
 STEPS = 100
 
@@ -67,7 +68,7 @@ def test_decay_spares_the_tables_of_every_position_encoding(name):
     encoding = registry.resolve_class("positions", name)()
     model = gpt2.Model(gpt2.config("tiny", vocab_size=64, decoder_layers=1, position=encoding))
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"])
-    paths = {state.path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
+    paths = {path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
     assert paths["token_embed/embedding"] and paths["decoder/layer_0/mlp/up/kernel"]
     assert not [path for path, on in paths.items() if on and not path.endswith(("/kernel", "token_embed/embedding"))]
 
