@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.functions.sharding import ActivationSharding, Shards, check_letters
@@ -30,12 +30,13 @@ class LocalSharding(ActivationSharding):
 class MeshSharding(ActivationSharding):
     """Activations split over a mesh as ACTIVATIONS says. The methods are those of ActivationSharding."""
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     tuned: bool = field(default=True, kw_only=True)
 
     @property
     def platform(self) -> str:
-        return self.mesh.devices.flat[0].platform
+        # An abstract mesh, as plans begin with, has sizes and no devices.
+        return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         # One head cannot be split: a size that does not divide stays whole.
