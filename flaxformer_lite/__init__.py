@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _HOME = {
-    "attentions.dispatch": ("attention",),
-    "attentions.dense": ("attend",),
+    "attentions.dispatch": ("attend", "attention"),
     "config": (
         "ConfigError",
         "Execution",
@@ -51,8 +50,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)
 
 if TYPE_CHECKING:  # the same names, for editors and type checkers
-    from flaxformer_lite.attentions.dense import attend as attend
-    from flaxformer_lite.attentions.dispatch import attention as attention
+    from flaxformer_lite.attentions.dispatch import attend as attend, attention as attention
     from flaxformer_lite.config import (
         ConfigError as ConfigError,
         Execution as Execution,

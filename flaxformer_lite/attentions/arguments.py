@@ -1,17 +1,21 @@
-"""What every attention does at its door: check shapes, and give mask, bias and indices one form."""
+"""The arguments that every attention takes as one record: checked, and given one form."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.functions import kernels, masks
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 Bias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-class Inputs(NamedTuple):
+class Resolved(NamedTuple):
+    """Mask, slots and scale with their defaults filled in."""
+
     mask: masks.Mask | None
     q_index_T: jax.Array  # what the mask calls the rows: slots
     k_index_S: jax.Array
@@ -20,51 +24,56 @@ class Inputs(NamedTuple):
     columns_ordered: bool  # holds for columns, and is known before the program runs if it does for rows
 
 
-def prepare(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    mask: masks.Mask | jax.Array | None,
-    bias: Bias | jax.Array | None,
-    scale: float | None,
-    q_index: jax.Array | None,
-    k_index: jax.Array | None,
-) -> Inputs:
-    """Checks the arguments of `attend` and resolves its defaults.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arguments:
+    """What a call of attention is told beside queries, keys and values; `dispatch.attention` says what each means."""
 
-    Raises:
-      ValueError: shapes that do not fit each other, naming the argument, the rule and the way out.
-    """
-    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
-        raise ValueError(
-            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
-            f" head_dim]; a single head is an axis of one."
-        )
-    (B, T, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
-    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
-        raise ValueError(
-            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and"
-            f" batch, length and heads of k and v, must agree."
-        )
-    if N % K:
-        raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
-    for name, index, length in (("q_index", q_index, T), ("k_index", k_index, S)):
-        if index is not None and index.shape != (length,):
-            raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
-    rows_ordered, columns_ordered = q_index is None, k_index is None
-    q_index_T = jnp.arange(T, dtype=jnp.int32) if q_index is None else q_index
-    k_index_S = jnp.arange(S, dtype=jnp.int32) if k_index is None else k_index
-    if mask is not None and not isinstance(mask, masks.Mask):
-        mask = masks.dense(mask)
-        _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))
-        # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
-        q_index_T = jnp.arange(T, dtype=jnp.int32)
-        k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
-    if mask is None and k_index is not None:
-        mask = masks.full()
-    if bias is not None and not callable(bias):
-        _check("bias", bias, ((1, B), (1, N), (T,), (S,)))
-    return Inputs(mask, q_index_T, k_index_S, H**-0.5 if scale is None else scale, rows_ordered, columns_ordered)
+    mask: masks.Mask | jax.Array | None = None
+    bias: Bias | jax.Array | None = None
+    scale: float | None = None
+    softcap: float = 0.0
+    dropout_rate: float = 0.0
+    dropout_key: jax.Array | None = None
+    q_index: jax.Array | None = None
+    k_index: jax.Array | None = None
+    sharding: ActivationSharding = UNSHARDED
+
+    @property
+    def drops(self) -> bool:
+        """Whether weights are dropped."""
+        return self.dropout_key is not None and self.dropout_rate > 0
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether rows or columns go by slots of a cache."""
+        return self.q_index is not None or self.k_index is not None
+
+    def resolve(self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Resolved:
+        """Checks the arguments against queries, keys and values, and fills in defaults.
+
+        Raises:
+          ValueError: shapes that do not fit each other, naming the argument, the rule and the way out.
+        """
+        _check_heads(q_BTNH, k_BSKH, v_BSKH)
+        (B, T, N, H), S = q_BTNH.shape, k_BSKH.shape[1]
+        for name, index, length in (("q_index", self.q_index, T), ("k_index", self.k_index, S)):
+            if index is not None and index.shape != (length,):
+                raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
+        mask, rows_ordered, columns_ordered = self.mask, self.q_index is None, self.k_index is None
+        q_index_T = jnp.arange(T, dtype=jnp.int32) if rows_ordered else self.q_index
+        k_index_S = jnp.arange(S, dtype=jnp.int32) if columns_ordered else self.k_index
+        if mask is not None and not isinstance(mask, masks.Mask):
+            mask = masks.dense(mask)
+            _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))
+            # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
+            q_index_T = jnp.arange(T, dtype=jnp.int32)
+            k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
+        if mask is None and not columns_ordered:
+            mask = masks.full()
+        if self.bias is not None and not callable(self.bias):
+            _check("bias", self.bias, ((1, B), (1, N), (T,), (S,)))
+        scale = H**-0.5 if self.scale is None else self.scale
+        return Resolved(mask, q_index_T, k_index_S, scale, rows_ordered, columns_ordered)
 
 
 def scores(
@@ -77,6 +86,22 @@ def scores(
     if bias_BNTS is not None:
         scores_BNTS += bias_BNTS.astype(jnp.float32)
     return scores_BNTS
+
+
+def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
+    if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
+        raise ValueError(
+            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
+            f" head_dim]; a single head is an axis of one."
+        )
+    (B, _, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
+    if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
+        raise ValueError(
+            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and"
+            f" batch, length and heads of k and v, must agree."
+        )
+    if N % K:
+        raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
 
 
 def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:

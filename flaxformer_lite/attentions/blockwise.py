@@ -25,16 +25,9 @@ def attend(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
+    args: arguments.Arguments,
     /,
     *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
     q_block: int = 256,
     k_block: int = 256,
 ) -> jax.Array:
@@ -44,7 +37,7 @@ def attend(
     gradients, the bias's own included, agree with the dense form to rounding; dropout draws other random numbers.
 
     Args:
-      bias: as in `dense.attend`; a function that closes over arrays is differentiated with respect to them.
+      args: a bias that is a function and closes over arrays is differentiated with respect to them.
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
@@ -55,23 +48,22 @@ def attend(
     """
     if q_block < 1 or k_block < 1:
         raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block, at least 1.")
-    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
+    resolved, bias = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias
     T, S = q_BTNH.shape[1], k_BSKH.shape[1]
     q_block, k_block = min(q_block, T), min(k_block, S)
     q_extra, k_extra = -T % q_block, -S % k_block
-    drop = dropout_key is not None and dropout_rate > 0
-    plan = _Plan(inputs.scale, softcap, dropout_rate if drop else 0.0, q_block, k_block)
-    q_index_T = jnp.pad(inputs.q_index_T, (0, q_extra), mode="edge")
+    plan = _Plan(resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block)
+    q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
         bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
     elif bias is not None:
         bias = jnp.pad(bias, ((0, 0), (0, 0), (0, q_extra), (0, k_extra)))
     given = _Given(
-        mask=masks.full() if inputs.mask is None and k_extra else inputs.mask,
+        mask=masks.full() if resolved.mask is None and k_extra else resolved.mask,
         q_index_T=q_index_T,
-        k_index_S=jnp.pad(inputs.k_index_S, (0, k_extra), constant_values=-1),
-        dropout_key=dropout_key if drop else None,
-        spans=_spans(inputs, q_index_T, T, S, q_block, k_block),
+        k_index_S=jnp.pad(resolved.k_index_S, (0, k_extra), constant_values=-1),
+        dropout_key=args.dropout_key if args.drops else None,
+        spans=_spans(resolved, q_index_T, T, S, q_block, k_block),
     )
     padded = [
         jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
@@ -96,14 +88,14 @@ class _Given(NamedTuple):
     spans: jax.Array  # int32 [blocks, 2], a row block's first and last + 1 block of columns
 
 
-def _spans(inputs: arguments.Inputs, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
-    if inputs.mask is None or not inputs.columns_ordered:
+def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
+    if resolved.mask is None or not resolved.columns_ordered:
         bounds = [(0, S)] * (q_index_T.size // q_block)
-    elif inputs.rows_ordered:
-        bounds = [inputs.mask.column_bounds(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
+    elif resolved.rows_ordered:
+        bounds = [resolved.mask.column_bounds(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
     else:
         blocks = q_index_T.reshape(-1, q_block)
-        first, last = inputs.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
+        first, last = resolved.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
         return jnp.stack([jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))], axis=1)
     spans = [(first // k_block, -(-last // k_block)) if first < last else (0, 0) for first, last in bounds]
     return jnp.asarray(spans, jnp.int32)

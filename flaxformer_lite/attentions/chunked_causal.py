@@ -5,6 +5,7 @@ The blocks are few and known before the program runs, so nothing loops and the b
 blocks do 5/8 of the work of a causal call, and hold 5/8 of its weights.
 """
 
+import dataclasses
 import itertools
 
 import jax
@@ -12,23 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.attentions import arguments, dense
-from flaxformer_lite.functions import masks
 
 
 def attend(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
+    args: arguments.Arguments,
     /,
     *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
     blocks: int = 4,
 ) -> jax.Array:
     """What `dense.attend` computes; see there for the other arguments. Dropout draws other random numbers.
@@ -44,40 +37,31 @@ def attend(
     """
     if blocks < 1:
         raise ValueError(f"blocks={blocks}: blocks of rows, at least 1.")
-    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    steps = _steps(inputs, q_BTNH.shape[1], k_BSKH.shape[1], blocks)
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    steps = _steps(resolved, q_BTNH.shape[1], k_BSKH.shape[1], blocks)
     if not steps:
-        return dense.attend(
-            q_BTNH,
-            k_BSKH,
-            v_BSKH,
-            mask=mask,
-            bias=bias,
-            scale=scale,
-            softcap=softcap,
-            dropout_rate=dropout_rate,
-            dropout_key=dropout_key,
-            q_index=q_index,
-            k_index=k_index,
-        )
+        return dense.attend(q_BTNH, k_BSKH, v_BSKH, args)
     out = []
     for number, (rows, columns) in enumerate(steps):
-        key = None if dropout_key is None else jax.random.fold_in(dropout_key, number)
-        out.append(dense.attend(
-            q_BTNH[:, rows], k_BSKH[:, columns], v_BSKH[:, columns], mask=inputs.mask, bias=_part(bias, rows, columns),
-            scale=scale, softcap=softcap, dropout_rate=dropout_rate, dropout_key=key,
-            q_index=inputs.q_index_T[rows], k_index=inputs.k_index_S[columns],
-        ))  # fmt: skip
+        own = dataclasses.replace(
+            args,
+            mask=resolved.mask,
+            bias=_part(args.bias, rows, columns),
+            dropout_key=None if args.dropout_key is None else jax.random.fold_in(args.dropout_key, number),
+            q_index=resolved.q_index_T[rows],
+            k_index=resolved.k_index_S[columns],
+        )
+        out.append(dense.attend(q_BTNH[:, rows], k_BSKH[:, columns], v_BSKH[:, columns], own))
     return jnp.concatenate(out, axis=1)
 
 
-def _steps(inputs: arguments.Inputs, T: int, S: int, blocks: int) -> list[tuple[slice, slice]]:
+def _steps(resolved: arguments.Resolved, T: int, S: int, blocks: int) -> list[tuple[slice, slice]]:
     """The rows and the columns of each block; none where every block would have all columns."""
-    if inputs.mask is None or not (inputs.rows_ordered and inputs.columns_ordered):
+    if resolved.mask is None or not (resolved.rows_ordered and resolved.columns_ordered):
         return []
     steps = []
     for start, stop in itertools.pairwise(np.linspace(0, T, min(blocks, T) + 1).astype(int).tolist()):
-        first, last = inputs.mask.column_bounds(start, stop, S)
+        first, last = resolved.mask.column_bounds(start, stop, S)
         first = min(first, S - 1)  # rows that see nothing keep a column, whose weight is zero
         steps.append((slice(start, stop), slice(first, max(last, first + 1))))
     return [] if all(columns == slice(0, S) for _, columns in steps) else steps

@@ -12,60 +12,36 @@ Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gather
   et al. 2023, Ring Attention (arXiv:2310.01889).
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from flaxformer_lite.attentions import arguments
+from flaxformer_lite.attentions.arguments import Arguments, Bias
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import Pieces, per_shard, pieces
+from flaxformer_lite.functions.sharding import Shards
 
 
 def spread(attend: Callable) -> Callable:
-    """`attend` for a sequence that a trainer's binding splits: the same values and gradients, each device its own rows.
+    """`attend` for a sequence that `args.sharding` splits: the same values and gradients, each device its own rows.
 
     Dropout draws other random numbers for every part of the rows.
 
     Args:
-      attend: of this folder; takes `q_index`.
+      attend: of this folder; minds `q_index`.
 
     Returns:
       A function of the same arguments. With `q_index` or `k_index` (a cache), or a length that does not divide, it is
       `attend` itself.
     """
 
-    def attend_spread(
-        q_BTNH: jax.Array,
-        k_BSKH: jax.Array,
-        v_BSKH: jax.Array,
-        /,
-        *,
-        mask: masks.Mask | jax.Array | None = None,
-        bias: arguments.Bias | jax.Array | None = None,
-        scale: float | None = None,
-        softcap: float = 0.0,
-        dropout_rate: float = 0.0,
-        dropout_key: jax.Array | None = None,
-        q_index: jax.Array | None = None,
-        k_index: jax.Array | None = None,
-    ) -> jax.Array:
-        ring, T, S = pieces("T"), q_BTNH.shape[1], k_BSKH.shape[1]
-        if ring.count == 1 or T % ring.count or S % ring.count or q_index is not None or k_index is not None:
-            return attend(
-                q_BTNH,
-                k_BSKH,
-                v_BSKH,
-                mask=mask,
-                bias=bias,
-                scale=scale,
-                softcap=softcap,
-                dropout_rate=dropout_rate,
-                dropout_key=dropout_key,
-                q_index=q_index,
-                k_index=k_index,
-            )
+    def attend_spread(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
+        ring, T, S = args.sharding.num_shards("T"), q_BTNH.shape[1], k_BSKH.shape[1]
+        if ring.count == 1 or T % ring.count or S % ring.count or args.has_slots:
+            return attend(q_BTNH, k_BSKH, v_BSKH, args)
+        mask = args.mask
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
         halves = 2 if _lopsided(mask, T, S, ring.count) else 1
@@ -73,18 +49,21 @@ def spread(attend: Callable) -> Callable:
         def on_one_device(q_BTNH, k_BSKH, v_BSKH, rows_T, mask, bias, dropout_key):
             k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))
             parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
-            outs = [
-                attend(
-                    q_part, k_BSKH, v_BSKH, mask=mask, bias=_of_rows(bias, rows), scale=scale, softcap=softcap,
-                    dropout_rate=dropout_rate, q_index=rows,
+            outs = []
+            for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
+                own = dataclasses.replace(
+                    args,
+                    mask=mask,
+                    bias=_of_rows(bias, rows),
                     dropout_key=None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0]),
+                    q_index=rows,
+                    sharding=args.sharding.inside_shard(),
                 )
-                for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True)
-            ]  # fmt: skip
+                outs.append(attend(q_part, k_BSKH, v_BSKH, own))
             return jnp.concatenate(_exchange(outs, ring), axis=1)
 
-        on_devices = per_shard(on_one_device, ("BTNH", "BSKH", "BSKH", "T", "", "", ""), "BTNH", over="T")
-        return on_devices(q_BTNH, k_BSKH, v_BSKH, jnp.arange(T, dtype=jnp.int32), mask, bias, dropout_key)
+        on_devices = args.sharding.per_shard(on_one_device, ("BTNH", "BSKH", "BSKH", "T", "", "", ""), "BTNH", over="T")
+        return on_devices(q_BTNH, k_BSKH, v_BSKH, jnp.arange(T, dtype=jnp.int32), mask, args.bias, args.dropout_key)
 
     return attend_spread
 
@@ -99,13 +78,13 @@ def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
     return 2 * min(seen) <= max(seen)
 
 
-def _exchange(parts: list[jax.Array], ring: Pieces) -> list[jax.Array]:
+def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
     """The second part, if there is one, changes places with that of the device as far from the other end of the ring."""
     mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
     return [*parts[:1], *(lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:])]
 
 
-def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Pieces) -> jax.Array:
+def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
     """All parts in their order; `lax.all_gather` would first replicate the axes that this function does not split."""
     size, before = x_BSKH.shape[1], [(i, (i - 1) % ring.count) for i in range(ring.count)]
     whole_BSKH = jnp.zeros((x_BSKH.shape[0], ring.count * size, *x_BSKH.shape[2:]), x_BSKH.dtype)
@@ -117,14 +96,12 @@ def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Pieces) -> jax.Array:
     return whole_BSKH
 
 
-def _of_rows(bias: arguments.Bias | jax.Array | None, rows_T: jax.Array) -> arguments.Bias | jax.Array | None:
+def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Array | None:
     """The bias of some rows, which `attend` numbers from zero."""
     if callable(bias):
         return jax.tree_util.Partial(_asked, bias, rows_T)
     return None if bias is None else jnp.take(bias, rows_T, axis=2)
 
 
-def _asked(
-    bias: arguments.Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array
-) -> jax.Array:
+def _asked(bias: Bias, rows_T: jax.Array, q_BTNH: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
     return bias(q_BTNH, jnp.take(rows_T, rows, mode="clip"), columns)

@@ -14,8 +14,6 @@ import jax.numpy as jnp
 from flaxformer_lite.attentions import arguments
 from flaxformer_lite.attentions.mask_structure import structure_of
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
 KERNEL = "cudnn"  # tests put JAX's own "xla" in its place, which takes the same arguments on any machine
 DTYPES = ("bfloat16", "float16")
@@ -28,49 +26,37 @@ def attend(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
+    args: arguments.Arguments,
     /,
-    *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
 ) -> jax.Array:
     """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
-      bias: an array, or the bias of an encoding of distances; rounded to the dtype of the queries.
+      args: the bias is an array, or the bias of an encoding of distances; rounded to the dtype of the queries.
 
     Raises:
       ConfigError: what `unsupported_reason` says.
       ValueError: shapes that do not fit each other.
     """
-    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
-                     dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
     if reason:
         raise ConfigError(f"attention 'cudnn': {reason}; set model.attention=auto, or implementation='auto'.")
-    structure, letters = structure_of(mask), "BNTS"
+    bias, structure, letters = args.bias, structure_of(args.mask), "BNTS"
     if callable(bias):
         bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
     elif bias is not None:
         bias = jnp.broadcast_to(bias, (len(bias), q_BTNH.shape[2], *bias.shape[2:]))
-    kernel = functools.partial(_attend, inputs.scale, structure.left, structure.right)
-    on_devices = per_shard(kernel, ("BTNH", "BSKH", "BSKH", letters, "BS"), "BTNH")
+    kernel = functools.partial(_attend, resolved.scale, structure.left, structure.right)
+    on_devices = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", letters, "BS"), "BTNH")
     return on_devices(q_BTNH, k_BSKH, v_BSKH, bias, structure.keep_BS)
 
 
-def unsupported_reason(
-    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, softcap=0.0, dropout_rate=0.0, dropout_key=None, q_index=None,
-    k_index=None,
-) -> str:  # fmt: skip
+def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
     """Why the kernel cannot take this call, or nothing."""
     T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
-    if platform() != "gpu":
-        return f"the kernel is for NVIDIA GPUs, not for {platform()}"
+    if args.sharding.platform != "gpu":
+        return f"the kernel is for NVIDIA GPUs, not for {args.sharding.platform}"
     if reason := _unsupported_device():
         return reason
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
@@ -79,15 +65,15 @@ def unsupported_reason(
         return f"heads {H} wide; cuDNN takes multiples of 8 up to {WIDEST}, values as wide as keys"
     if T % 2 or S % 2:
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
-    if softcap:
+    if args.softcap:
         return "the kernel has no soft cap"
-    if dropout_key is not None and dropout_rate > 0:
+    if args.drops:
         return "the kernel drops no weights (attention dropout)"
-    if q_index is not None or k_index is not None:
+    if args.has_slots:
         return "rows and columns go by slots of a cache"
-    if pieces("T").count > 1:
+    if args.sharding.num_shards("T").count > 1:
         return "the sequence is split over mesh.context"
-    return _bias_unfit(q_BTNH, S, bias) or _mask_unfit(T, S, mask, bias)
+    return _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
 
 
 def _unsupported_device() -> str:
@@ -109,8 +95,8 @@ def _bias_unfit(q_BTNH: jax.Array, S: int, bias) -> str:
     return ""
 
 
-def _mask_unfit(T: int, S: int, mask, bias) -> str:
-    structure = structure_of(mask)
+def _mask_unfit(T: int, S: int, args: arguments.Arguments) -> str:
+    structure = structure_of(args.mask)
     if structure is None:
         return "the mask is no intersection of a window and padding"
     if structure.q_segments_BT is not None:
@@ -120,7 +106,7 @@ def _mask_unfit(T: int, S: int, mask, bias) -> str:
         return "the window reaches ahead"
     if right == 0 and T != S:
         return f"a causal mask over {T} rows and {S} columns"
-    if structure.keep_BS is not None and (right == 0 or bias is not None):
+    if structure.keep_BS is not None and (right == 0 or args.bias is not None):
         return "padding beside a causal mask or a bias; cuDNN takes lengths, and padding may stand anywhere"
     return ""
 

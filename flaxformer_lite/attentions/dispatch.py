@@ -1,18 +1,18 @@
 """The one place that chooses an implementation of attention, for modules and for whoever calls it on arrays."""
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from flaxformer_lite import registry
-from flaxformer_lite.attentions import arguments
+from flaxformer_lite.attentions.arguments import Arguments, Bias
 from flaxformer_lite.attentions.context_parallel import spread
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import pieces, platform
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
 FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that does not refuse is taken
@@ -30,13 +30,14 @@ def attention(
     /,
     *,
     mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
+    bias: Bias | jax.Array | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     q_index: jax.Array | None = None,
     k_index: jax.Array | None = None,
+    sharding: ActivationSharding = UNSHARDED,
     implementation: str = "auto",
 ) -> jax.Array:
     """`softmax(scale Q K^T + bias) V` by whatever is best on these devices: the front door of this folder.
@@ -45,12 +46,27 @@ def attention(
         >>> attention(q, k, v, mask=masks.causal()).shape
         (2, 5, 4, 8)
 
+    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 whatever the inputs. A
+    row that sees nothing has output zero, and sends back no gradient.
+
     Args:
+      q_BTNH: queries.
+      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, between is grouped-query: query head n reads key head
+        n // (N / K).
+      v_BSKH: values; their head width may differ from the keys'.
+      mask: a `Mask`, asked about slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend.
+      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function of (q, rows, columns) that makes one,
+        with rows and columns the int32 numbers of the positions in `q` and `k` as passed here (not slots).
+      scale: of the dot products; None is 1 / sqrt(H).
+      softcap: c of `c tanh(logits / c)`; 0 is none.
+      dropout_rate: fraction of the weights to drop; needs `dropout_key`, without which nothing is dropped.
+      dropout_key: PRNG key.
+      q_index: int32 [T], the slot of each row, for masks; None is 0, 1, 2 ...
+      k_index: int32 [S], the slot of each column; below zero the column is empty, and unseen.
+      sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
       implementation: a file of this folder; `auto` takes the kernel of the devices' platform where it has one that can do
         the call (cuDNN's on GPUs, splash on TPUs), else a form in XLA: blockwise where T x S is large, else dense, on a CPU
         in a staircase. What it takes and why is logged once, at level INFO of the logger "flaxformer_lite".
-
-    The other arguments are those of `dense.attend`.
 
     Returns:
       Array [B, T, N, H] in the dtype of the values.
@@ -59,59 +75,59 @@ def attention(
       ConfigError: the implementation asked for cannot do this call, or not on these devices; says why.
       ValueError: no such implementation, or shapes that do not fit each other.
     """
-    return select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1])(
-        q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout_rate=dropout_rate,
-        dropout_key=dropout_key, q_index=q_index, k_index=k_index,
+    args = Arguments(
+        mask=mask, bias=bias, scale=scale, softcap=softcap, dropout_rate=dropout_rate, dropout_key=dropout_key,
+        q_index=q_index, k_index=k_index, sharding=sharding,
     )  # fmt: skip
+    implemented = select_implementation(implementation, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
+    return implemented(q_BTNH, k_BSKH, v_BSKH, args)
 
 
-def select_implementation(name: str, target: int, source: int) -> Callable:
-    """The `attend` function of that name for so many rows and columns; of `auto`, see `attention`."""
-    parts = pieces("T").count
-    if not (
-        isinstance(target, int) and isinstance(source, int)
-    ):  # jax.export's symbols, which nothing can be compared with
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
+    """`attention` in its dense form, which holds all T x S weights: the plain reference for the others. Its options."""
+    return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
+
+
+def select_implementation(name: str, target: int, source: int, sharding: ActivationSharding = UNSHARDED) -> Callable:
+    """The function (q, k, v, args) of that name for so many rows and columns; of `auto`, see `attention`."""
+    shards, platform = sharding.num_shards("T").count, sharding.platform
+    if not (isinstance(target, int) and isinstance(source, int)):  # jax.export's symbols, which compare with nothing
         if name not in ("auto", "dense"):
-            raise ConfigError(
-                f"attention {name!r}: needs lengths that are known; to export with a symbolic one, set"
-                f" model.attention=auto, or implementation='auto'."
-            )
+            raise ConfigError(f"attention {name!r}: needs lengths that are known; to export with a symbolic one, set"
+                              f" model.attention=auto, or implementation='auto'.")  # fmt: skip
         return registry.resolve("attentions", "dense").attend
     if name == "auto":
-        name = "blockwise" if target // parts * source > WHOLE else "dense"
-        if parts == 1 and target > 1 and platform() in FUSED:
-            return functools.partial(_first_supported, FUSED[platform()], name)
-        if parts == 1 and target >= CHUNKED_FROM and name == "dense" and platform() == "cpu":
+        name = "blockwise" if target // shards * source > WHOLE else "dense"
+        if shards == 1 and target > 1 and platform in FUSED:
+            return functools.partial(_first_supported, FUSED[platform], name)
+        if shards == 1 and target >= CHUNKED_FROM and name == "dense" and platform == "cpu":
             name = "chunked_causal"
         _say(f"attention: {name}")
     homes = [home for home, names in FUSED.items() if name in names]
-    if homes and platform() not in homes:
+    if homes and platform not in homes:
         raise ConfigError(
-            f"attention {name!r}: a kernel for {homes[0]} devices, and these are {platform()}; set"
+            f"attention {name!r}: a kernel for {homes[0]} devices, and these are {platform}; set"
             f" model.attention=auto, or implementation='auto'."
         )
     attend = registry.resolve("attentions", name).attend
-    return spread(attend) if parts > 1 else attend
+    return spread(attend) if shards > 1 else attend
 
 
 def _first_supported(
-    names: tuple[str, ...], otherwise: str, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, **options
+    names: tuple[str, ...], otherwise: str, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
 ) -> jax.Array:
     reasons = []
     if max(q_BTNH.shape[1], k_BSKH.shape[1]) <= SMALL:
         names, reasons = (), [f"at most {SMALL} positions"]
     for name in names:
         module = registry.resolve("attentions", name)
-        asked = inspect.signature(module.unsupported_reason).parameters
-        reason = module.unsupported_reason(
-            q_BTNH, k_BSKH, v_BSKH, **{key: value for key, value in options.items() if key in asked}
-        )
+        reason = module.unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
         if not reason:
             _say(f"attention: {name}")
-            return module.attend(q_BTNH, k_BSKH, v_BSKH, **options)
+            return module.attend(q_BTNH, k_BSKH, v_BSKH, args)
         reasons.append(f"not {name}, {reason}")
     _say(f"attention: {otherwise} ({'; '.join(reasons)})")
-    return registry.resolve("attentions", otherwise).attend(q_BTNH, k_BSKH, v_BSKH, **options)
+    return registry.resolve("attentions", otherwise).attend(q_BTNH, k_BSKH, v_BSKH, args)
 
 
 @functools.cache

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 from flaxformer_lite.attentions import arguments, flash_relative_bias_kernel, splash
 from flaxformer_lite.attentions.mask_structure import structure_of
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import per_shard, platform
 
 LONGEST = 2048  # columns: a block of rows meets them all at once, in the memory of one core
 
@@ -23,55 +21,45 @@ def attend(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
+    args: arguments.Arguments,
     /,
-    *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
 ) -> jax.Array:
     """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
-      bias: with a method `of_distance` (positions/encoding.py), as its encoding's bias depends on the distance alone.
+      args: the bias has a method `of_distance` (positions/encoding.py), as it depends on the distance alone.
 
     Raises:
       ConfigError: what `unsupported_reason` says.
       ValueError: shapes that do not fit each other.
     """
-    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, softcap=softcap, dropout_rate=dropout_rate,
-                     dropout_key=dropout_key, q_index=q_index, k_index=k_index)  # fmt: skip
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
     if reason:
         raise ConfigError(
             f"attention 'flash_relative_bias': {reason}; set model.attention=auto, or implementation='auto'."
         )
-    structure = structure_of(mask)
+    structure = structure_of(args.mask)
     (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
-    diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
-    kernel = functools.partial(_attend, (inputs.scale, structure.left, structure.right), platform() != "tpu")
-    on_devices = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "N", "BT", "BS"), "BTNH")
+    diagonals_NL = args.bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
+    kernel = functools.partial(
+        _attend, (resolved.scale, structure.left, structure.right), args.sharding.platform != "tpu"
+    )
+    on_devices = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "N", "BT", "BS"), "BTNH")
     return on_devices(q_BTNH, k_BSKH, v_BSKH, diagonals_NL, *splash.ids_of(structure))
 
 
-def unsupported_reason(
-    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, softcap=0.0, dropout_rate=0.0, dropout_key=None, q_index=None,
-    k_index=None,
-) -> str:  # fmt: skip
+def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
     """Why the kernel cannot take this call, or nothing."""
-    if not getattr(bias, "by_distance", False):
+    if not getattr(args.bias, "by_distance", False):
         return "it is for a bias that depends on the distance alone"
-    if softcap:
+    if args.softcap:
         return "the kernel has no soft cap"
     if q_BTNH.shape[2] != k_BSKH.shape[2] or k_BSKH.shape != v_BSKH.shape:
         return "the kernel has no grouped heads, and values are as wide as keys"
     if k_BSKH.shape[1] > LONGEST:
         return f"more than {LONGEST} columns"
-    return splash.unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index)
+    return splash.unsupported_arguments(args)
 
 
 def _attend(static, interpret, q_BTNH, k_BSKH, v_BSKH, diagonals_NL, q_ids, k_ids) -> jax.Array:

@@ -16,7 +16,6 @@ from flaxformer_lite.attentions import arguments
 from flaxformer_lite.attentions.mask_structure import Structure, structure_of
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import per_shard, pieces, platform
 
 LANES = 128  # of a TPU's vector unit: lengths are padded to a multiple
 ROWS = 128  # that are compared with all columns at a time
@@ -27,16 +26,8 @@ def attend(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v_BSKH: jax.Array,
+    args: arguments.Arguments,
     /,
-    *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: arguments.Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
 ) -> jax.Array:
     """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
 
@@ -46,44 +37,41 @@ def attend(
       ConfigError: what `unsupported_reason` says.
       ValueError: shapes that do not fit each other.
     """
-    inputs = arguments.prepare(q_BTNH, k_BSKH, v_BSKH, mask, bias, scale, q_index, k_index)
-    reason = unsupported_reason(
-        q_BTNH, k_BSKH, v_BSKH, mask=mask, bias=bias, dropout_rate=dropout_rate, dropout_key=dropout_key,
-        q_index=q_index, k_index=k_index,
-    )  # fmt: skip
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
     if reason:
         raise ConfigError(f"attention 'splash': {reason}; set model.attention=auto, or implementation='auto'.")
-    structure = structure_of(mask)
-    kernel = functools.partial(_attend, (structure.left, structure.right), softcap, platform() != "tpu")
-    q_BTNH = (q_BTNH * inputs.scale).astype(q_BTNH.dtype)
-    out_BTNH = per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
+    structure = structure_of(args.mask)
+    kernel = functools.partial(
+        _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
+    )
+    q_BTNH = (q_BTNH * resolved.scale).astype(q_BTNH.dtype)
+    out_BTNH = args.sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "BT", "BS"), "BTNH")(
         q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
     )
-    sees_BT = _sees(structure, inputs.mask, q_BTNH.shape[1], k_BSKH.shape[1])
+    sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
     # Of what is hidden from a row that sees nothing, the kernel gives the mean; no gradient comes back through zero.
     return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
-def unsupported_reason(
-    q_BTNH, k_BSKH, v_BSKH, *, mask=None, bias=None, dropout_rate=0.0, dropout_key=None, q_index=None, k_index=None
-) -> str:
+def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
     """Why the kernel cannot take this call, or nothing."""
-    if bias is not None:
+    if args.bias is not None:
         return "the kernel adds no bias"
-    return unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index)
+    return unsupported_arguments(args)
 
 
-def unsupported_arguments(mask, dropout_rate, dropout_key, q_index, k_index) -> str:
+def unsupported_arguments(args: arguments.Arguments) -> str:
     """What no kernel here can do, or nothing."""
-    if platform() not in ("tpu", "cpu"):
-        return f"the kernel is for TPUs, not for {platform()}"
-    if dropout_key is not None and dropout_rate > 0:
+    if args.sharding.platform not in ("tpu", "cpu"):
+        return f"the kernel is for TPUs, not for {args.sharding.platform}"
+    if args.drops:
         return "the kernel drops no weights (attention dropout)"
-    if q_index is not None or k_index is not None:
+    if args.has_slots:
         return "rows and columns go by slots of a cache"
-    if pieces("T").count > 1:
+    if args.sharding.num_shards("T").count > 1:
         return "the sequence is split over mesh.context"
-    if mask is not None and structure_of(mask) is None:
+    if args.mask is not None and structure_of(args.mask) is None:
         return "the mask is no intersection of windows, documents and padding"
     return ""
 

@@ -1,7 +1,7 @@
 """What a model's weights mean: its sizes, and the names of the parts it is made of."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flaxformer_lite.config.execution import Execution
@@ -85,6 +85,9 @@ class Architecture:
     share_layers: tuple[int, ...] = ()  # the set of weights that each depth uses: (0, 0, 0) has one; (): each its own
     init: str = "normal"  # normal, normal_residual (GPT-2), fan_in (T5), xavier (the original)
     init_stddev: float = 0.02
+
+    # An ActivationSharding (functions/sharding.py), put here by the trainer and never written down; None: UNSHARDED.
+    sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     @property
     def skeleton(self) -> str:

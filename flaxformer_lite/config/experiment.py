@@ -90,9 +90,8 @@ class TrainConfig:
     checkpoint_every: int = 200  # steps from one checkpoint to the next
     keep: int = 3  # checkpoints, the newest
     sample_tokens: int = 0  # tokens of sample text after training, for decoders
-    init_from: str = (
-        ""  # published weights or a workdir to begin with, its model and tokenizer too; empty: random weights
-    )
+    cpu_tuning: bool = True  # tricks for XLA:CPU (functions/cpu_tuning.py), which change no number
+    init_from: str = ""  # weights or a workdir to begin with, its model and tokenizer too; empty: random weights
 
     def __post_init__(self):
         positive(

@@ -8,9 +8,9 @@ import jax
 
 from flaxformer_lite.config import Execution, InitConfig, among, not_negative, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.sharding import bound, shard_act
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
+from flaxformer_lite.modules.sharding import sharding_of
 
 WEIGHTS = ((r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")), (r"mlp/down/kernel$", ("tensor", "fsdp")))
 BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
@@ -60,15 +60,16 @@ class FeedForward(nn.Module):
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg, run, width = self.cfg, self.execution, x_BTD.shape[-1]
         sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
-        act = ACTIVATIONS[cfg.activation]
+        act, sharding = ACTIVATIONS[cfg.activation], sharding_of(run)
         names = ("up", "gate") if cfg.gated else ("up",)
         inputs = tuple(Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD) for name in names)
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
-            return shard_act(act(last) * up[0] if up else act(last), "BTF")
+            return sharding.constrain(act(last) * up[0] if up else act(last), "BTF")
 
         down = Einsum("BTF,FD->BTD", sizes, cfg.bias, cfg.initial, run, residual=True, name="down")
         dropout = Dropout("mlp", run)
-        # To all but a trainer the layer's inside stays its own, for interceptors and captured intermediates.
-        return down(inputs, hidden) if bound() and not dropout.on else down(dropout(hidden(inputs)))
+        if sharding.is_single_cpu and not dropout.on:
+            return down(inputs, hidden)  # made again in the backward pass
+        return down(dropout(hidden(inputs)))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,10 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.order import after, alone
-from flaxformer_lite.functions.sharding import pieces, platform, shard_act
-
-SLICES = 4  # of the kernel's gradient
+from flaxformer_lite.functions import cpu_tuning
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 
 @jax.tree_util.register_dataclass
@@ -27,6 +26,7 @@ class DeferredLogits:
       bias_V: or None.
       scale: factor on the dot products (T5's D ** -0.5).
       softcap: 0 is none.
+      sharding: of features and logits.
     """
 
     x: jax.Array
@@ -34,19 +34,26 @@ class DeferredLogits:
     bias_V: jax.Array | None = None
     scale: float = field(default=1.0, metadata={"static": True})
     softcap: float = field(default=0.0, metadata={"static": True})
+    sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
 
     def logits(self) -> jax.Array:
         """All logits, float32 [..., V]."""
-        return self.from_dots(_dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
+        return self.from_dots(self.dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
 
     def from_dots(self, dots: jax.Array) -> jax.Array:
         """Logits of the bare dot products `x W^T`."""
         if dots.ndim > 2:
-            dots = shard_act(dots, "BTV" if dots.ndim == 3 else "BQTV")
+            dots = self.sharding.constrain(dots, "BTV" if dots.ndim == 3 else "BQTV")
         logits = dots * self.scale
         if self.bias_V is not None:
             logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
         return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
+
+    def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
+        """Summed over `axes` of a and b, in float32."""
+        if self.sharding.platform == "cpu":  # XLA:CPU lacks some products of bfloat16 that make float32
+            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+        return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -71,6 +78,7 @@ class _Options(NamedTuple):
     z_loss: float
     label_smoothing: float
     chunks: int
+    platform: str
 
 
 def cross_entropy(
@@ -121,7 +129,9 @@ def cross_entropy(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
             f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1."
         )
-    options, weights = _Options(z_loss, label_smoothing, chunks), jax.lax.stop_gradient(weights)
+    sharding = projection.sharding if isinstance(projection, DeferredLogits) else UNSHARDED
+    options = _Options(z_loss, label_smoothing, chunks, sharding.platform)
+    weights = jax.lax.stop_gradient(weights)
     labels = labels.astype(jnp.int32)  # bytes could not name a column of any vocabulary
     if isinstance(projection, DeferredLogits):
         options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
@@ -157,7 +167,7 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
         weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels)
     )  # a look-up counts them from the end
     top = jax.lax.stop_gradient(logits.max(axis=-1))
-    if platform() == "gpu":
+    if options.platform == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
     else:  # a CPU sums what it compares on one core
         label_logit = _looked_up(logits, labels)
@@ -203,7 +213,7 @@ def _fused(
 ) -> tuple[jax.Array, ...]:
     total = ()
     for part in _parts(options, labels):
-        x = after(total[:1], projection.x[..., part, :])
+        x = _after(projection.sharding, total[:1], projection.x[..., part, :])
         logits = dataclasses.replace(projection, x=x).logits()
         total = _add(total, _sums(options, logits, labels[..., part], weights[..., part]))
     return total
@@ -220,14 +230,16 @@ def _fused_forward(options, projection, labels, weights):
     total, d_x, d_kernel_VD = (), [], None
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
-        if d_kernel_VD is not None:
-            x = after([_row(d_kernel_VD, x) if alone() else d_kernel_VD], x)
-        dots = _dot(x, kernel_VD, (-1, 1))
+        if d_kernel_VD is not None and projection.sharding.is_single_cpu:
+            x = cpu_tuning.schedule_after_sum(d_kernel_VD, x)
+        elif d_kernel_VD is not None:
+            x = _after(projection.sharding, [d_kernel_VD], x)
+        dots = projection.dot(x, kernel_VD, (-1, 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
         (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
         d_dots = d_dots.astype(x.dtype)
-        d_x.append(_dot(d_dots, kernel_VD, (-1, 0)))
-        d_kernel_VD = _add_product(d_kernel_VD, d_dots, x)
+        d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
+        d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
         total = _add(total, (sums, d_bias_V))
     sums, d_bias_V = total
     gradient = dataclasses.replace(projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V)
@@ -244,8 +256,8 @@ _fused.defvjp(_fused_forward, _fused_backward)
 def _by_part(
     projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[DeferredLogits, jax.Array, jax.Array]:
-    """[B, T] as [B, Q, T / Q] where a trainer splits sequences in Q: a chunk then has tokens of every device."""
-    parts = pieces("T").count
+    """[B, T] as [B, Q, T / Q] where sequences are split in Q: a chunk then has tokens of every device."""
+    parts = projection.sharding.num_shards("T").count
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
         return projection, labels, weights
     cut = [x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (projection.x, labels, weights)]
@@ -263,27 +275,22 @@ def _add(total: Any, more: Any) -> Any:
     return jax.tree.map(jnp.add, total, more) if total else more
 
 
-def _add_product(total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
+def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
+    """`x`, but not before `done` is, so that the logits of one chunk exist at a time."""
+    if sharding.is_single_cpu:
+        return cpu_tuning.schedule_after(done, x)
+    return jax.lax.optimization_barrier((x, *done))[0] if done else x
+
+
+def _add_product(projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
     """`total + d_dots^T x`, summed over tokens."""
     tokens = tuple(range(x.ndim - 1))
-    if total_VD is None or not alone():  # on one CPU slice by slice, as XLA:CPU adds two whole arrays into a third
-        product_VD = _dot(d_dots, x, (tokens, tokens))
-        return product_VD if total_VD is None else total_VD + product_VD
-    bounds = np.linspace(0, total_VD.shape[0], min(SLICES, total_VD.shape[0]) + 1).astype(int).tolist()
-    for start, stop in itertools.pairwise(bounds):
-        slice_VD = total_VD[start:stop] + _dot(d_dots[..., start:stop], x, (tokens, tokens))
-        total_VD = jax.lax.dynamic_update_slice_in_dim(total_VD, slice_VD, start, axis=0)
-        x = after([_row(total_VD, x)], x)
-    return total_VD
 
+    def product(d_dots, x):
+        return projection.dot(d_dots, x, (tokens, tokens))
 
-def _row(total_VD: jax.Array, x: jax.Array) -> jax.Array:
-    """A row of the sum, which one XLA cannot know: one that it knows it takes from before the sum, and copies that whole."""
-    return jax.lax.dynamic_index_in_dim(total_VD, jnp.isnan(x[(0,) * x.ndim]).astype(jnp.int32))
-
-
-def _dot(a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
-    """Summed over `axes` of a and b, in float32."""
-    if platform() == "cpu":  # XLA:CPU lacks some products of bfloat16 that make float32
-        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-    return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)
+    if total_VD is None:
+        return product(d_dots, x)
+    if projection.sharding.is_single_cpu:
+        return cpu_tuning.accumulate_product(total_VD, d_dots, x, product)
+    return total_VD + product(d_dots, x)

@@ -10,17 +10,18 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import registry
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dispatch import select_implementation
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, not_negative, parts
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
 BIAS_SLOTS = ("query", "key", "value", "out")
@@ -167,11 +168,15 @@ class Attention(nn.Module):
         dropout = {}
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
-        out_BTNH = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1])(
-            shard_act(q_BTNH, "BTNH"), shard_act(k_BSKH, "BSKH"), shard_act(v_BSKH, "BSKH"),
-            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index, **dropout,
+        sharding = sharding_of(run)
+        args = Arguments(
+            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index, sharding=sharding,
+            **dropout,
         )  # fmt: skip
-        y_BTD = self._project("out", "BTNH,NHD->BTD", shard_act(out_BTNH, "BTNH"), width=x_BTD.shape[-1])
+        attend = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
+        q_BTNH, k_BSKH = sharding.constrain(q_BTNH, "BTNH"), sharding.constrain(k_BSKH, "BSKH")
+        out_BTNH = sharding.constrain(attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
+        y_BTD = self._project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
         return (y_BTD, cache) if has_cache else y_BTD
 
     def _project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
@@ -264,7 +269,7 @@ def materialize_mask_and_bias(
     length = x_BTD.shape[1]
     if context.index is not None or not isinstance(length, int):
         return context
-    if select_implementation(execution.attention, length, length) not in whole:
+    if select_implementation(execution.attention, length, length, sharding_of(execution)) not in whole:
         return context
     index_T = arange(x_BTD)
     if isinstance(context.mask, masks.Mask):

@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import Execution, LayerConfig
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
@@ -60,14 +60,15 @@ class Block(nn.Module):
 
     def _residual(self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
         y_BTD = self._norm(part, "branch", apply(self._norm(part, "in", x_BTD)))
-        return self._norm(part, "out", shard_act(x_BTD + self._drop(part, y_BTD), "BTD"))
+        return self._norm(part, "out", sharding_of(self.execution).constrain(x_BTD + self._drop(part, y_BTD), "BTD"))
 
     def _parallel(self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array) -> jax.Array:
         (mixer, mix), (fed, feed) = apply.items()
         h_BTD = self._norm(mixer, "in", x_BTD)
         mixed_BTD = mix(h_BTD)
         fed_BTD = feed(h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD))
-        return shard_act(x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD), "BTD")
+        x_BTD = x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD)
+        return sharding_of(self.execution).constrain(x_BTD, "BTD")
 
     def _norm(self, part: str, slot: str, x_BTD: jax.Array) -> jax.Array:
         if not self.cfg.has_norm(part, slot):

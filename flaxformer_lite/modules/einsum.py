@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.functions.products import product_of
+from flaxformer_lite.functions.cpu_tuning import recompute_matmul
 
 
 def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
@@ -54,11 +54,11 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Applies the layer to `x`, or to `prepare(x)`, which the backward pass may compute again (`product_of`).
+        """Applies the layer to `x`; or to `prepare(x)`, made again in the backward pass (functions/cpu_tuning.py).
 
         Args:
-          x: array, or with `prepare` a tree of them.
-          prepare: makes one array of x, of its shape and dtype.
+          x: array, or for `prepare` a tree of them, of one shape and its own dtype.
+          prepare: elementwise.
         """
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
@@ -75,7 +75,10 @@ class Einsum(nn.Module):
             return x.reshape(*x.shape[: len(x_letters) - summed], fan_in)
 
         kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
-        y = flat(x) @ kernel_IO if prepare is None else product_of(lambda x: flat(prepare(x)), x, kernel_IO)
+        if prepare is None:
+            y = flat(x) @ kernel_IO
+        else:
+            y = recompute_matmul(lambda x: flat(prepare(x)), x, kernel_IO)
         y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig, NormConfig
-from flaxformer_lite.functions.sharding import shard_act
 from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
 
@@ -92,4 +92,4 @@ class EmbedInputs(nn.Module):
         if cfg.width != cfg.d_model:
             sizes = {"E": cfg.width, "D": cfg.d_model}
             x_BTE = Einsum("BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project")(x_BTE)
-        return shard_act(x_BTE, "BTD")
+        return sharding_of(run).constrain(x_BTE, "BTD")

@@ -12,6 +12,7 @@ from flaxformer_lite.functions.losses import DeferredLogits
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.modules.sharding import sharding_of
 
 LABELS = {"question_answering": 2, "multiple_choice": 1}  # where the task fixes how many
 
@@ -60,7 +61,8 @@ class VocabHead(nn.Module):
         if cfg.bias:
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
             bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
-        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap)
+        sharding = sharding_of(self.execution)
+        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding)
 
 
 class MaskedLmHead(nn.Module):

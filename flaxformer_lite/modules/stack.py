@@ -8,13 +8,13 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, StackConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import bound
 from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.cache import length_of
 from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables
+from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
 POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
@@ -125,9 +125,9 @@ class Stack(nn.Module):
     def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches):
         cfg, run, kept, blocks = self.cfg, self.execution, [], {}
         make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
-        if bound():
-            # A trainer's layers of one look are traced once; to all others each layer's inside stays its own, for interceptors
-            # and captured intermediates. A new jit each time, as tracing also reads the mesh (functions/sharding.py).
+        if sharding_of(run).tuned:
+            # Layers of one look are traced once (functions/cpu_tuning.py); to all but a trainer each layer's inside stays its
+            # own, for interceptors and captured intermediates.
             make = nn.jit(make)
         for i in range(cfg.num_layers):
             which = cfg.share[i] if cfg.share else i

@@ -33,7 +33,7 @@ class Compiled:
       peak: bytes of a chip at the worst moment; None where the program does not fit.
       excess: the compiler's own words where it does not, else empty.
       text: the program, empty where it does not fit.
-      constraints: anchors of activations that the compiler was given.
+      constraints: on the sharding of activations, that the compiler was given.
       rematerialised: warnings that an array had to be made whole on every chip to change how it is split.
     """
 

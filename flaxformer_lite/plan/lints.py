@@ -24,7 +24,7 @@ def warnings(program: Program, compiled: Compiled, module: hlo.Module) -> list[s
             f" change how they are split; look at the partition rules of embeddings and heads."
         )
     if program.mesh.size > 1 and not compiled.constraints:
-        found.append("no sharding constraints on activations: the anchors of functions/sharding.py are not bound.")
+        found.append("no sharding constraints on activations: the model was built without a MeshSharding.")
     return found
 
 

@@ -1,59 +1,91 @@
-"""Where activations live on a mesh: the meaning of the anchors of functions/sharding.py."""
+"""Where activations live on a mesh."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.functions.sharding import Names, Pieces
+from flaxformer_lite.functions.sharding import ActivationSharding, Shards, check_letters
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
-# Where the logical axes of activations go; the anchors in modules/ speak of axes.py, only this table of the mesh.
+# Where the logical axes of activations go; modules and functions speak of axes.py, only this table of the mesh.
 ACTIVATIONS = {
     "batch": ("data", "fsdp"), "length": "context", "source": "context", "part": "context", "heads": "tensor",
     "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor",
 }  # fmt: skip
 
 
-class ActivationSharding:
-    """The meaning of functions/sharding.py's anchors on one mesh."""
+@dataclass(frozen=True)
+class LocalSharding(ActivationSharding):
+    """One device's own share of a mesh's work: everything whole, on the mesh's platform, untuned."""
 
-    def __init__(self, mesh: Mesh):
-        self._mesh = mesh
-        self.platform = mesh.devices.flat[0].platform
+    platform: str = "cpu"
 
-    def constrain(self, x: jax.Array, names: Names) -> jax.Array:
+
+@dataclass(frozen=True)
+class MeshSharding(ActivationSharding):
+    """Activations split over a mesh as ACTIVATIONS says. The methods are those of ActivationSharding."""
+
+    mesh: Mesh | AbstractMesh
+    tuned: bool = field(default=True, kw_only=True)
+
+    @property
+    def platform(self) -> str:
+        # An abstract mesh, as plans begin with, has sizes and no devices.
+        return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
+
+    def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         # One head cannot be split: a size that does not divide stays whole.
-        entries = [ACTIVATIONS.get(name) for name in names]
-        fitting = [
-            e if size % axis_size(e, self._mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)
-        ]
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self._mesh, _once(fitting)))
+        entries = [ACTIVATIONS.get(name) for name in check_letters("constrain", letters, x.shape)]
+        fitting = [e if size % axis_size(e, self.mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)]
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, _once(fitting)))
 
-    def pieces(self, name: str) -> Pieces:
+    def num_shards(self, letter: str) -> Shards:
+        (name,) = check_letters("num_shards", letter)
         entry = ACTIVATIONS.get(name, ())
-        return Pieces(axis_size(entry, self._mesh), entry)
+        return Shards(axis_size(entry, self.mesh), entry)
 
-    def per_shard(self, function: Callable, arrays: list, names: list[Names], output: Any, over: Names | None) -> Any:
-        by_hand = self._mesh.axis_names if over is None else [a for name in over for a in mesh_names(ACTIVATIONS[name])]
-        sized = [
-            [(ACTIVATIONS.get(name), size) for name, size in zip(own, x.shape, strict=False)]
-            for x, own in zip(arrays, names, strict=True)
-        ]
-        flat = [(entry, size) for one in sized for entry, size in one if entry and size > 1]
-        split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
-        split -= {entry for entry, size in flat if size % axis_size(entry, self._mesh)}
-        in_specs = tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized)
-        out_specs = jax.tree.map(
-            lambda own: _once([e if (e := ACTIVATIONS.get(name)) in split else None for name in own]),
-            output,
-            is_leaf=lambda node: isinstance(node, tuple) and all(isinstance(name, str) for name in node),
-        )
-        return jax.shard_map(
-            function, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(by_hand), check_vma=False
-        )(*arrays)
+    def per_shard(
+        self, function: Callable[..., Any], inputs: Sequence[Any], output: Any, *, over: str | None = None
+    ) -> Callable[..., Any]:
+        by_hand = self.mesh.axis_names
+        if over is not None:
+            by_hand = [a for name in check_letters("per_shard", over) for a in mesh_names(ACTIVATIONS[name])]
+
+        def apply(*arguments):
+            arrays, tree = jax.tree.flatten(arguments)
+            letters = jax.tree.leaves(jax.tree.broadcast(tuple(inputs), arguments))
+            sized = [_sized(x, own) for x, own in zip(arrays, letters, strict=True)]
+            flat = [(entry, size) for one in sized for entry, size in one if entry and size > 1]
+            split = {entry for entry, _ in flat if set(mesh_names(entry)) <= set(by_hand)}
+            split -= {entry for entry, size in flat if size % axis_size(entry, self.mesh)}
+
+            def spec(letters):
+                entries = [ACTIVATIONS.get(name) for name in check_letters("per_shard", letters)]
+                return _once([e if e in split else None for e in entries])
+
+            return jax.shard_map(
+                lambda *leaves: function(*tree.unflatten(leaves)),
+                mesh=self.mesh,
+                in_specs=tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized),
+                out_specs=jax.tree.map(spec, output),
+                axis_names=set(by_hand),
+                check_vma=False,
+            )(*arrays)
+
+        return apply
+
+    def inside_shard(self) -> ActivationSharding:
+        return LocalSharding(self.platform)
+
+
+def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:
+    """For each leading axis of `x` the mesh axes that may split it, and its size."""
+    names = check_letters("per_shard", letters)
+    return [(ACTIVATIONS.get(name), size) for name, size in zip(names, x.shape, strict=False)]
 
 
 def _once(entries: Sequence[Any]) -> P:

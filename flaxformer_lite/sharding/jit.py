@@ -7,8 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.functions.sharding import bind
-from flaxformer_lite.sharding.activations import MESH_AXES, ActivationSharding
+from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.sharding.batches import BATCH
 from flaxformer_lite.sharding.parameters import Rules, state_shardings
 
@@ -33,9 +32,7 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
     if mode == "pmap":
         return _pmapped(step, mesh)
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
-    if mode == "jit":
-        step = _anchored(step, mesh)
-    else:
+    if mode == "shard_map":
         step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
     return jax.jit(step, in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0)
 
@@ -60,14 +57,4 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
     """Compiles (params, batch) -> sums over the mesh."""
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
-    return jax.jit(_anchored(step, mesh), in_shardings=(shardings.params, rows), out_shardings=whole)
-
-
-def _anchored(step: Callable, mesh: Mesh) -> Callable:
-    """The step with its anchors bound; a new function for each mesh, because jit's cache does not know contexts."""
-
-    def anchored(state, batch):
-        with bind(ActivationSharding(mesh)):
-            return step(state, batch)
-
-    return anchored
+    return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=whole)

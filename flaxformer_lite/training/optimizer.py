@@ -12,11 +12,10 @@ import optax
 from optax import contrib
 
 from flaxformer_lite.config import OptimizerConfig
-from flaxformer_lite.functions.order import alone
+from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
-SMALL = 2**14  # numbers of an array
 PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # what muon takes; adam takes the rest
 
 
@@ -67,19 +66,20 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda keys, _: bool(DECAYED.search(path_of(keys))), params)
 
 
-def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> optax.GradientTransformation:
     """The update rule: p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
 
     Args:
       cfg: names the optimizer. `b1` is the momentum of sgd and muon too; adafactor takes no b1, b2 or eps.
       steps: of the whole run, for the schedule.
+      join_small: see `norm`.
 
     Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4;
     Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size as in Liu et al.
     (2025), section 2.2.
     """
     chain = optax.chain(
-        optax.stateless(functools.partial(_clip, cfg.clip_norm)) if cfg.clip_norm else optax.identity(),
+        optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small)) if cfg.clip_norm else optax.identity(),
         _direction(cfg),
         optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
@@ -97,21 +97,22 @@ def build(cfg: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     return optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
 
 
-def _clip(most: float, updates: Any, _: Any) -> Any:
+def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
     """Scaled to a global norm of at most `most`. As one factor: the quotients that optax makes XLA keeps, of all gradients."""
-    factor = jnp.minimum(most / norm(updates), 1.0)
+    factor = jnp.minimum(most / norm(updates, join_small=join_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
-def norm(tree: Any) -> jax.Array:
+def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
     """The root of the sum of all squares: float32, whatever the leaves are.
 
-    On one CPU the small leaves are joined: XLA:CPU compiles three kernels for each array whose squares it adds.
+    Args:
+      tree: of arrays.
+      join_small: join small leaves first (functions/cpu_tuning.py).
     """
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
-    small = [x.ravel() for x in leaves if x.size < SMALL] if alone() else []
-    if small:
-        leaves = [jnp.concatenate(small), *(x for x in leaves if x.size >= SMALL)]
+    if join_small:
+        leaves = cpu_tuning.join_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
 
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.models import build_model
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import optimizer, state, step
@@ -27,7 +28,7 @@ class Program:
 
     Attributes:
       cfg: with the vocabulary's size filled in.
-      model: the linen module.
+      model: the linen module, for use outside the steps: it knows no mesh.
       mesh: over the devices, which may be described and not there.
       target: the train state's shapes, types and shardings.
       batch: those of a whole batch.
@@ -76,6 +77,8 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     shardings = sharding.state_shardings(shapes, parameter_rules.rules(cfg.model), mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
+    whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
+    own = whole if over is None else whole.inside_shard()
     return Program(
         cfg=cfg,
         model=model,
@@ -83,8 +86,8 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
         create=created,
-        train_step=sharding.jit_step(_train_step(cfg, model, over), shardings, mesh, cfg.mesh.mode),
-        eval_step=sharding.jit_eval(_eval_step(cfg, model), shardings, mesh),
+        train_step=sharding.jit_step(_train_step(cfg, model, own, over), shardings, mesh, cfg.mesh.mode),
+        eval_step=sharding.jit_eval(_eval_step(cfg, model, whole), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
     )
 
@@ -129,22 +132,25 @@ def _check_lengths(example: Any, mesh: Mesh) -> None:
             )
 
 
-def _train_step(cfg: ExperimentConfig, model: nn.Module, over: str | None = None) -> Callable:
+def _train_step(
+    cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED, over: str | None = None
+) -> Callable:
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
-        _outputs(cfg, model),
+        _outputs(cfg, model, placed),
         cfg.objective,
-        optimizer.build(cfg.optimizer, cfg.train.steps),
+        optimizer.build(cfg.optimizer, cfg.train.steps, join_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
         dropout_key=dropout_key if cfg.model.dropout else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,
+        join_small=placed.is_single_cpu,
     )
 
 
-def _eval_step(cfg: ExperimentConfig, model: nn.Module) -> Callable:
-    return step.eval_step(_outputs(cfg, model), cfg.objective, chunks=cfg.train.loss_chunks)
+def _eval_step(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED) -> Callable:
+    return step.eval_step(_outputs(cfg, model, placed), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
 def _model(cfg: ModelConfig) -> nn.Module:
@@ -156,7 +162,10 @@ def _counted(cfg: ExperimentConfig) -> nn.Module:
     return _model(dataclasses.replace(cfg.model, attention="dense"))
 
 
-def _outputs(cfg: ExperimentConfig, model: nn.Module) -> step.Outputs:
+def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding) -> step.Outputs:
+    if placed != UNSHARDED:
+        model = model.clone(cfg=dataclasses.replace(model.cfg, sharding=placed))
+
     def outputs(params, inputs, key):
         rngs = {} if key is None else {"dropout": key}
         return model.apply({"params": params}, inputs, rngs=rngs, method=cfg.objective.outputs)

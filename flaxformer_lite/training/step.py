@@ -24,6 +24,7 @@ def train_step(
     accumulate: int,
     chunks: int,
     over: str | None = None,
+    join_small: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
@@ -37,6 +38,7 @@ def train_step(
       chunks: pieces of a microbatch whose logits exist at once.
       over: name of a mapped axis (shard_map, pmap) whose members hold parts of the batch and drop at random each for
         itself; None where the batch is whole, if only in the eyes of jit.
+      join_small: for the norms; see `optimizer.norm`.
 
     Returns:
       Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures,
@@ -70,8 +72,8 @@ def train_step(
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
-            "grad_norm": norm(grads),
-            "param_norm": norm(params),
+            "grad_norm": norm(grads, join_small=join_small),
+            "param_norm": norm(params, join_small=join_small),
             "learning_rate": rate(state.step),
         }
         metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)

@@ -1,12 +1,16 @@
 """Masks, position encodings and inputs over which the attentions are compared."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite import registry
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
+from flaxformer_lite.functions.sharding import ActivationSharding
 
 B, T, N, H = 2, 11, 4, 8
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [3] * 11], np.int32)
@@ -21,6 +25,24 @@ MASKS = {
     "prefix": (masks.causal() | masks.prefix(IN_PREFIX)) & masks.padding(KEEP),
 }
 POSITIONS = ("nope", "t5_buckets", "alibi", "rope", "shaw")
+
+
+@dataclasses.dataclass(frozen=True)
+class On(ActivationSharding):
+    """One device of another platform, which computes nothing here."""
+
+    platform: str = "tpu"
+
+
+def by_keywords(implementation):
+    """An implementation of attentions/, called as `attention` is; other options are its own."""
+    names = [field.name for field in dataclasses.fields(Arguments)]
+
+    def attend(q, k, v, /, **options):
+        args = Arguments(**{name: options.pop(name) for name in names if name in options})
+        return implementation(q, k, v, args, **options)
+
+    return attend
 
 
 def heads(kv_heads, dtype=jnp.float32, length=T, seed=0):

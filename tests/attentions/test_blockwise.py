@@ -9,7 +9,9 @@ import pytest
 from flaxformer_lite.attentions import blockwise, dense
 from flaxformer_lite.functions import masks
 from flaxformer_lite.positions.t5_buckets import T5Buckets
-from tests.attentions.cases import MASKS, POSITIONS, N, T, encode, heads
+from tests.attentions.cases import MASKS, POSITIONS, N, T, by_keywords, encode, heads
+
+BLOCKWISE, DENSE = by_keywords(blockwise.attend), by_keywords(dense.attend)
 
 
 @functools.partial(jax.jit, static_argnames=("attend", "q_block", "k_block", "softcap"))
@@ -26,9 +28,9 @@ def compare(mask, position, kv_heads, dtype, blocks, **options):
     q, k, bias = encode(q, k, position, bidirectional=mask is None)
     whole = mask and masks.dense(mask.dense(T))  # the reference takes every mask as an array, to be compiled but once
     ours = value_and_grads(
-        q, k, v, bias, direction, mask, attend=blockwise.attend, q_block=blocks[0], k_block=blocks[1], **options
+        q, k, v, bias, direction, mask, attend=BLOCKWISE, q_block=blocks[0], k_block=blocks[1], **options
     )
-    wanted = value_and_grads(q, k, v, bias, direction, whole, attend=dense.attend, **options)
+    wanted = value_and_grads(q, k, v, bias, direction, whole, attend=DENSE, **options)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
         assert a.dtype == b.dtype and float(jnp.abs(b).max()) > 0.1
         error = jnp.abs(a.astype(jnp.float32) - b.astype(jnp.float32)).max() / jnp.abs(b.astype(jnp.float32)).max()
@@ -58,7 +60,7 @@ def test_gradient_of_a_bias_array(shape):
     def grad(attend, **options):
         return jax.grad(lambda b: (attend(q, k, v, mask=masks.causal(), bias=b, **options) * direction).sum())(bias)
 
-    np.testing.assert_allclose(grad(blockwise.attend, q_block=4, k_block=3), grad(dense.attend), atol=1e-5)
+    np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
 
 
 def test_gradient_of_what_a_bias_function_closes_over():
@@ -76,7 +78,7 @@ def test_gradient_of_what_a_bias_function_closes_over():
 
         return jax.jit(jax.grad(loss))(jnp.linspace(-2.0, 0.0, N))
 
-    np.testing.assert_allclose(grad(blockwise.attend, q_block=4, k_block=3), grad(dense.attend), rtol=1e-4)
+    np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), rtol=1e-4)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -86,9 +88,9 @@ def test_blocks_out_of_reach_are_never_computed(mask, rows):
     q, k, v, _ = heads(2, length=16)
     far = jnp.ones(16, bool).at[rows].set(False) & (jnp.arange(16) // 4 != rows.start // 4 - 1)
     v = jnp.where(far[None, :, None, None], jnp.nan, v)
-    out = blockwise.attend(q, k, v, mask=mask, q_block=4, k_block=4)
+    out = BLOCKWISE(q, k, v, mask=mask, q_block=4, k_block=4)
     assert jnp.isfinite(out[:, rows]).all() and jnp.isnan(out).any()
-    assert jnp.isnan(dense.attend(q, k, v, mask=mask)[:, rows]).all()
+    assert jnp.isnan(DENSE(q, k, v, mask=mask)[:, rows]).all()
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -98,14 +100,14 @@ def test_no_array_of_length_times_length_exists(backward):
     def compiled(attend):
         def loss(q, k, v, table):
             positions = jnp.arange(length, dtype=jnp.int32)[None]
-            bias = T5Buckets().attention_bias({"flash_relative_bias": table}, positions, positions, bidirectional=False)
+            bias = T5Buckets().attention_bias({"relative": table}, positions, positions, bidirectional=False)
             return attend(q, k, v, mask=masks.causal(), bias=bias).sum()
 
         run = jax.grad(loss, argnums=(0, 1, 2, 3)) if backward else loss
         return jax.jit(run).lower(*[jnp.ones(shape)] * 3, jnp.ones((32, 2))).compile()
 
     whole = 4 * 2 * length**2
-    ours, plain = compiled(blockwise.attend), compiled(dense.attend)
+    ours, plain = compiled(BLOCKWISE), compiled(DENSE)
     assert "1024,1024" not in ours.as_text() and "1024,1024" in plain.as_text()
     assert ours.memory_analysis().temp_size_in_bytes < whole / 2
     assert plain.memory_analysis().temp_size_in_bytes > whole
@@ -114,4 +116,4 @@ def test_no_array_of_length_times_length_exists(backward):
 def test_block_sizes_are_positive():
     q, k, v, _ = heads(2)
     with pytest.raises(ValueError, match=r"q_block=0, k_block=4.*at least 1"):
-        blockwise.attend(q, k, v, q_block=0, k_block=4)
+        BLOCKWISE(q, k, v, q_block=0, k_block=4)

@@ -7,7 +7,9 @@ from flaxformer_lite import build_model
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.attentions import chunked_causal, dense
 from flaxformer_lite.functions import masks
-from tests.attentions.cases import MASKS, N, T, heads
+from tests.attentions.cases import MASKS, N, T, by_keywords, heads
+
+CHUNKED, DENSE = by_keywords(chunked_causal.attend), by_keywords(dense.attend)
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 4, 100])
@@ -19,21 +21,17 @@ def test_any_number_of_blocks_equals_the_whole_in_value_and_gradient(blocks, mas
     def function(attend, q, k, v, bias):
         return (attend(q, k, v, mask=mask, bias=bias) ** 2).sum()
 
-    cut = jax.value_and_grad(
-        lambda *x: function(lambda *a, **o: chunked_causal.attend(*a, **o, blocks=blocks), *x), (0, 1, 2, 3)
-    )
-    whole = jax.value_and_grad(lambda *x: function(dense.attend, *x), (0, 1, 2, 3))
+    cut = jax.value_and_grad(lambda *x: function(lambda *a, **o: CHUNKED(*a, **o, blocks=blocks), *x), (0, 1, 2, 3))
+    whole = jax.value_and_grad(lambda *x: function(DENSE, *x), (0, 1, 2, 3))
     for mine, plain in zip(*map(jax.tree.leaves, (cut(q, k, v, bias), whole(q, k, v, bias))), strict=True):
         np.testing.assert_allclose(mine, plain, atol=1e-5, rtol=1e-5)
 
 
 def test_a_causal_call_in_four_blocks_does_five_eighths_of_the_work():
     q = jax.ShapeDtypeStruct((1, 64, 2, 8), jnp.float32)
-    whole, cut = (
-        flops.count(lambda q, a=a: a(q, q, q, mask=masks.causal()), q) for a in (dense.attend, chunked_causal.attend)
-    )
+    whole, cut = (flops.count(lambda q, a=a: a(q, q, q, mask=masks.causal()), q) for a in (DENSE, CHUNKED))
     assert cut * 8 == whole * 5
-    assert flops.count(lambda q: chunked_causal.attend(q, q, q, mask=masks.full()), q) == whole
+    assert flops.count(lambda q: CHUNKED(q, q, q, mask=masks.full()), q) == whole
 
 
 def test_a_model_takes_it_for_long_rows_and_a_mask_that_was_drawn_keeps_its_reach():
@@ -60,4 +58,4 @@ def test_a_drawn_mask_is_the_mask(mask, reach):
 def test_no_block_at_all_is_refused():
     q, k, v, _ = heads(2)
     with pytest.raises(ValueError, match=r"blocks=0: blocks of rows, at least 1\."):
-        chunked_causal.attend(q, k, v, blocks=0)
+        CHUNKED(q, k, v, blocks=0)

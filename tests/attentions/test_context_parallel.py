@@ -11,8 +11,8 @@ from flaxformer_lite import sharding
 from flaxformer_lite.attentions import blockwise, context_parallel, dense
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import bind, shard_act
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.functions.sharding import UNSHARDED
+from flaxformer_lite.sharding.activations import MeshSharding
 from tests.attentions import cases
 
 T, B = 16, cases.B
@@ -27,6 +27,7 @@ MASKS = {  # with a position encoding each
     "prefix": ((masks.causal() | masks.prefix(~KEEP)) & masks.segments(SEGMENTS), "alibi"),
     "array": ((masks.causal() & masks.segments(SEGMENTS)).dense(T), "shaw"),
 }
+DENSE = cases.by_keywords(dense.attend)
 BLOCKS = {"dense": dense.attend, "blockwise": functools.partial(blockwise.attend, q_block=3, k_block=5)}
 
 
@@ -44,28 +45,27 @@ def everything(attend, mesh, case):
         q, k, bias = cases.encode(q, k, position, bidirectional=mask is None or case == "padding")
         if bias is not None:
             bias = type(bias)(tables, bias.q_positions_BT, bias.k_positions_BS, bias.encoding, bias.bidirectional)
-        q, k, v = shard_act(q, "BTNH"), shard_act(k, "BSKH"), shard_act(v, "BSKH")
-        return attend(q, k, v, mask=mask, bias=bias)
+        return on(mesh, attend)(q, k, v, mask=mask, bias=bias)
 
     def value_and_pull(*args):
         out, pull = jax.vjp(run, *args)
         return out, pull(direction)
 
-    return jax.jit(on(mesh, value_and_pull))(q, k, v, tables)
+    return jax.jit(value_and_pull)(q, k, v, tables)
 
 
 BIASES = ("t5_buckets", "alibi", "shaw")
 
 
-def on(mesh, function):
-    if mesh is None:
-        return function
+def on(mesh, attend):
+    """The implementation on a mesh, of arrays that are split there."""
+    placed = UNSHARDED if mesh is None else MeshSharding(mesh)
 
-    def bound(*args, **kwargs):
-        with bind(ActivationSharding(mesh)):
-            return function(*args, **kwargs)
+    def run(q, k, v, **options):
+        q, k, v = placed.constrain(q, "BTNH"), placed.constrain(k, "BSKH"), placed.constrain(v, "BSKH")
+        return cases.by_keywords(attend)(q, k, v, **options, sharding=placed)
 
-    return bound
+    return run
 
 
 @pytest.mark.parametrize("case", MASKS)
@@ -82,12 +82,12 @@ def test_crosses_from_one_split_sequence_to_another():
     q, k, v, _ = cases.heads(2, length=T)
     mask = masks.segments(SEGMENTS[:, :8], SEGMENTS)
     got = jax.jit(on(mesh_of(context=4), context_parallel.spread(blockwise.attend)))(q[:, :8], k, v, mask=mask)
-    np.testing.assert_allclose(got, dense.attend(q[:, :8], k, v, mask=mask), atol=1e-5)
+    np.testing.assert_allclose(got, DENSE(q[:, :8], k, v, mask=mask), atol=1e-5)
 
 
 def text_of(attend, mesh, mask, length):
     shape = jax.ShapeDtypeStruct((2, length, 4, 8), jnp.float32)
-    run = on(mesh, lambda q, k, v: attend(*(shard_act(x, "BTNH") for x in (q, k, v)), mask=mask))
+    run = functools.partial(on(mesh, attend), mask=mask)
     return jax.jit(run).lower(shape, shape, shape).compile().as_text()
 
 
@@ -103,8 +103,8 @@ def test_rows_trade_places_only_where_some_see_more():
 
 
 def test_every_row_keeps_its_number_and_every_device_has_the_same_work():
-    def whose(q, k, v, *, q_index, **_):
-        row = jnp.broadcast_to(q_index[None, :, None, None].astype(jnp.float32), q.shape)
+    def whose(q, k, v, args):
+        row = jnp.broadcast_to(args.q_index[None, :, None, None].astype(jnp.float32), q.shape)
         return jnp.concatenate([row, jnp.full_like(q, jax.lax.axis_index("context"))], axis=-1)
 
     q = jnp.zeros((1, 64, 1, 1))
@@ -124,13 +124,11 @@ def test_no_device_holds_all_pairs():
 def test_a_cache_and_lengths_that_do_not_divide_are_left_alone():
     q, k, v, _ = cases.heads(2, length=14)
     spread = on(mesh_of(context=4), context_parallel.spread(dense.attend))
-    np.testing.assert_allclose(
-        spread(q, k, v, mask=masks.causal()), dense.attend(q, k, v, mask=masks.causal()), atol=1e-6
-    )
+    np.testing.assert_allclose(spread(q, k, v, mask=masks.causal()), DENSE(q, k, v, mask=masks.causal()), atol=1e-6)
     index = jnp.asarray([3], jnp.int32)
     np.testing.assert_array_equal(
         spread(q[:, :1], k, v, mask=masks.causal(), q_index=index),
-        dense.attend(q[:, :1], k, v, mask=masks.causal(), q_index=index),
+        DENSE(q[:, :1], k, v, mask=masks.causal(), q_index=index),
     )
 
 

@@ -9,21 +9,23 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.functions import masks
-from tests.attentions.cases import MASKS, SEGMENTS, B, H, N, T, heads
+from tests.attentions.cases import MASKS, SEGMENTS, B, H, N, T, by_keywords, heads
 
 SMALL_BLOCKS = {"blockwise": {"q_block": 4, "k_block": 3}}
 
 
 # A kernel that refuses some calls has a contract of its own: test_fused.py.
 GENERAL = [
-    name for name in registry.available("attentions") if not hasattr(registry.resolve("attentions", name), "refuses")
+    name
+    for name in registry.available("attentions")
+    if not hasattr(registry.resolve("attentions", name), "unsupported_reason")
 ]
 
 
 @pytest.fixture(params=GENERAL)
 def attend(request):
     function = registry.resolve("attentions", request.param).attend
-    return functools.partial(function, **SMALL_BLOCKS.get(request.param, {}))
+    return functools.partial(by_keywords(function), **SMALL_BLOCKS.get(request.param, {}))
 
 
 def close(a, b, dtype=jnp.float32):

@@ -1,5 +1,6 @@
 """What is handed to cuDNN: JAX's own XLA form, which takes the same arguments, stands in its place here."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,11 +10,12 @@ import pytest
 
 from flaxformer_lite import ConfigError, attention, registry
 from flaxformer_lite.attentions import cudnn, dense, dispatch
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.sharding import bind
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
+from tests.attentions.cases import On, by_keywords
 
 B, T, S, N, K, H = 3, 8, 12, 4, 2, 16
 SCATTERED = np.random.default_rng(0).random((B, S)) < 0.6
@@ -21,11 +23,20 @@ SCATTERED[1] = False  # an example whose rows see nothing
 SEGMENTS = np.ones((B, T), np.int32)
 
 
+GPU = On("gpu")
+CUDNN, DENSE = functools.partial(by_keywords(cudnn.attend), sharding=GPU), by_keywords(dense.attend)
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuMesh(MeshSharding):
+    """Of devices that are taken for GPUs."""
+
+    platform: str = "gpu"
+
+
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch):
     """Not one that computes: what is asked of it is computed by XLA, in float32."""
-    for module in (cudnn, dispatch):
-        monkeypatch.setattr(module, "platform", lambda: "gpu")
     monkeypatch.setattr(cudnn, "KERNEL", "xla")
     monkeypatch.setattr(cudnn, "DTYPES", ("float32", "bfloat16"))
 
@@ -47,9 +58,7 @@ def compare(q, k, v, direction, bias=None, **options):
         out, pull = jax.vjp(run, q, k, v, bias if array else None)
         return out, pull(direction)
 
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(cudnn.attend), both(dense.attend)
-    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(CUDNN), both(DENSE))
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), masks.causal() & masks.window(3), masks.full()])
@@ -84,9 +93,7 @@ def test_a_bias_of_distances_and_the_gradient_of_its_tables(position, source):
         out, pull = jax.vjp(run, tables, q)
         return out, pull(direction)
 
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(cudnn.attend), both(dense.attend)
-    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(CUDNN), both(DENSE))
 
 
 def test_structure_reaches_cudnn_as_structure(monkeypatch):
@@ -94,9 +101,9 @@ def test_structure_reaches_cudnn_as_structure(monkeypatch):
     asked = {}
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda q, k, v, **given: asked.update(given) or q)
     q, k, v, _ = inputs(dtype=jnp.bfloat16)
-    cudnn.attend(q, k, v, mask=masks.causal() & masks.window(3), bias=jnp.zeros((1, N, T, T)))
+    CUDNN(q, k, v, mask=masks.causal() & masks.window(3), bias=jnp.zeros((1, N, T, T)))
     assert asked["is_causal"] and asked["local_window_size"] == (3, 0) and asked["bias"].dtype == jnp.bfloat16
-    cudnn.attend(q, k, v, mask=masks.padding(np.tril(np.ones((B, T), bool), 4)))
+    CUDNN(q, k, v, mask=masks.padding(np.tril(np.ones((B, T), bool), 4)))
     assert asked["key_value_seq_lengths"].tolist() == [5, 6, 7] and not asked["is_causal"]
     assert asked["bias"] is None and "mask" not in asked
 
@@ -124,15 +131,15 @@ def test_structure_reaches_cudnn_as_structure(monkeypatch):
 def test_it_says_what_it_cannot(options, reason):
     q, k, v, _ = inputs(options.pop("source", T), dtype=options.pop("dtype", jnp.float32))
     with pytest.raises(ConfigError, match=rf"attention 'cudnn': .*{reason}.*; set model.attention=auto"):
-        attention(q, k, v, **options, implementation="cudnn")
+        attention(q, k, v, **options, implementation="cudnn", sharding=GPU)
 
 
 def test_it_says_what_shapes_it_cannot(monkeypatch):
     q, k, v, _ = inputs()
-    assert "12 wide" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12])
-    assert "values as wide" in cudnn.unsupported_reason(q, k, v[..., :8])
+    assert "12 wide" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12], Arguments(sharding=GPU))
+    assert "values as wide" in cudnn.unsupported_reason(q, k, v[..., :8], Arguments(sharding=GPU))
     monkeypatch.setattr(cudnn, "PAIRS", 100)
-    assert "too large" in cudnn.unsupported_reason(q, k, v, bias=jnp.zeros((1, N, T, T)))
+    assert "too large" in cudnn.unsupported_reason(q, k, v, Arguments(bias=jnp.zeros((1, N, T, T)), sharding=GPU))
 
 
 def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
@@ -140,8 +147,8 @@ def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
     dispatch._say.cache_clear()
     q, k, v, _ = inputs()
     with caplog.at_level("INFO", "flaxformer_lite"):
-        out = attention(q, k, v, mask=masks.causal())
-        packed = attention(q, k, v, mask=masks.causal() & masks.segments(SEGMENTS))
+        out = attention(q, k, v, mask=masks.causal(), sharding=GPU)
+        packed = attention(q, k, v, mask=masks.causal() & masks.segments(SEGMENTS), sharding=GPU)
     np.testing.assert_allclose(out, packed, rtol=1e-5, atol=1e-5)
     assert [record.message for record in caplog.records] == [
         "attention: cudnn",
@@ -166,13 +173,13 @@ def test_each_device_has_its_own_rows_and_heads(kind):
 
     plain, placement = (
         jax.nn.dot_product_attention,
-        ActivationSharding(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])),
+        GpuMesh(build_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])),
     )
 
     def on_devices(q, k, v, **options):
-        with bind(placement), pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(jax.nn, "dot_product_attention", kernel)
-            return cudnn.attend(q, k, v, **options)
+            return by_keywords(cudnn.attend)(q, k, v, **options, sharding=placement)
 
     def both(attend):
         array = options.get("bias") if kind == "array" else None
@@ -187,7 +194,5 @@ def test_each_device_has_its_own_rows_and_heads(kind):
 
         return run(q, k, v, array)
 
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(on_devices), both(dense.attend)
-    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), both(on_devices), both(DENSE))
     assert parts == [((2, T, 2, H), (2, S, 1, H), None if kind == "padding" else (1, 2, T, S))]

@@ -11,6 +11,9 @@ from flaxformer_lite import attention, build_model, registry
 from flaxformer_lite.attentions import dense, dispatch, flash_relative_bias, splash
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
+from tests.attentions.cases import On, by_keywords
+
+SPLASH, RELATIVE, DENSE = (by_keywords(module.attend) for module in (splash, flash_relative_bias, dense))
 
 B, T, N, K, H = 2, 200, 4, 2, 64  # T is no multiple of a block
 SEGMENTS = np.sort(np.random.default_rng(0).integers(1, 5, (B, T)), axis=1).astype(np.int32)
@@ -41,18 +44,18 @@ def compare(attend, q, k, v, direction, tolerance=1e-5, **options):
     def close(a, b):
         np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance)
 
-    jax.tree.map(close, both(attend, q, k, v), both(dense.attend, q, k, v))
+    jax.tree.map(close, both(attend, q, k, v), both(DENSE, q, k, v))
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_splash_equals_dense_in_value_and_gradient(name):
-    compare(splash.attend, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0)
+    compare(SPLASH, *inputs(), mask=MASKS[name], scale=0.2, softcap=5.0 if name == "packed" else 0.0)
 
 
 def test_splash_crosses_and_computes_in_bfloat16():
     q, k, v, direction = inputs(150, jnp.bfloat16)
     mask = masks.segments(SEGMENTS, SEGMENTS[:, :150])  # documents whose source is not there
-    compare(splash.attend, q, k, v, direction, tolerance=6e-2, mask=mask)
+    compare(SPLASH, q, k, v, direction, tolerance=6e-2, mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_splash_crosses_and_computes_in_bfloat16():
 def test_splash_says_what_it_cannot(options, reason):
     q, k, v, _ = inputs()
     with pytest.raises(ConfigError, match=rf"attention 'splash': .*{reason}.*; set model.attention=auto"):
-        splash.attend(q, k, v, **options)
+        SPLASH(q, k, v, **options)
 
 
 def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, caplog):
@@ -76,13 +79,12 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     taken = []
     for name in ("splash", "dense"):
         module = registry.resolve("attentions", name)
-        monkeypatch.setattr(module, "attend", lambda q, k, v, name=name, **_: taken.append(name))
+        monkeypatch.setattr(module, "attend", lambda q, k, v, args, name=name: taken.append(name))
     dispatch._say.cache_clear()
-    monkeypatch.setattr(dispatch, "platform", lambda: "tpu")
     with caplog.at_level("INFO", "flaxformer_lite"):
         for mask in (masks.causal(), masks.causal(), ~masks.causal()):
-            attention(q, k, v, mask=mask)
-        attention(q[:, :9], k[:, :9], v[:, :9])
+            attention(q, k, v, mask=mask, sharding=On("tpu"))
+        attention(q[:, :9], k[:, :9], v[:, :9], sharding=On("tpu"))
     assert taken == ["splash", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
     assert said[0] == "attention: splash" and len(said) == 3
@@ -120,7 +122,7 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
     def close(a, b):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
-    jax.tree.map(close, both(flash_relative_bias.attend, tables, q, k, v), both(dense.attend, tables, q, k, v))
+    jax.tree.map(close, both(RELATIVE, tables, q, k, v), both(DENSE, tables, q, k, v))
 
 
 def test_relative_says_what_it_cannot():
@@ -135,13 +137,12 @@ def test_relative_says_what_it_cannot():
         with pytest.raises(
             ConfigError, match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto"
         ):
-            flash_relative_bias.attend(q, k, v, **options)
+            RELATIVE(q, k, v, **options)
 
 
-def test_kernels_of_tpus_are_not_for_gpus(monkeypatch):
-    monkeypatch.setattr(splash, "platform", lambda: "gpu")
+def test_kernels_of_tpus_are_not_for_gpus():
     with pytest.raises(ConfigError, match="the kernel is for TPUs, not for gpu"):
-        splash.attend(*inputs()[:3])
+        SPLASH(*inputs()[:3], sharding=On("gpu"))
 
 
 @pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("flash_relative_bias", "tpu")])
@@ -154,11 +155,11 @@ def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
 
 @pytest.mark.parametrize(("length", "name"), [(200, "dense"), (300, "chunked_causal"), (800, "blockwise")])
 def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
-    monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays, **_: name)
+    monkeypatch.setattr(registry.resolve("attentions", name), "attend", lambda *arrays: name)
     q = jnp.zeros((1, length, 2, 8))
     assert attention(q, q, q, mask=masks.causal()) == name
 
 
 def test_an_unknown_implementation_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no 'flash'.*there are blockwise, cudnn, dense"):
+    with pytest.raises(ValueError, match=r"no 'flash'.*there are blockwise, chunked_causal, cudnn, dense"):
         attention(*inputs()[:3], implementation="flash")

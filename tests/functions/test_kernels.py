@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.attentions import dense
+from flaxformer_lite import attend
 from flaxformer_lite.functions import kernels
 
 B, T, S, N, K, H = 2, 3, 5, 4, 2, 8
@@ -55,13 +55,13 @@ def test_weights_sum_to_one_or_to_zero(qkv, kernel):
 def test_dot_product_attention_is_the_exponential_kernel(qkv):
     visible = jnp.asarray(np.random.default_rng(0).random((B, T, S)) > 0.3)
     weights = kernels.normalize(jnp.exp(kernels.dot_products(*qkv[:2]) * H**-0.5), visible)
-    np.testing.assert_allclose(kernels.pool(weights, qkv[2]), dense.attend(*qkv, mask=visible), atol=1e-6)
+    np.testing.assert_allclose(kernels.pool(weights, qkv[2]), attend(*qkv, mask=visible), atol=1e-6)
 
 
 def test_dot_product_attention_is_the_gaussian_kernel_on_keys_of_one_length(qkv):
     q, k, v = qkv
     k = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
-    np.testing.assert_allclose(kernels.kernel_attention(q, k, v, bandwidth=H**0.25), dense.attend(q, k, v), atol=1e-5)
+    np.testing.assert_allclose(kernels.kernel_attention(q, k, v, bandwidth=H**0.25), attend(q, k, v), atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

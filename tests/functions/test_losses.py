@@ -1,5 +1,5 @@
+import dataclasses
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,14 @@ import pytest
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.functions import losses
+from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.losses import DeferredLogits, cross_entropy, gather_positions
-from flaxformer_lite.functions.sharding import Pieces, bind, shard_act
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 
 B, T, D, V = 3, 7, 8, 13
+TUNED, GPU = ActivationSharding(tuned=True), LocalSharding("gpu")
 
 
 @pytest.fixture
@@ -39,12 +40,13 @@ def plain(x, kernel, bias, labels, weights, scale=1.0, softcap=0.0, z_loss=0.0, 
     return (weights * loss).sum(), (weights * nll).sum(), weights.sum(), (weights * correct).sum()
 
 
+@pytest.mark.parametrize("placed", [UNSHARDED, TUNED], ids=["plain", "tuned"])
 @pytest.mark.parametrize("chunks", [1, 4, 100])
 @pytest.mark.parametrize("options", [
     {}, {"bias": True}, {"scale": 0.3, "softcap": 2.0, "bias": True}, {"z_loss": 1e-2}, {"label_smoothing": 0.1},
     {"bias": True, "scale": 0.3, "softcap": 2.0, "z_loss": 1e-2, "label_smoothing": 0.1},
 ])  # fmt: skip
-def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
+def test_fused_equals_plain_in_value_and_gradient(case, options, chunks, placed):
     x, kernel, bias, labels, weights = case
     options = dict(options)
     bias = bias if options.pop("bias", False) else None
@@ -52,7 +54,8 @@ def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
     loss_options = {name: options[name] for name in ("z_loss", "label_smoothing") if name in options}
 
     def fused(x, kernel, bias):
-        ce = cross_entropy(DeferredLogits(x, kernel, bias, **head), labels, weights, chunks=chunks, **loss_options)
+        projection = DeferredLogits(x, kernel, bias, **head, sharding=placed)
+        ce = cross_entropy(projection, labels, weights, chunks=chunks, **loss_options)
         return 2 * ce.loss_sum, (ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum)
 
     def reference(x, kernel, bias):
@@ -66,15 +69,14 @@ def test_fused_equals_plain_in_value_and_gradient(case, options, chunks):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), ours, wanted)
 
 
-def test_a_gpu_compares_where_others_look_up(case, monkeypatch):
+def test_a_gpu_compares_where_others_look_up(case):
     x, kernel, _, labels, weights = case
 
-    def run(labels, x):
-        ce = cross_entropy(DeferredLogits(x, kernel), labels, weights, label_smoothing=0.1)
+    def run(labels, x, placed=GPU):
+        ce = cross_entropy(DeferredLogits(x, kernel, sharding=placed), labels, weights, label_smoothing=0.1)
         return ce.loss_sum, (ce.nll_sum, ce.correct_sum)
 
-    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
-    monkeypatch.setattr(losses, "platform", lambda: "gpu")
+    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x, UNSHARDED)
     compared = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compared, looked_up)
     assert "scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: run(labels, x)[0]))(x))
@@ -162,7 +164,8 @@ def test_logits_of_all_tokens_are_never_held_at_once():
     def temporary(chunks):
         labels = jnp.zeros((4, tokens // 4), jnp.int32)
         grad = jax.grad(
-            lambda x, kernel: cross_entropy(DeferredLogits(x, kernel), labels, chunks=chunks).loss_sum, (0, 1)
+            lambda x, kernel: cross_entropy(DeferredLogits(x, kernel, sharding=TUNED), labels, chunks=chunks).loss_sum,
+            (0, 1),
         )
         return jax.jit(grad).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
 
@@ -173,7 +176,7 @@ def test_logits_of_all_tokens_are_never_held_at_once():
 
 def test_gradients_of_the_kernel_are_added_in_place():
     width, vocabulary, labels = 512, 8192, jnp.zeros((2, 512), jnp.int32)
-    loss = lambda kernel, x: cross_entropy(DeferredLogits(x, kernel), labels, chunks=4).loss_sum  # noqa: E731
+    loss = lambda kernel, x: cross_entropy(DeferredLogits(x, kernel, sharding=TUNED), labels, chunks=4).loss_sum  # noqa: E731
     square = jax.jit(lambda kernel, x: jnp.square(jax.grad(loss)(kernel, x)).sum())
     compiled = square.lower(
         *(jax.ShapeDtypeStruct((*n, width), jnp.float32) for n in ((vocabulary,), labels.shape))
@@ -188,30 +191,36 @@ def test_a_vocabulary_of_fewer_words_than_slices(vocabulary):
     x, kernel, labels = jax.random.normal(jax.random.key(0), (7, 5)), jnp.ones((vocabulary, 5)), jnp.zeros(7, jnp.int32)
 
     def gradient(chunks):
-        return jax.grad(lambda k: cross_entropy(DeferredLogits(x, k), labels, chunks=chunks).loss_sum)(kernel)
+        return jax.grad(lambda k: cross_entropy(DeferredLogits(x, k, sharding=TUNED), labels, chunks=chunks).loss_sum)(
+            kernel
+        )
 
     np.testing.assert_allclose(gradient(3), gradient(1), atol=1e-6)
 
 
 def test_logits_of_no_more_tokens_than_the_width_are_not_cut():
     def products(tokens):
-        projection, labels = DeferredLogits(jnp.ones((tokens, 16)), jnp.ones((32, 16))), jnp.zeros(tokens, jnp.int32)
+        projection = DeferredLogits(jnp.ones((tokens, 16)), jnp.ones((32, 16)), sharding=TUNED)
+        labels = jnp.zeros(tokens, jnp.int32)
         loss = lambda projection: cross_entropy(projection, labels, chunks=4).loss_sum  # noqa: E731
         return str(jax.make_jaxpr(jax.grad(loss))(projection)).count("dot_general[")
 
     assert products(16) == 3
-    assert products(17) == 4 * 2 + 1 + 3 * losses.SLICES  # the kernel's gradient is added to in slices
+    assert products(17) == 4 * 2 + 1 + 3 * cpu_tuning.SLICES  # the kernel's gradient is added to in slices
 
 
 def test_chunks_keep_the_batch_axis_whole(case):
     x, kernel, _, labels, _ = case
     seen = []
-    whole = SimpleNamespace(
-        platform="cpu", constrain=lambda x, names: seen.append((names, x.shape)) or x, pieces=lambda name: Pieces(1, ())
-    )
-    with bind(whole):
-        cross_entropy(DeferredLogits(x, kernel), labels, chunks=3)
-    assert seen == [(("batch", "length", "vocab"), (B, t, V)) for t in (2, 2, 3)]
+
+    @dataclasses.dataclass(frozen=True)
+    class Spy(ActivationSharding):
+        def constrain(self, x, letters):
+            seen.append((letters, x.shape))
+            return x
+
+    cross_entropy(DeferredLogits(x, kernel, sharding=Spy()), labels, chunks=3)
+    assert seen == [("BTV", (B, t, V)) for t in (2, 2, 3)]
 
 
 def test_gather_positions():
@@ -243,12 +252,13 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
     x, kernel = jax.random.normal(keys[0], (4, 16, 8)), jax.random.normal(keys[1], (12, 8))
     labels, weights = jnp.arange(64, dtype=jnp.int32).reshape(4, 16) % 12, jnp.ones((4, 16)).at[:, :3].set(0)
 
-    def loss(x, kernel):
-        return cross_entropy(DeferredLogits(x, kernel), labels, weights, chunks=2).loss_sum
+    def loss(x, kernel, placed=UNSHARDED):
+        projection = DeferredLogits(x, kernel, sharding=placed)
+        return cross_entropy(projection, labels, weights, chunks=2).loss_sum
 
     def split(x, kernel):
-        with bind(ActivationSharding(mesh)):
-            return jax.value_and_grad(loss, argnums=(0, 1))(shard_act(x, "BTD"), kernel)
+        placed = MeshSharding(mesh)
+        return jax.value_and_grad(loss, argnums=(0, 1))(placed.constrain(x, "BTD"), kernel, placed)
 
     compiled = jax.jit(split).lower(x, kernel).compile()
     wanted = jax.value_and_grad(loss, argnums=(0, 1))(x, kernel)

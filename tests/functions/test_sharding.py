@@ -1,80 +1,76 @@
+import ast
+import dataclasses
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer_lite.functions.sharding import bind, per_shard, pieces, platform, shard_act
+import flaxformer_lite
+from flaxformer_lite import build_model, sharding
+from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.functions.losses import cross_entropy
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.sharding.activations import MeshSharding
 
 X = jnp.ones((2, 3, 4))
+ROOT = Path(flaxformer_lite.__file__).parent
 
 
-class Times:
-    """A binding that multiplies, and keeps what it was asked."""
-
-    platform = "tpu"
-
-    def __init__(self, factor):
-        self.factor, self.seen = factor, []
-
-    def constrain(self, x, names):
-        self.seen.append(names)
-        return self.factor * x
-
-    def pieces(self, name):
-        return (self.factor, name)
-
-    def per_shard(self, function, arrays, names, output, over):
-        self.seen.append((names, output, over))
-        return self.factor * function(*arrays)
+def test_everything_is_whole_on_one_device():
+    assert UNSHARDED.constrain(X, "BTD") is X
+    assert UNSHARDED.num_shards("T") == (1, ()) and UNSHARDED.platform == "cpu"
+    assert UNSHARDED.per_shard(jnp.add, ("BTD", "BTD"), "BTD") is jnp.add and UNSHARDED.inside_shard() is UNSHARDED
+    assert ActivationSharding() == UNSHARDED and hash(UNSHARDED) == hash(ActivationSharding())
 
 
-def test_identity_outside_a_trainer():
-    assert shard_act(X, "BTD") is X
-    jaxpr = jax.make_jaxpr(lambda x: shard_act(x, "BTD"))(X)
-    assert not jaxpr.eqns
-
-
-def test_binding_gets_array_and_logical_names_and_ends_with_its_block():
-    double = Times(2)
-    with bind(double):
-        assert (shard_act(X, "BTD") == 2 * X).all()
-        with bind(Times(3)):
-            assert (shard_act(X, "BTD") == 3 * X).all()
-        assert (shard_act(X, "BTF") == 2 * X).all()
-        assert pieces("T") == (2, "length") and platform() == "tpu"
-    assert double.seen == [("batch", "length", "embed"), ("batch", "length", "mlp")]
-    assert shard_act(X, "BTD") is X and pieces("T").count == 1 and platform() == "cpu"
-
-
-def test_per_shard_is_the_function_itself_outside_a_trainer():
-    assert per_shard(jnp.add, ("BTD", "BTD"), "BTD") is jnp.add
-
-
-def test_per_shard_names_every_leaf_and_unbinds_within():
-    double = Times(2)
-
-    def add(tree, nothing, y):
-        assert nothing is None and shard_act(y, "BTD") is y
-        return tree["a"] + tree["b"][0] + y
-
-    with bind(double):
-        out = per_shard(add, ("B", "BTD", "BTD"), "BTD", over="T")({"a": X, "b": [X]}, None, X)
-    assert (out == 6 * X).all()
-    names = [("batch",), ("batch",), ("batch", "length", "embed")]
-    assert double.seen == [(names, ("batch", "length", "embed"), ("length",))]
-
-
-def test_binding_ends_when_its_block_raises():
-    with pytest.raises(RuntimeError, match="inside"), bind(Times(2)):
-        raise RuntimeError("inside")
-    assert shard_act(X, "BTD") is X
+def test_one_cpu_is_tuned_on_request():
+    assert not UNSHARDED.is_single_cpu and ActivationSharding(tuned=True).is_single_cpu
 
 
 @pytest.mark.parametrize(("letters", "message"), [("BTZ", "no axis 'Z'"), ("BT", "2 letters for an array of shape")])
-def test_letters_are_checked_even_unbound(letters, message):
+def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
-        shard_act(X, letters)
+        UNSHARDED.constrain(X, letters)
 
 
-def test_letters_of_parts_are_checked():
-    with bind(Times(2)), pytest.raises(ValueError, match="per_shard letters='BTZ': no axis 'Z'"):
-        per_shard(jnp.sin, ("BTZ",), "BTD")(X)
+@pytest.mark.parametrize("folder", ["functions", "attentions", "positions", "modules"])
+def test_nothing_is_read_from_a_context(folder):
+    for path in sorted((ROOT / folder).glob("*.py")):
+        named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert "ContextVar" not in named and "contextvars" not in path.read_text(), path
+
+
+def operations(jaxpr):
+    """The primitives of a traced program in their order with what they give, those inside others among them."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name not in ("sharding_constraint", "reshard"):
+            yield eqn.primitive.name, *(str(out.aval) for out in eqn.outvars)
+        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from operations(inner)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert", "t5"])
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_model_is_the_same_program_in_and_out_of_a_trainer(family, scan):
+    layers = {"gpt2": ("decoder",), "bert": ("encoder",), "t5": ("encoder", "decoder")}[family]
+    sizes = {f"{stack}_layers": 2 for stack in layers}
+    sizes |= {"vocab_size": 64, "d_model": 16, "num_heads": 2, "mlp_dim": 32, "dropout": 0.0, "scan": scan}
+    model, ids = build_model(family, "tiny", **sizes), jnp.ones((2, 24), jnp.int32)
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if family == "t5" else {})
+    variables = jax.eval_shape(lambda: model.init(jax.random.key(0), **inputs, method="features"))
+    placed = MeshSharding(sharding.build_mesh(MeshConfig(data=1)), tuned=False)
+    trained = model.clone(cfg=dataclasses.replace(model.cfg, sharding=placed))
+
+    def traced(model):
+        def loss(variables):
+            projection = model.apply(variables, **inputs, method="features").projection
+            return cross_entropy(projection, ids, chunks=2).loss_sum
+
+        return jax.make_jaxpr(loss)(variables).jaxpr
+
+    outside, inside = traced(model), traced(trained)
+    assert "sharding_constraint" in str(inside) and "sharding_constraint" not in str(outside)
+    assert list(operations(inside)) == list(operations(outside))

@@ -1,5 +1,8 @@
 """A trainer's layers of one look are traced once, and still are layers of their own; to others nothing is changed."""
 
+import dataclasses
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,12 +12,12 @@ import pytest
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.functions.sharding import bind, shard_act
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.modules.context import Context
+from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.modules.stack import Stack
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.activations import MeshSharding
 
 INPUTS = jnp.zeros((2, 4, 64)), jnp.zeros((2, 4), jnp.int32), Context()
 
@@ -26,14 +29,10 @@ def build(layers, **options):
     return model, model.init(jax.random.key(0), *INPUTS)
 
 
-def trained(function):
-    """The function as a trainer runs it."""
-
-    def run(*args):
-        with bind(ActivationSharding(sharding.build_mesh(MeshConfig(data=1)))):
-            return function(*args)
-
-    return jax.jit(run)
+def trained(model):
+    """The model as a trainer runs it."""
+    placed = MeshSharding(sharding.build_mesh(MeshConfig(data=1)))
+    return model.clone(execution=dataclasses.replace(model.execution, sharding=placed))
 
 
 @pytest.mark.parametrize("options", [{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}])
@@ -44,7 +43,8 @@ def test_every_layer_drops_at_random_for_itself(options):
         return jnp.full_like(x, jax.tree_util.keystr(path).endswith("['mlp']['down']['bias']"))
 
     variables = jax.tree.map_with_path(only_the_last_bias, variables)
-    y = trained(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
+    model = trained(model)
+    y = jax.jit(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
     assert set(np.unique(y)) == {0, 2, 4}, "each layer adds 0 or 2: never 2 in all, if both drew the same"
 
 
@@ -57,15 +57,16 @@ def test_a_trainer_traces_layers_of_one_look_once(options):
         seen.append(context.module.path)
         return call(*args, **kwargs)
 
-    def apply(*args):
+    def apply(model, *args):
         with nn.intercept_methods(lambda f, a, k, c: note(f, a, k, c) if c.module.name == "mlp" else f(*a, **k)):
             variables, x_BTD, *rest = args
-            return model.apply(variables, shard_act(x_BTD, "BTD"), *rest)  # as an embedding leaves it
+            x_BTD = sharding_of(model.execution).constrain(x_BTD, "BTD")  # as an embedding leaves it
+            return model.apply(variables, x_BTD, *rest)
 
-    jax.eval_shape(trained(apply), variables, *INPUTS)
+    jax.eval_shape(functools.partial(apply, trained(model)), variables, *INPUTS)
     assert len(seen) == 2
     seen.clear()
-    jax.eval_shape(apply, variables, *INPUTS)
+    jax.eval_shape(functools.partial(apply, model), variables, *INPUTS)
     assert seen == [(f"layer_{i}", "mlp") for i in range(4)]
 
 
@@ -73,10 +74,10 @@ def test_it_computes_the_same():
     model, variables = build(3)
     x_BTD = jax.random.normal(jax.random.key(1), INPUTS[0].shape)
 
-    def loss(variables, x_BTD):
+    def loss(model, variables, x_BTD):
         return jnp.square(model.apply(variables, x_BTD, *INPUTS[1:])).mean()
 
-    once, each = (wrap(jax.grad(loss))(variables, x_BTD) for wrap in (trained, jax.jit))
+    once, each = (jax.jit(jax.grad(functools.partial(loss, m)))(variables, x_BTD) for m in (trained(model), model))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), once, each)
 
 

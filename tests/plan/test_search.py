@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from flaxformer_lite.plan import planner, report, search, topology
-from tests.plan.test_making import config
+from tests.plan.test_planner import config
 
 MACHINE = topology.parse("v5e-4")
 

@@ -8,9 +8,9 @@ import pytest
 from flaxformer_lite import sharding
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.training import program
-from tests.plan.test_making import config
+from tests.plan.test_planner import config
 
 
 def arrays(jaxpr, kernels):
@@ -34,8 +34,7 @@ def test_no_array_of_all_pairs(monkeypatch, name, expected):
     cfg = config(name)
     cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2))
     built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
-    tpu = property(lambda self: "tpu", lambda self, platform: None)
-    monkeypatch.setattr(ActivationSharding, "platform", tpu, raising=False)
+    monkeypatch.setattr(MeshSharding, "platform", "tpu")
     kernels = set()
     made = list(arrays(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr, kernels))
     length = cfg.data.length

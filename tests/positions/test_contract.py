@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import registry
-from flaxformer_lite.attentions.dense import attend
+from flaxformer_lite import attend, registry
 from flaxformer_lite.axes import AXES
 from flaxformer_lite.config import from_config_dict, to_config_dict
 from flaxformer_lite.functions import masks

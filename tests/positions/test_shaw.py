@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dense import weights
 from flaxformer_lite.positions.shaw import Shaw
 
@@ -18,7 +19,7 @@ def test_equation_5_of_the_paper():
         relative = table[min(max(j - i, -K), K) + K]
         logits[b, n, i, j] = np.dot(q[b, i, n], k[b, j, n] + relative) / np.sqrt(H)
     expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(weights(q, k, k, bias=bias), expected, atol=1e-5)
+    np.testing.assert_allclose(weights(q, k, k, Arguments(bias=bias)), expected, atol=1e-5)
 
 
 def test_a_table_a_layer():

@@ -3,11 +3,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite.config import MeshConfig
-from flaxformer_lite.functions.sharding import bind, per_shard
-from flaxformer_lite.sharding.activations import ActivationSharding
+from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 
 
@@ -16,8 +16,8 @@ def mesh_of(data, fsdp, tensor, context=1):
 
 
 def test_an_indivisible_activation_stays_whole():
-    placement = ActivationSharding(mesh_of(2, 2, 2))
-    constrain = functools.partial(placement.constrain, names=("batch", "source", "kv_heads", "head_dim"))
+    placement = MeshSharding(mesh_of(2, 2, 2))
+    constrain = functools.partial(placement.constrain, letters="BSKH")
     assert jax.jit(constrain)(jnp.ones((4, 2, 1, 2))).sharding.spec == P(("data", "fsdp"))
 
 
@@ -30,13 +30,12 @@ def shapes_seen(mesh, inputs, output, *arrays, over=None):
         return parts[0]
 
     def run():
-        with bind(ActivationSharding(mesh)):
-            return per_shard(first, inputs, output, over=over)(*arrays)
+        return MeshSharding(mesh).per_shard(first, inputs, output, over=over)(*arrays)
 
     return seen, jax.jit(run)()
 
 
-def test_parts_are_those_of_the_anchors():
+def test_shards_are_those_of_the_constraints():
     q, mask, seen = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2), jnp.ones((1, 6), bool), jnp.ones((4, 6, 2, 2))
     shapes, out = shapes_seen(mesh_of(2, 1, 2, context=2), ("BTNH", "B", "BSKH", ""), "BTNH", q, mask, seen, q)
     assert shapes == [(2, 3, 2, 2), (1, 6), (2, 3, 1, 2), (4, 6, 4, 2)]
@@ -57,3 +56,34 @@ def test_axes_that_are_not_split_by_hand_are_seen_whole():
     shapes, out = shapes_seen(mesh_of(2, 1, 2, context=2), ("BTNH",), "BTNH", q, over="T")
     assert shapes == [(4, 3, 4, 2)]
     np.testing.assert_array_equal(out, q)
+
+
+def test_every_leaf_of_an_argument_has_its_letters_and_none_stays_none():
+    def add(tree, nothing, y):
+        assert nothing is None
+        return {"sum": tree["a"] + tree["b"][0] + y}
+
+    x = jnp.arange(24.0).reshape(4, 6)
+    add_per_shard = MeshSharding(mesh_of(2, 1, 1)).per_shard(add, ("BT", "BTD", "BT"), {"sum": "BT"})
+    np.testing.assert_array_equal(jax.jit(add_per_shard)({"a": x, "b": [x]}, None, x)["sum"], 3 * x)
+
+
+def test_a_mesh_is_a_value_and_says_how_it_splits():
+    one, same, other = (MeshSharding(mesh_of(*sizes)) for sizes in ((2, 2, 2), (2, 2, 2), (1, 1, 1)))
+    assert one == same and hash(one) == hash(same) and one != other != MeshSharding(mesh_of(1, 1, 1), tuned=False)
+    assert one.num_shards("B") == (4, ("data", "fsdp")) and one.num_shards("D") == (1, ())
+    assert one.inside_shard() == LocalSharding("cpu") and one.inside_shard().num_shards("B").count == 1
+    assert (
+        other.is_single_cpu and not one.is_single_cpu and not MeshSharding(mesh_of(1, 1, 1), tuned=False).is_single_cpu
+    )
+
+
+@pytest.mark.parametrize(("letters", "message"), [("BTZ", "no axis 'Z'"), ("BT", "2 letters for an array of shape")])
+def test_letters_are_checked(letters, message):
+    with pytest.raises(ValueError, match=message):
+        MeshSharding(mesh_of(1, 1, 1)).constrain(jnp.ones((2, 3, 4)), letters)
+
+
+def test_letters_of_shards_are_checked():
+    with pytest.raises(ValueError, match="per_shard letters='BTZ': no axis 'Z'"):
+        MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTZ",), "BTD")(jnp.ones((2, 3, 4)))

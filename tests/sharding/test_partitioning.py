@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
+from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import optimizer, state, step
 from tests.training import toy
 
@@ -136,9 +137,9 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
     shardings = sharding.state_shardings(shapes, toy.RULES, mesh)
     assert shardings.params["up"]["kernel"].spec == P("fsdp", "tensor")
     momenta = [
-        (state.path_of(keys), sharding.spec)
+        (path_of(keys), sharding.spec)
         for keys, sharding in jax.tree_util.tree_leaves_with_path(shardings.opt_state)
-        if "up/kernel" in state.path_of(keys) and "v_" not in state.path_of(keys)
+        if "up/kernel" in path_of(keys) and "v_" not in path_of(keys)
     ]
     assert momenta and all(s == P("fsdp", "tensor") for _, s in momenta)
 
@@ -147,8 +148,10 @@ def run(mesh, steps=2, accumulate=1, mode="jit"):
     cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = optimizer.build(cfg, 10)
     current, shardings = sharding.init_state(lambda: state.create(toy.init, tx), toy.RULES, mesh)
+    placed = sharding.MeshSharding(mesh)
+    placed = placed if mode == "jit" else placed.inside_shard()
     pure = step.train_step(
-        toy.features(toy.Toy()), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
+        toy.features(toy.Toy(sharding=placed)), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
         accumulate=accumulate, chunks=1, over=None if mode == "jit" else sharding.DATA,
     )  # fmt: skip
     train = sharding.jit_step(pure, shardings, mesh, mode)
@@ -206,7 +209,7 @@ def test_accumulated_gradients_lie_where_their_parameters_lie():
     assert not {(wide, deep), (deep, wide)} & carried
 
 
-def test_anchors_bind_inside_the_step_and_batches_are_split():
+def test_activations_of_the_step_are_constrained_and_batches_are_split():
     mesh = mesh_of(2, 2, 2)
     train, current, _ = run(mesh, steps=1)
     batch = sharding.place_batch(toy.batch(16), mesh)

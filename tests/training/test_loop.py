@@ -173,7 +173,7 @@ def test_other_text_is_refused(folder, tmp_path):
 
 
 def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
-    with loop.claim(tmp_path, ALONE), pytest.raises(loop.RunError, match="another run is writing to"):
+    with loop.lock_workdir(tmp_path, ALONE), pytest.raises(loop.RunError, match="another run is writing to"):
         loop.run(tiny_runs.config(folder), tmp_path)
 
 

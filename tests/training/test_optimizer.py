@@ -5,8 +5,10 @@ import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.models import gpt2
-from flaxformer_lite.training import optimizer, state
+from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.training import optimizer
 
 STEPS = 100
 
@@ -66,7 +68,7 @@ def test_decay_spares_the_tables_of_every_position_encoding(name):
     encoding = registry.resolve_class("positions", name)()
     model = gpt2.Model(gpt2.config("tiny", vocab_size=64, decoder_layers=1, position=encoding))
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"])
-    paths = {state.path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
+    paths = {path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
     assert paths["token_embed/embedding"] and paths["decoder/layer_0/mlp/up/kernel"]
     assert not [path for path, on in paths.items() if on and not path.endswith(("/kernel", "token_embed/embedding"))]
 
@@ -85,15 +87,18 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_norm_of_small_leaves_and_large(dtype):
     keys = iter(jax.random.split(jax.random.key(0), 6))
-    shapes = ((256, 64), (optimizer.SMALL - 1,), (optimizer.SMALL,), (12, 64), (768,), ())
+    shapes = ((256, 64), (cpu_tuning.SMALL - 1,), (cpu_tuning.SMALL,), (12, 64), (768,), ())
     tree = [jax.random.normal(next(keys), shape, dtype) for shape in shapes]
     for some in (tree, tree[:1], tree[4:]):
         numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in some])
-        np.testing.assert_allclose(optimizer.norm(some), np.linalg.norm(numbers), rtol=1e-6)
+        for joined in (True, False):
+            np.testing.assert_allclose(optimizer.norm(some, join_small=joined), np.linalg.norm(numbers), rtol=1e-6)
     assert optimizer.norm(tree).dtype == jnp.float32
-    assert (
-        str(jax.make_jaxpr(optimizer.norm)(tree)).count("reduce_sum[") == 3
-    )  # two large leaves, and all others in one
+    sums = [
+        str(jax.make_jaxpr(lambda x, on=on: optimizer.norm(x, join_small=on))(tree)).count("reduce_sum[")
+        for on in (0, 1)
+    ]
+    assert sums == [len(tree), 3]  # two large leaves, and all others in one
 
 
 def test_clip_bounds_the_global_norm():

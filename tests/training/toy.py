@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.sharding import shard_act
+from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives import LossSums, Objective
 
 VOCAB, WIDTH, LENGTH = 32, 16, 8
@@ -27,12 +27,15 @@ class Logits:
 
 class Toy(nn.Module):
     dropout: float = 0.0
+    sharding: ActivationSharding = UNSHARDED
 
     @nn.compact
     def __call__(self, input_ids):
         embed = nn.Embed(VOCAB, WIDTH, name="embed")
-        x_BTD = shard_act(embed(input_ids), "BTD")
-        h_BTF = shard_act(jax.nn.gelu(nn.Dense(4 * WIDTH, name="up")(nn.LayerNorm(name="norm")(x_BTD))), "BTF")
+        x_BTD = self.sharding.constrain(embed(input_ids), "BTD")
+        h_BTF = self.sharding.constrain(
+            jax.nn.gelu(nn.Dense(4 * WIDTH, name="up")(nn.LayerNorm(name="norm")(x_BTD))), "BTF"
+        )
         h_BTF = nn.Dropout(self.dropout, deterministic=not self.has_rng("dropout"))(h_BTF)
         x_BTD = x_BTD + nn.Dense(WIDTH, name="down")(h_BTF)
         return Logits(jnp.einsum("BTD,VD->BTV", x_BTD, embed.embedding))

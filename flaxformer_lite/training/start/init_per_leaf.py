@@ -15,8 +15,6 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.interpreters import partial_eval
 
-from flaxformer_lite.functions.sharding import platform
-
 
 class Part(NamedTuple):
     """Some of the leaves, and the program that makes them of the numbers by which it differs from the next leaf's."""
@@ -26,12 +24,13 @@ class Part(NamedTuple):
     numbers: list[np.ndarray]
 
 
-def init_per_leaf(create: ClosedJaxpr, shardings: Any) -> Callable[[], Any]:
+def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Callable[[], Any]:
     """Builds the function that makes what `create` returns, each array on its devices from the start.
 
     Args:
       create: traced, without arguments.
       shardings: tree of NamedShardings, of what it returns.
+      compiler_options: of each program.
     """
     shardings, tree = jax.tree.flatten(shardings)
 
@@ -40,7 +39,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any) -> Callable[[], Any]:
         for part in _parts(create):
             alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without Python's lock
-            programs = list(pool.map(lambda parts: _compile(parts[0], shardings), alike.values()))
+            programs = list(pool.map(lambda parts: _compile(parts[0], shardings, compiler_options), alike.values()))
         for program, parts in zip(programs, alike.values(), strict=True):
             for part in parts:
                 made.update(zip(part.leaves, program(*part.numbers), strict=True))
@@ -93,7 +92,6 @@ def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
     return list(found.values())
 
 
-def _compile(part: Part, shardings: list[Any]) -> Callable:
+def _compile(part: Part, shardings: list[Any], options: dict | None) -> Callable:
     program = jax.jit(jaxpr_as_fun(part.program), out_shardings=[shardings[i] for i in part.leaves])
-    once = {"xla_backend_optimization_level": 1} if platform() == "cpu" else None  # run once: compiles in half the time
-    return program.lower(*part.numbers).compile(once)
+    return program.lower(*part.numbers).compile(options)

@@ -2,6 +2,8 @@
 
 import jax
 
+from flaxformer_lite.functions import cpu_tuning
+from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start import init_per_leaf, warm_start
 from flaxformer_lite.training.state import TrainState
@@ -18,5 +20,6 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
       ConfigError: no such weights, or those of another model.
     """
     published = warm_start.init_from_pretrained(program, init_from) if init_from else None
-    state = init_per_leaf.init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target))()
+    once = cpu_tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
+    state = init_per_leaf.init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target), once)()
     return published(state) if published else state
