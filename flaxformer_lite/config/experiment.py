@@ -1,7 +1,7 @@
-"""What an experiment is: frozen dataclasses, and the one door where a ConfigDict is checked and becomes them.
+"""The records of an experiment, and the one place where a ConfigDict is checked and turned into them.
 
-Every rule that can be checked without building an array is checked here, so that a mistake costs a second and a sentence
-instead of a compilation and a stack trace.
+Every rule that needs no array is checked here, so that a mistake costs a second and a sentence instead of a compilation
+and a stack trace.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from flaxformer_lite.config.rules import ConfigError, among, local_path, not_neg
 class TokenizerConfig:
     name: str = "byte_bpe"  # byte_bpe, sentencepiece (both trained on the text) or bytes
     path: str = ""  # a tokenizer.json or a sentencepiece model to use instead
-    vocab_size: int = 8192  # of a trained tokenizer
+    vocab_size: int = 8192  # size of a trained tokenizer
 
     def __post_init__(self):
         among(self, "name", ("byte_bpe", "sentencepiece", "bytes"))
@@ -35,26 +35,26 @@ class TokenizerConfig:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     path: str = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
-    text_field: str = "text"  # of a line of jsonl at data.path; pairs have "source" and "target"
+    text_field: str = "text"  # the field of each jsonl line to read; pairs have "source" and "target"
     corpus: str = "stdlib_code"  # built in: stdlib_code (Python), docstrings (English), code_docstrings (pairs of both)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: int = 128  # T, tokens an example
     target_length: int = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
-    eval_fraction: float = 0.02  # of the text, held out by a hash of its documents, or at the end of few
+    eval_fraction: float = 0.02  # share of the text held out, by a hash of each document, or the end of few documents
     cache: str = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
 
     def __post_init__(self):
         positive(self, "length")
         if self.text_field != "text" and not self.path:
             raise ConfigError(
-                f"data.text_field={self.text_field!r}: names a field of your own jsonl; name that as data.path."
+                f"data.text_field={self.text_field!r}: applies to your own jsonl only; set data.path to it."
             )
         not_negative(self, "target_length")
         among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
         local_path("path", self.path)
         local_path("cache", self.cache)
         if not 0 < self.eval_fraction < 1:
-            raise ConfigError(f"data.eval_fraction={self.eval_fraction}: a fraction strictly between 0 and 1.")
+            raise ConfigError(f"data.eval_fraction={self.eval_fraction}: must be strictly between 0 and 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,14 @@ class OptimizerConfig:
     name: str = "adamw"  # adamw, adafactor, lion, sgd, muon
     learning_rate: float = 3e-4  # the peak
     schedule: str = "cosine"  # cosine, linear, rsqrt, constant, wsd
-    warmup_steps: int = 100  # to the peak, in a straight line
+    warmup_steps: int = 100  # linear, from 0 to the peak
     decay_steps: int = 0  # length of wsd's final decay; 0: a tenth of train.steps
     final_fraction: float = 0.1  # of the peak, at the last step (cosine, linear, wsd)
     b1: float = 0.9  # decay of the mean of gradients
     b2: float = 0.95  # decay of the mean of their squares
-    eps: float = 1e-8  # beside the root of the squares, against division by zero
-    weight_decay: float = 0.1  # on matrices only: never on norms, biases and tables of positions
-    clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
+    eps: float = 1e-8  # added to the root of that mean, against division by zero
+    weight_decay: float = 0.1  # on matrices only, never on norms, biases or position tables
+    clip_norm: float = 1.0  # largest global norm of the gradient; 0: off
 
     def __post_init__(self):
         among(self, "name", ("adamw", "adafactor", "lion", "sgd", "muon"))
@@ -80,18 +80,18 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    steps: int = 1000  # updates in all, those before a resume included
-    batch_size: int = 32  # sequences a step, over all devices and accumulation
-    accumulate: int = 1  # microbatches a step
-    loss_chunks: int = 4  # pieces of the batch whose logits exist at once; 1 holds B x T x V whole
+    steps: int = 1000  # updates in total, including those before a resume
+    batch_size: int = 32  # sequences per step, over all devices and microbatches
+    accumulate: int = 1  # microbatches per step
+    loss_chunks: int = 4  # the logits of one chunk exist at a time; 1 holds all of B x T x V
     log_every: int = 20  # steps from one record to the next
     eval_every: int = 200  # steps from one evaluation to the next
-    eval_batches: int = 20  # at the most; held-out text may hold fewer
+    eval_batches: int = 20  # at most; the held-out text may be shorter
     checkpoint_every: int = 200  # steps from one checkpoint to the next
-    keep: int = 3  # checkpoints, the newest
-    sample_tokens: int = 0  # tokens of sample text after training, for decoders
-    cpu_tuning: bool = True  # tricks for XLA:CPU (functions/cpu_tuning.py), which change no number
-    init_from: str = ""  # weights or a workdir to begin with, its model and tokenizer too; empty: random weights
+    keep: int = 3  # number of newest checkpoints to keep
+    sample_tokens: int = 0  # length of the sample text written after training, for decoders
+    cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
+    init_from: str = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random weights
 
     def __post_init__(self):
         positive(
@@ -116,23 +116,23 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis; -1 is "the rest" and may stand once."""
+    """The number of devices along each axis; one of them may be -1, for all that are left."""
 
     data: int = -1  # copies of the weights, over all slices
-    fsdp: int = 1  # splits batch and weights
+    fsdp: int = 1  # splits the batch and the weights
     context: int = 1  # splits the sequence
     tensor: int = 1  # splits heads, feed-forward width and vocabulary
-    slices: int = 1  # parts of `data` that a data-centre network joins, as TPU slices
-    mode: str = "jit"  # or shard_map, pmap: data parallelism written out by hand; the same numbers
+    slices: int = 1  # parts of `data` joined by a data-center network, such as TPU slices
+    mode: str = "jit"  # or shard_map, pmap: data parallelism written by hand, with the same numbers
 
     def __post_init__(self):
         sizes = {axis: getattr(self, axis) for axis in ("data", "fsdp", "context", "tensor")}
         if any(n == 0 or n < -1 for n in sizes.values()) or list(sizes.values()).count(-1) > 1:
-            raise ConfigError(f"mesh={sizes}: sizes are positive, and -1 may stand once.")
+            raise ConfigError(f"mesh={sizes}: sizes must be positive, except that one may be -1.")
         positive(self, "slices")
         if self.data > 0 and self.data % self.slices:
             raise ConfigError(
-                f"mesh.data={self.data}, mesh.slices={self.slices}: data is a multiple of the slices; try"
+                f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the slices; try"
                 f" mesh.data={-(-self.data // self.slices) * self.slices}."
             )
         among(self, "mode", ("jit", "shard_map", "pmap"))
@@ -146,7 +146,7 @@ class MeshConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    seed: int = 0  # of parameters, dropout and the order of examples
+    seed: int = 0  # seeds the parameters, dropout and the order of examples
     model: ModelConfig
     objective: Any = field(metadata={"plugin": "objectives"})
     data: DataConfig = field(default_factory=DataConfig)
@@ -179,21 +179,21 @@ class ExperimentConfig:
 
 
 def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
-    """Checks a ConfigDict (or any mapping) and builds the frozen dataclass `cls` from it.
+    """Builds the frozen dataclass `cls` from a ConfigDict (or any mapping), checking every value.
 
     Args:
       cls: a dataclass of this file or of a plug-in.
-      values: nested mapping; a plug-in's mapping carries its file name under `name`.
+      values: nested mapping; the mapping of a plug-in holds its file name under `name`.
       where: the path so far, named in errors.
 
     Raises:
-      ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
+      ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a broken rule.
     """
     return _from_mapping(cls, values, where, "")
 
 
 def _from_mapping(cls: type, values: Any, where: str, path: str) -> Any:
-    """As `from_config_dict`; `path` is the dotted name of the section, which rules of its dataclass do not know."""
+    """Implements `from_config_dict`; `path` is the dotted name of the section, to be added to errors."""
     if not hasattr(values, "items"):
         raise ConfigError(
             f"{where}={values!r}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
@@ -219,7 +219,7 @@ def _from_mapping(cls: type, values: Any, where: str, path: str) -> Any:
 
 
 def _with_path(message: str, path: str, fields: list[str]) -> str:
-    """A rule's message, whose `field=` become `path.field=`, as the user writes them."""
+    """Rewrites each `field=` in a message as `path.field=`, the way the user writes it."""
     if not path or message.startswith((f"{path}=", f"{path}.")):
         return message
     named = re.sub(rf"(?<![\w.])({'|'.join(fields) or '$^'})=", rf"{path}.\1=", message)
@@ -227,7 +227,7 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
 
 
 def to_config_dict(cfg: Any) -> ConfigDict:
-    """The inverse: a ConfigDict whose every field can be overridden on the command line."""
+    """Converts a record back to a ConfigDict, in which the command line can override every field."""
     out = ConfigDict()
     hints = typing.get_type_hints(type(cfg))
     for f in dataclasses.fields(cfg):
@@ -249,12 +249,12 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def plugin_name(value: Any) -> str:
-    """The key of a plug-in's dataclass instance: its file's name or, of one outside the package, `module:Class`."""
+    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside the package."""
     return registry.name_of(type(value))
 
 
 def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
-    """The plug-in fields of a config's dataclass and of those in it: path -> folder, `{"model.position": "positions"}`."""
+    """Maps the path of each plug-in field in a record to its folder, as in `{"model.position": "positions"}`."""
     found, hints = {}, typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
@@ -265,11 +265,11 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
-    """Puts plug-ins into a config as its page would: each node gets all options of its plug-in, with their defaults.
+    """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with their defaults.
 
     Args:
       values: changed in place.
-      names: path -> another plug-in than the page's, whose options go with it.
+      names: path -> the plug-in to use instead of the page's; the page's options for it are dropped.
 
     Raises:
       ConfigError: no such plug-in.
@@ -281,7 +281,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
             parent = parent.get(part) if isinstance(parent, ConfigDict) else None
         node = parent.get(last) if isinstance(parent, ConfigDict) else None
         if not isinstance(node, ConfigDict) or "name" not in node:
-            continue  # the door says what is wrong with it
+            continue  # from_config_dict reports what is wrong with it
         name = names.get(path, node.name)
         if not name:
             continue
@@ -292,7 +292,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def fingerprint(cfg: Any) -> str:
-    """A short hash of everything in the config, stored with the run and compared on resume."""
+    """Hashes the whole config; the hash is stored with the run and compared on resume."""
     text = json.dumps(to_config_dict(cfg).to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -317,7 +317,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
     hint = _without_none(hint)
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{where}={value!r}: a tuple, not {type(value).__name__}.")
+            raise ConfigError(f"{where}={value!r}: must be a tuple, not {type(value).__name__}.")
         kind = typing.get_args(hint)[0]
         if dataclasses.is_dataclass(kind):
             return tuple(
@@ -336,7 +336,7 @@ def _plugin_class(folder: str, name: Any, where: str) -> type:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Values of a plug-in's options as a page holds them; of those that have no default, a place for one."""
+    """Returns a plug-in's options as a page holds them, with a placeholder for each that has no default."""
     hints = typing.get_type_hints(cls)
     out = {}
     for f in dataclasses.fields(cls):
