@@ -1,4 +1,4 @@
-"""Layer weights side by side or stacked: the same numbers, converted without loss."""
+"""Conversion of layer weights between side by side and stacked, without loss."""
 
 import re
 from typing import Any
@@ -10,11 +10,11 @@ LAYER = re.compile(r"layer_(\d+)$")
 
 
 def stack_layers(params: Any, period: int = 1) -> Any:
-    """`layer_0 .. layer_n` to `layers/block_<i>` with a leading Y axis, wherever they stand in the tree.
+    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the tree.
 
     Args:
       params: nested dict of arrays.
-      period: length of the config's `windows`.
+      period: length of the pattern of layer kinds (or of the config's `windows`).
     """
     if not isinstance(params, dict):
         return params
@@ -29,7 +29,7 @@ def stack_layers(params: Any, period: int = 1) -> Any:
 
 
 def unstack_layers(params: Any) -> Any:
-    """The inverse of `stack_layers`."""
+    """Inverts `stack_layers`."""
     if not isinstance(params, dict):
         return params
     out = {key: unstack_layers(value) for key, value in params.items() if key != "layers"}
