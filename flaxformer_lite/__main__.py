@@ -14,13 +14,13 @@ from flaxformer_lite.cli import command_line
 from flaxformer_lite.runtime import environment, invocation
 
 COMMANDS = {
-    "train": "train a model, or go on with a run that was stopped",
+    "train": "train a model, or continue a run that was stopped",
     "generate": "write text with a model",
     "convert": "write any checkpoint as published weights",
-    "inspect": "say what a directory holds",
-    "embed": "make vectors of sentences and compare them",
+    "inspect": "describe a directory of weights",
+    "embed": "turn sentences into vectors and compare them",
     "fill-mask": "guess the hidden word of a sentence",
-    "plan": "say what a training run needs of machines that are not there",
+    "plan": "plan a training run for machines that are not at hand",
     "verify-mesh": "compare a step on a mesh with the same step on one device",
 }
 EXAMPLES = """examples:
@@ -40,7 +40,7 @@ CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --hel
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the help is; examples are started as the program was."""
+    """A parser that reports errors in one line, and shows examples in the way that the program was started."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -111,7 +111,7 @@ def _add_arguments(parser: Parser, command, argv: list[str]) -> None:
 
 
 def _fields(argv: list[str]) -> str:
-    """The help on the config's fields, where a --config is given."""
+    """Returns the help on the config's fields if a --config is given, else an empty string."""
     joined = [
         f"{arg}={value}" if arg.startswith("--config") and "=" not in arg else arg
         for arg, value in zip(argv, [*argv[1:], ""], strict=True)
@@ -139,7 +139,7 @@ def _run(run, args: argparse.Namespace) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         command_line.fail("interrupted.", 130)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader of the pipe has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         kind = _exit_code(error)
@@ -149,8 +149,8 @@ def _run(run, args: argparse.Namespace) -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """2 for what the user can put right, 1 for what failed, None for a bug."""
-    import jax  # after the command has failed, no longer matters how long this takes
+    """Returns 2 for errors that the user can fix, 1 for failures, None for a bug."""
+    import jax  # once the command has failed, the time of this import no longer matters
 
     from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.config import ConfigError

@@ -1,4 +1,4 @@
-"""What a directory of weights holds, as rows and a table on the terminal."""
+"""Inspection of a directory of weights, printed as rows and a table."""
 
 import hashlib
 import itertools
@@ -19,15 +19,17 @@ from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
 
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer_)\d+")  # of a layer
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer_)\d+")  # the number of a layer
 
 
 class Contents(NamedTuple):
-    """Attributes:
-    form: "safetensors", "Flax msgpack" or "training workdir, step 30".
-    cfg: None where we have no such model.
-    why: we have none.
-    tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or by its `read`.
+    """The contents of a directory.
+
+    Attributes:
+      form: "safetensors", "Flax msgpack" or "training workdir, step 30".
+      cfg: the config, or None if the model is not supported.
+      why: the reason if `cfg` is None.
+      tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or its `read`.
     """
 
     form: str
@@ -37,7 +39,7 @@ class Contents(NamedTuple):
 
 
 def show(path: str, *, every: bool) -> None:
-    """Prints it all; reads each tensor once, for the checksum."""
+    """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(path))
     out = Console(width=None if Console().is_terminal else 200, highlight=False)
     rows = {"directory": path, "form": contents.form, **_about(contents.cfg)}
@@ -69,7 +71,7 @@ def show(path: str, *, every: bool) -> None:
 
 
 def read(where: Path) -> Contents:
-    """The tensors of a directory, none of which is read yet if they are safetensors.
+    """Opens the tensors of a directory; safetensors are not read yet.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: there is nothing that can be read.
@@ -95,7 +97,7 @@ def read(where: Path) -> Contents:
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
-    """A model's tensors as save_pretrained would write them; where it would not, its parameters by their own paths."""
+    """Returns tensors as save_pretrained would write them, or parameters by their own paths if it cannot."""
     family, flat = registry.resolve("models", cfg.family), flatten_dict(params, sep="/")
     if hasattr(family, "PUBLISHED"):
         try:
@@ -107,7 +109,7 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
 
 
 def checksum(tensors: Mapping[str, Any]) -> str:
-    """SHA-256 over names, dtypes, shapes and contents, in the order of names; one tensor is in memory at a time."""
+    """Computes SHA-256 over names, dtypes, shapes and contents, sorted by name; one tensor is in memory at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -138,7 +140,7 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
 
 
 def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
-    """(label, how many, (shape, dtype)); tensors that differ only in a layer's number share a label like h.{0-11}.ln."""
+    """Yields (label, count, (shape, dtype)); tensors that differ only in a layer's number share a label, h.{0-11}.ln."""
     groups: dict[tuple, list[str]] = {}
     for name, size in sizes.items():
         groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)

@@ -1,7 +1,7 @@
 """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
-SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST must
-not exist yet; it appears when it is whole.
+SRC is the --workdir of train (its newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST must
+not exist yet; it appears once it is complete.
 """
 
 import argparse
@@ -17,13 +17,11 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("src", metavar="SRC", type=command_line.path, help="what to read")
-    parser.add_argument("dst", metavar="DST", type=command_line.path, help="directory to make")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the weights; else as they are")
-    parser.add_argument("--head", help="of the model, where it is not the one that config.json names")
-    parser.add_argument(
-        "--shard_size", default="5GB", help="most that one file holds, like 500MB (default: %(default)s)"
-    )
+    parser.add_argument("src", metavar="SRC", type=command_line.path, help="directory to read")
+    parser.add_argument("dst", metavar="DST", type=command_line.path, help="directory to write")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights (default: unchanged)")
+    parser.add_argument("--head", help="head of the model, if not the one that config.json names")
+    parser.add_argument("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
-"""Makes a vector of each text: the mean of the encoder's last hidden states, of length one.
+"""Turns each text into a vector: the normalized mean of the encoder's last hidden states.
 
-Prints how alike the texts are (cosine similarity); with --out writes the vectors as a .npy file.
+Prints the cosine similarities of the texts; with --out writes the vectors to a .npy file.
 """
 
 import argparse
@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--text", action="append", type=command_line.text, default=[], help="may be given several times"
     )
-    parser.add_argument("--file", type=command_line.path, help="one text a line; - is stdin")
+    parser.add_argument("--file", type=command_line.path, help="one text per line; - is stdin")
     parser.add_argument(
-        "--out", metavar="FILE.npy", type=command_line.path, help="where the vectors go, float32 [texts, width]"
+        "--out", metavar="FILE.npy", type=command_line.path, help="file for the vectors, float32 [texts, width]"
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 

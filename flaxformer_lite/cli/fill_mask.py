@@ -8,8 +8,8 @@ EXAMPLES = """examples:
   flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
   flaxformer_lite fill-mask --model runs/bert "import [MASK]" --top_k 10
 
-[MASK] stands for the model's own mask token, which may be written as well (<mask> for RoBERTa). Several are guessed one by
-one, none knowing the others' guess.
+[MASK] stands for the model's own mask token, which works as well (<mask> for RoBERTa). Several masks are guessed
+independently of each other.
 """
 
 
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=command_line.path,
         help="directory of an encoder with its masked-LM head, or its --workdir",
     )
-    parser.add_argument("text", type=command_line.text, help="with [MASK] in it")
-    parser.add_argument("--top_k", type=int, default=5, help="guesses to show (default: %(default)s)")
+    parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
+    parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 

@@ -1,7 +1,7 @@
 """Writes text with a decoder or an encoder-decoder; only what the model wrote goes to stdout.
 
-Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each token is the
-likeliest. --temperature 0 --num_beams 1 is always that.
+The defaults are the settings in the directory's generation_config.json or config.json; without any, each token is the
+likeliest one, as always with --temperature 0 --num_beams 1.
 """
 
 import argparse
@@ -16,17 +16,17 @@ EXAMPLES = """examples:
   echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
 """
 SETTINGS = (
-    ("temperature", float, "above 0 draws tokens; 1 is the model's own distribution"),
-    ("top_k", int, "draw from the k likeliest"),
-    ("top_p", float, "draw from the likeliest that together have this probability"),
-    ("min_p", float, "draw from those with at least this fraction of the highest probability"),
-    ("repetition_penalty", float, "above 1 makes tokens that occurred less likely"),
-    ("no_repeat_ngram_size", int, "no n tokens appear twice"),
-    ("min_new_tokens", int, "write no stop token before"),
-    ("num_beams", int, "beam search with so many beams"),
-    ("length_penalty", float, "of beam search; above 0 favours long texts"),
-    ("num_return_sequences", int, "texts for each prompt"),
-    ("seed", int, "of the draws"),
+    ("temperature", float, "above 0 samples tokens; 1 is the model's own distribution"),
+    ("top_k", int, "sample from the k likeliest"),
+    ("top_p", float, "sample from the likeliest tokens with this total probability"),
+    ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
+    ("repetition_penalty", float, "above 1 makes repeated tokens less likely"),
+    ("no_repeat_ngram_size", int, "no n-gram of this size appears twice"),
+    ("min_new_tokens", int, "write no stop token before this many tokens"),
+    ("num_beams", int, "beam search with this many beams"),
+    ("length_penalty", float, "for beam search; above 0 favors long texts"),
+    ("num_return_sequences", int, "number of texts per prompt"),
+    ("seed", int, "seed of the samples"),
 )
 
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, integer = (
         parser.add_argument,
         command_line.integer(-command_line.INT32),
-    )  # generate says more of what is too small
+    )  # generate explains values that are too small
     add(
         "--model",
         required=True,
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=command_line.text,
         help="may be given several times; - reads stdin",
     )
-    add("--max_new_tokens", type=integer, metavar="INT", help="tokens to write at most; else 64, or what fits")
+    add("--max_new_tokens", type=integer, metavar="INT", help="the most tokens to write (default: 64, or what fits)")
     for name, kind, what in SETTINGS:
         add(f"--{name}", type=integer if kind is int else kind, metavar=kind.__name__.upper(), help=what)
     add(
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ends the text; may be given several times",
     )
     add("--stream", action="store_true", help="print the text as it is written")
-    add("--chat", action="store_true", help="ask as a user would, by the model's chat template")
-    add("--system", metavar="TEXT", type=command_line.text, help="with --chat, what the assistant is told beforehand")
+    add("--chat", action="store_true", help="format the prompt as a user's message, by the chat template")
+    add("--system", metavar="TEXT", type=command_line.text, help="with --chat, the system message")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 

@@ -1,4 +1,4 @@
-"""Says what a directory holds: family, head, sizes, every tensor, and a checksum over names and contents."""
+"""Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents."""
 
 import argparse
 
@@ -17,9 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", type=command_line.path, help="published weights, Flax msgpack, or the --workdir of train"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
-    )
+    parser.add_argument("--all", action="store_true", help="one line per layer, instead of one for all that are alike")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
-"""Trains a model, or goes on with a run that was stopped: the same command continues it.
+"""Trains a model, or continues a run that was stopped, by the same command.
 
---config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command in every
-process; docs/launch.md has the recipes.
+--config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command in
+every process; docs/clusters.md has the recipes.
 """
 
 import argparse
@@ -21,9 +21,9 @@ JOINING = ("coordinator", "num_processes", "process_id", "start_timeout", "peer_
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", type=command_line.path, help="folder for checkpoints, metrics and the loss curve")
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, where no cluster is detected")
-    parser.add_argument("--num_processes", type=int, help="of all; 1 trains alone, also inside a cluster")
-    parser.add_argument("--process_id", type=int, help="of this process, from 0")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, if no cluster is detected")
+    parser.add_argument("--num_processes", type=int, help="number of processes; 1 trains alone, even inside a cluster")
+    parser.add_argument("--process_id", type=int, help="number of this process, from 0")
     parser.add_argument(
         "--start_timeout",
         type=command_line.integer(1),
@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if not args.workdir:
         command_line.fail("--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # in an import, KeyboardInterrupt ends in its traceback or is lost
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during imports, KeyboardInterrupt gives a traceback or is lost
     config = command_line.config(args.overrides)
     from absl import flags, logging
 
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     logging.use_absl_handler()
-    logging.set_verbosity(logging.FATAL)  # orbax narrates what it does, and what fails; the run says it in one line
+    logging.set_verbosity(logging.FATAL)  # orbax logs all it does, and what fails; the run reports that in one line
     if not faulthandler.is_enabled():
         faulthandler.enable()
     from flaxformer_lite.cli import launch

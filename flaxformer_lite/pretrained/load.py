@@ -1,4 +1,4 @@
-"""Weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
+"""Loading of models and parameters from a directory, with nothing missing, left over or invented."""
 
 import dataclasses
 import functools
@@ -38,27 +38,27 @@ def load_pretrained(
     mesh: Mesh | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
-    """The model and parameters in a directory as transformers' save_pretrained leaves it, or in the workdir of a run.
+    """Loads a model and its parameters from a directory written by transformers' save_pretrained, or from a workdir.
 
         >>> model, params = load_pretrained("path/to/bert", head="sequence_classification")  # doctest: +SKIP
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
 
     Args:
-      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files); or is
-        the `--workdir` of train.py, whose newest whole checkpoint is read.
-      head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
-      dtype: of activations and matmuls, `float32` or `bfloat16`.
-      param_dtype: of the parameters; None is dtype.
-      mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
-      **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
+      path: a directory with config.json and model.safetensors (or shards with their index, or Flax's old msgpack
+        files); or the `--workdir` of a training run, in which case the newest undamaged checkpoint is read.
+      head: the output head; None takes the one that `architectures` in config.json names, or that the run trained.
+      dtype: dtype of activations and matmuls, `float32` or `bfloat16`.
+      param_dtype: dtype of the parameters; None is `dtype`.
+      mesh: where parameters are placed, by the family's partition rules; each device reads only its own part.
+      **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat, attention.
 
     Returns:
       The linen module, and its parameters as arrays of param_dtype.
 
     Raises:
-      ConfigError: a config that we cannot compute exactly.
-      WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
-      CheckpointError: a workdir without a whole checkpoint.
+      ConfigError: the config cannot be computed exactly.
+      WeightsError: a file is damaged, or has missing, extra or wrongly shaped tensors for the config.
+      CheckpointError: a workdir has no undamaged checkpoint.
     """
     versions.notice_untested()
     model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
@@ -66,12 +66,12 @@ def load_pretrained(
 
 
 def load_labels(path: str | Path) -> list[str]:
-    """Names of the classes that a directory's model tells apart, in the order of its logits.
+    """Loads the names of a classifier's classes, in the order of its logits.
 
         >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
 
     Raises:
-      ConfigError, WeightsError: no config.json, or names that are none.
+      ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
     path = Path(path).expanduser()
     if is_workdir(path):
@@ -82,7 +82,7 @@ def load_labels(path: str | Path) -> list[str]:
 
 
 def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any) -> tuple[Any, dict]:
-    """As `load_pretrained`, but each parameter is a `Stored`, read from its file when it is asked for.
+    """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
@@ -96,9 +96,9 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
     family = hf_config.family_of(published, path)
     cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, head), **overrides)
     tensors = tensor_names.without_prefix(family.PUBLISHED, folder.open_weights(path))
-    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
-        raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
-                           f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
+    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
+        raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
+                           f" are only {len(tensors)} tensors; one of the two is from another model.")  # fmt: skip
     cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
     model = family.Model(cfg, source=str(path))
     shapes = parameter_shapes(model)
@@ -109,12 +109,12 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A parameter in its file.
+    """A parameter that stays in its file until it is read.
 
     Attributes:
-      shape: of the whole.
-      dtype: that `read` gives.
-      read: the part of it that slices, one an axis, choose; only that part is read.
+      shape: shape of the whole parameter.
+      dtype: dtype that `read` returns.
+      read: reads the part given by one slice per axis, and nothing else.
     """
 
     shape: tuple[int, ...]
@@ -129,7 +129,7 @@ class Stored:
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of a model's parameters by path; nothing is computed."""
+    """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
     return _shapes(type(model), model.cfg)
 
 
@@ -141,7 +141,7 @@ def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[Any, dict]:
-    """A run's parameters in the layout that the overrides ask for; of another head, if the run has all it needs."""
+    """Opens a run's parameters in the layout of the overrides; another head works if the run has all its parameters."""
     run = read_run(path)
     for what in run.notices:
         LOG.warning(what)
@@ -174,7 +174,7 @@ def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tup
 
 
 def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
-    """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
+    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not stacked."""
     if not (block := STACKED.search(path)):
         return [path]
     period, start = len(cfg.kinds), int(block[1])
@@ -182,7 +182,7 @@ def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
 
 
 def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes by path as they are without scan."""
+    """Returns shapes by path as they are without scan."""
     flat = {}
     for path, leaf in shapes.items():
         shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
@@ -191,8 +191,8 @@ def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.Shap
 
 
 def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
-    saves it); one that repeats the input's table is tied."""
+    """Unties the logits if the file has its own output table, whatever its config says (T5 1.1 as saved by
+    transformers 5); they stay tied if it repeats the input table."""
     out = tensor_names.vocab_kernel(spelled, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
@@ -205,7 +205,7 @@ def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: di
 def _check(
     spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
 ) -> None:
-    """Every parameter has its tensor, of its shape, and every tensor its parameter."""
+    """Checks that every parameter has a tensor of its shape, and every tensor a parameter."""
 
     def among(problems: list[str]) -> str:
         return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -215,20 +215,20 @@ def _check(
         ours = wanted[missing[0]][0]
         raise WeightsError(
             f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
-            f" nothing is initialised in its stead: choose a head that the file holds."
+            f" nothing is initialized instead: choose a head that the file has."
         )
     wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
     if wrong:
         shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
         raise WeightsError(
-            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json makes it"
+            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json implies"
             f" {list(due)}; one of the two is from another model."
         )
     integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
     if integers:
         raise WeightsError(
-            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
-            f" not read; fetch the model in float32, float16 or bfloat16."
+            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantized weights are"
+            f" not supported; fetch the model in float32, float16 or bfloat16."
         )
     left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
     left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
@@ -237,13 +237,13 @@ def _check(
         extra = sorted(left)
         raise WeightsError(
             f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
-            f" nothing is dropped in silence: correct the config or the file."
+            f" nothing is dropped silently: correct the config or the file."
         )
 
 
 def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
-    """Of the tensors left over, those that follow from others or from the config, as they must."""
-    # A table of positions is made only where one is stored: config.json alone might ask for one of any size.
+    """Returns the leftover tensors that follow from others or from the config, after checking that they agree."""
+    # A position table is built only if the file has one: config.json by itself might ask for any size.
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
     derived, known = spelled.derived(cfg) if tables else {}, set()
     originals = dict(spelled.duplicates)
@@ -251,13 +251,13 @@ def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[st
         known.add(out)  # compared already
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
-            raise WeightsError(f"{path}: {name} differs from {originals[name]}, of which it should be a copy.")
+            raise WeightsError(f"{path}: {name} differs from {originals[name]}, but should be a copy of it.")
         known.add(name)
     for name in sorted(left & set(derived)):
         stored = tensors[name].read().astype(np.float32)
         if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
             raise WeightsError(
-                f"{path}: {name} is not the table that config.json implies; such positions are not known here."
+                f"{path}: {name} is not the table that config.json implies; these positions are not supported here."
             )
         known.add(name)
     return known & left

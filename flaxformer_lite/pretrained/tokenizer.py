@@ -1,7 +1,7 @@
-"""Tokenizers that lie beside published weights: tokenizer.json or a sentencepiece model, with their special tokens.
+"""Tokenizers of published weights: tokenizer.json or a sentencepiece model, with special tokens.
 
-The tokenizers of data/tokenizer.py give the ids of a text alone, as training wants them. Those here do what the model was
-published with: add its special tokens, find those that a text spells out, pad on its side, know its chat template.
+The tokenizers of data/tokenizer.py return the ids of the bare text, for training. Those here follow the published
+model: they add its special tokens, recognize special tokens in text, pad on its side, and have its chat template.
 """
 
 import json
@@ -21,24 +21,24 @@ from flaxformer_lite.pretrained import hf_config
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
 JSON, BYTES = "tokenizer.json", "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
-STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # as their sentencepiece tokenizers do
+STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # their sentencepiece tokenizers start every text with bos
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
-# Files of tokenizers that need more than themselves; a tokenizer.json says it all.
+# Tokenizer files that are incomplete by themselves; only a tokenizer.json is complete.
 OTHERS = (
     "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
     "tokenizer_config.json",
 )  # fmt: skip
-ENDLESS = 1_000_000  # what tokenizer_config.json says where there is no longest text
+ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
 
 
 class PublishedTokenizer:
-    """Text to a model's inputs and back.
+    """Converts text to a model's inputs and back.
 
     Attributes:
       vocab_size: ids are 0 .. vocab_size - 1.
-      ids: of the special tokens by role (pad, bos, eos, cls, sep, mask, unk), where there are such.
+      ids: special tokens that exist, by role (pad, bos, eos, cls, sep, mask, unk).
       padding_side, truncation_side: "right" or "left".
-      max_length: tokens of the longest text that the model was published for; None is any.
+      max_length: the longest text, in tokens, that the model was published for; None is any.
       chat_template: Jinja source, or "".
     """
 
@@ -62,22 +62,22 @@ class PublishedTokenizer:
     vocab_size: int
 
     def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        """Ids of a text, at most max_length of them; the special tokens that frame it are kept."""
+        """Encodes a text as at most max_length ids; truncation keeps the special tokens around it."""
         raise NotImplementedError
 
     def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        """Ids of two texts that the model reads together, and for each id which of them it belongs to, 0 or 1.
+        """Encodes a pair of texts as ids and, for each id, the text that it belongs to, 0 or 1.
 
-        Of texts that are too long for max_length, the longer loses tokens first.
+        If they are too long for max_length, the longer text loses tokens first.
         """
-        raise ConfigError("pairs of texts: only a tokenizer.json says how a model reads two; this one has none.")
+        raise ConfigError("pairs of texts: need a tokenizer.json, which says how to join them; this model has none.")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens have none."""
+        """Decodes ids to text, leaving out special tokens."""
         raise NotImplementedError
 
     def token(self, index: int) -> str:
-        """How the vocabulary writes an id, special or not."""
+        """Returns the token of an id as the vocabulary spells it, special or not."""
         named = {i: self.tokens[role] for role, i in self.ids.items()}
         return named.get(int(index)) or self.decode([index]) or f"<{index}>"
 
@@ -94,20 +94,19 @@ class PublishedTokenizer:
         pad_to: int | None = None,
         pad_to_multiple_of: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """What a model is called with: int32 [B, T], padded to the longest row, or further, so that few shapes are compiled.
+        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or further.
 
         >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
 
         Args:
-          texts: one or several.
-          pairs: the second text of each, where the model reads two (a question and its passage).
-          max_length: tokens, special ones included, beyond which a row is cut; None is the model's own.
-
-          pad_to: T at the least; a row that is longer is refused, and max_length cuts it.
-          pad_to_multiple_of: T is rounded up to one.
+          texts: one text or several.
+          pairs: a second text for each (such as a question and its passage).
+          max_length: longest row in tokens, special ones included; longer ones are cut. None is the model's own.
+          pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless max_length cuts them.
+          pad_to_multiple_of: T is rounded up to a multiple of this.
 
         Returns:
-          input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
+          input_ids, attention_mask and, if the model distinguishes the texts of a pair, token_type_ids.
         """
         texts, pairs = ([x] if isinstance(x, str) else x for x in (texts, pairs))
         limit = max_length or self.max_length
@@ -116,7 +115,7 @@ class PublishedTokenizer:
         elif len(texts) == len(pairs):
             rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
         else:
-            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: give each text its second.")
+            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
         shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
         ids_BT = np.full(shape, self.pad_id, np.int32)
         mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -158,7 +157,7 @@ class _Json(PublishedTokenizer):
 
 
 class _Framed(PublishedTokenizer):
-    """A tokenizer of data/tokenizer.py between `before` and `after`; special tokens that a text spells out are found."""
+    """A tokenizer of data/tokenizer.py that adds tokens around a text and recognizes special tokens in it."""
 
     def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
         self._inner, self._spelled = inner, spelled
@@ -169,7 +168,7 @@ class _Framed(PublishedTokenizer):
 
     def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
         names = map(re.escape, sorted(self._spelled, key=len, reverse=True))
-        # In a byte-level vocabulary a word's token begins with its space, so a hidden word takes the space along.
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the space before it.
         space = (
             f" (?={re.escape(self.tokens['mask'])})" if self._inner.file == JSON and "mask" in self.tokens else "(?!)"
         )
@@ -186,17 +185,17 @@ class _Framed(PublishedTokenizer):
 
 
 def load_tokenizer(path: str | Path) -> PublishedTokenizer:
-    """The tokenizer in a directory of published weights, or in the workdir of a run.
+    """Loads the tokenizer of a directory of published weights, or of a training run's workdir.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
-      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
-        Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such. Or is
-        the `--workdir` of train.py.
+      path: a directory with tokenizer.json; or with spiece.model or tokenizer.model beside the config.json of a T5,
+        Llama, Mistral or Gemma; tokenizer_config.json, special_tokens_map.json and chat_template.jinja are read if they
+        exist. Or the `--workdir` of a training run.
 
     Raises:
-      ConfigError: no tokenizer that we read, or a damaged one.
+      ConfigError: there is no supported tokenizer, or it is damaged.
     """
     folder = Path(path).expanduser()
     if workdir.is_workdir(folder):
@@ -211,7 +210,7 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
             return framed(plain.load(folder / BYTES), family.Model.skeleton)
     except ConfigError:
         raise
-    except Exception as error:  # tokenizers raises bare Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
     kind = _read(folder / "config.json").get("model_type")
     for name in SENTENCEPIECE:
@@ -228,21 +227,21 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
 
 
 def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
-    """A tokenizer of our own training runs, with what stands around a text in training."""
+    """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in training."""
     made = _Framed(inner, {}, "", named_specials(inner))
     made.before, made.after = frame(inner, skeleton)
     return made
 
 
 def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
-    """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
+    """Returns the ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
     if skeleton == "encoder":
         return [inner.cls_id], [inner.sep_id]
     return [], [inner.eos_id] if skeleton == "encoder_decoder" else []
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
-    """Special tokens of a tokenizer trained here, as texts spell them."""
+    """Maps the spelling of special tokens to ids, for a tokenizer trained here."""
     names = {name: getattr(inner, f"{name[1:-1].lower()}_id") for name in plain.SPECIALS}
     names |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     return {name: i for name, i in names.items() if i is not None}
@@ -251,7 +250,7 @@ def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
 def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
     try:
         inner = plain.SentencePiece(path.read_bytes())
-    except Exception as error:  # sentencepiece raises bare RuntimeError, and more
+    except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
     roles = {"pad": inner.pad_id, "eos": inner.eos_id, "bos": inner.bos_id}
     spelled = {plain.KNOWN[role][1]: i for role, i in roles.items() if i is not None}
@@ -269,9 +268,11 @@ def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str)
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
     for name, value in (("pad_to", pad_to), ("pad_to_multiple_of", multiple)):
         if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: at least 1.")
+            raise ConfigError(f"{name}={value}: must be at least 1.")
     if pad_to is not None and longest > pad_to:
-        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; max_length={pad_to} cuts it there.")
+        raise ConfigError(
+            f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows with max_length={pad_to}."
+        )
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 

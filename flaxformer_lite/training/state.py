@@ -1,4 +1,4 @@
-"""What training carries from step to step."""
+"""The state that training carries from step to step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +11,12 @@ import optax
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a step reads and writes; random keys and data positions are functions of `step`, so they are not kept.
+    """Everything that a step reads and writes; random keys and data positions are functions of `step`.
 
     Attributes:
       step: int32 scalar, the number of updates done.
       params: the model's parameters.
-      opt_state: the optimizer's.
+      opt_state: the optimizer's state.
     """
 
     step: jax.Array
@@ -25,11 +25,11 @@ class TrainState:
 
 
 def create(init_params: Callable[[], Any], tx: optax.GradientTransformation) -> TrainState:
-    """The state before the first step."""
+    """Creates the state before the first step."""
     params = init_params()
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params))
 
 
 def param_count(params: Any) -> int:
-    """Number of scalars in a tree of arrays or shapes."""
+    """Counts the scalars in a tree of arrays or shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

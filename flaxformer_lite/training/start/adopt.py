@@ -1,4 +1,4 @@
-"""The experiment of a config whose `train.init_from` names a directory: its model and tokenizer are the directory's."""
+"""Experiments with `train.init_from`, which take the model and tokenizer from a directory."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES, JSON, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start.resume import flatten
 
-# How a model is run: the config's own, whatever the weights are.
+# How a model is run; always taken from the config, not from the directory.
 EXECUTION = ("init", "init_stddev", *(f.name for f in dataclasses.fields(Execution) if "internal" not in f.metadata))
 FREE = (*EXECUTION, "head", "num_labels", "pad_token_id")
 
@@ -40,19 +40,19 @@ class _Task:
 
 
 def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
-    """A config as it is run. Where it begins with a directory's weights, the directory says what the model is.
+    """Resolves a config; with `train.init_from`, the model comes from that directory.
 
-    The page's own model is then replaced, all but the fields of EXECUTION, and the head is the objective's. The text is
-    read with the directory's tokenizer unless `data.tokenizer` is set. A run that has a checkpoint goes on with what it
-    took when it began: the directory need no longer be there.
+    The model of the page is then replaced, except for the fields of EXECUTION, and gets the head of the objective. The
+    text is read with the directory's tokenizer unless `data.tokenizer` is set. A run with a checkpoint keeps what it
+    took at its start, so the directory need not exist anymore.
 
     Args:
-      config: of the experiment.
-      run: its workdir.
-      given: fields set on the command line, "model.d_model" among them: these must be what the weights have.
+      config: config of the experiment.
+      run: the run's workdir.
+      given: fields set on the command line, such as "model.d_model", which must agree with the weights.
 
     Raises:
-      ConfigError: the directory has no such model, or another than the command line asks for; names all fields.
+      ConfigError: the directory has no such model, or the command line asks for a different one; names all fields.
     """
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
@@ -75,26 +75,26 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Fields by which the parameters of two models differ: what the first says, and the second."""
+    """Returns the fields in which two models with different parameters differ, with the value of each."""
     names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
     names = ["family", *names, *["max_length"] * due.has_position_table]
     said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
     return {
         name: (say(due), say(ours))
         for name, say in said.items()
-        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another field
+        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another
     }
 
 
 def flags(model: ModelConfig, names: Collection[str]) -> str:
-    """Flags of the command line that give these fields the model's values."""
+    """Formats command-line flags that set these fields to the model's values."""
     values = flatten(to_config_dict(model).to_dict())
     leaves = [leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")]
     return shlex.join(f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None)
 
 
 def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
-    """The resolved config of a run that began with this directory and has a checkpoint."""
+    """Returns the resolved config of a run that started from this directory and has a checkpoint, else None."""
     if run is None or not workdir.is_workdir(Path(run)):
         return None
     if not any(path.name.isdigit() for path in Path(run, "checkpoints").glob("*")):
@@ -117,7 +117,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
                           f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either.")  # fmt: skip
     head = objective.head_for(skeleton)
     try:
-        if stored:  # its weights are read when they are needed
+        if stored:  # its weights are read when needed
             return dataclasses.replace(stored, head=head or stored.head)
         return open_pretrained(path, head or None)[0].cfg
     except (ConfigError, WeightsError) as error:
@@ -128,7 +128,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
 
 
 def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
-    """What was asked for on the command line must be what the weights have."""
+    """Checks that fields set on the command line agree with the weights."""
     due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
     free = FREE if model.has_position_table else (*FREE, "max_length")
     wrong = {name: ours[name] for name in asked if name not in free and name in ours}
@@ -138,7 +138,7 @@ def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: C
             f"model.{name}={value}, where its weights have {due.get(name)}" for name, value in wrong.items()
         )
         raise ConfigError(f"train.init_from={init_from}: the command line asks for another model: {listed}. The model comes"
-                          f" from the directory: leave these flags out, or write {flags(model, wrong)}.")  # fmt: skip
+                          f" from the directory: leave these flags out, or set {flags(model, wrong)}.")  # fmt: skip
 
 
 def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
@@ -157,18 +157,18 @@ def _tokenizer_of(init_from: str) -> str:
         return str(workdir.tokenizer_folder(path))
     if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
         try:
-            load_tokenizer(path)  # says what is there instead
+            load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:
             raise ConfigError(f"train.init_from: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
     return str(path)
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
-    """The tokenizer of a run that goes on, from where it was or from its own copy."""
+    """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
     path = begun.data.tokenizer.path
     return path if not path or Path(path).expanduser().exists() else str(workdir.tokenizer_folder(run))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back: tuples are lists."""
+    """Converts values as a round trip through JSON does, tuples to lists."""
     return json.loads(json.dumps(ConfigDict(values).to_dict(), default=str))
