@@ -29,10 +29,10 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         model, stored = open_pretrained(folder, cfg.head, scan=cfg.scan, param_dtype=cfg.param_dtype)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
-    _check_added(folder, cfg, set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/")))
     if wrong := mismatches(model.cfg, cfg):
         listed = "; ".join(f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items())
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
+    _check_added(folder, cfg, set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/")))
 
     def begun(state: TrainState) -> TrainState:
         target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
