@@ -70,11 +70,17 @@ class OptimizerConfig:
     eps: float = 1e-8  # beside the root of the squares, against division by zero
     weight_decay: float = 0.1  # on matrices only: never on norms, biases and tables of positions
     clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
+    freeze: tuple[str, ...] = ()  # regular expressions: parameters whose paths they match stay as they begin
 
     def __post_init__(self):
         among(self, "name", ("adamw", "adafactor", "lion", "sgd", "muon"))
         among(self, "schedule", ("cosine", "linear", "rsqrt", "constant", "wsd"))
         positive(self, "learning_rate")
+        for pattern in self.freeze:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"freeze={pattern!r}: no regular expression ({error}).") from None
         not_negative(self, "warmup_steps", "decay_steps", "weight_decay", "clip_norm", "final_fraction")
 
 
@@ -340,6 +346,8 @@ def _defaults(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     out = {}
     for f in dataclasses.fields(cls):
+        if "internal" in f.metadata:
+            continue
         made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if made is None or made is dataclasses.MISSING:
             made = config_dict.placeholder(_without_none(hints[f.name]))

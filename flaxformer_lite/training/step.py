@@ -29,7 +29,7 @@ def train_step(
     """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes.
+      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes, and auxiliary losses by name.
       objective: of objectives/; gives sums, never means.
       tx: of training/optimizer.py.
       rate: the schedule, for the record only.
@@ -50,9 +50,11 @@ def train_step(
 
     def gradient(params, microbatch, totals, key):
         def loss(params):
-            out = outputs(params, microbatch["inputs"], key)
+            out, auxiliary = outputs(params, microbatch["inputs"], key)
             sums = objective.loss(out, microbatch["targets"], chunks=chunks)
-            return sums.times_tokens(totals), sums
+            weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
+            sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
+            return sums.times_tokens(weights), sums
 
         (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
         return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
@@ -86,7 +88,7 @@ def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any
     """Builds the evaluation step: (params, batch) -> sums, dropout off."""
 
     def step(params: Any, batch: Any) -> LossSums:
-        return objective.loss(outputs(params, batch["inputs"], None), batch["targets"], chunks=chunks)
+        return objective.loss(outputs(params, batch["inputs"], None)[0], batch["targets"], chunks=chunks)
 
     return step
 

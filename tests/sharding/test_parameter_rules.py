@@ -21,7 +21,7 @@ CONFIGS = sorted(path.stem for path in Path(__file__).parents[2].joinpath("confi
 
 def specs_of(cfg):
     model = registry.resolve("models", cfg.family).Model(cfg)
-    inputs = inputs_of(cfg, jnp.ones((1, 8), jnp.int32))
+    inputs = inputs_of(cfg, jnp.ones((1, 2, 8) if cfg.head == "multiple_choice" else (1, 8), jnp.int32))
     shapes = jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
     tensor = 1 if cfg.num_heads % 2 else 2  # GPT-2 XL has 25 heads
     mesh = build_mesh(MeshConfig(data=2, fsdp=4 // tensor, tensor=tensor))
