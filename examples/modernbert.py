@@ -30,7 +30,7 @@ from flaxformer_lite.positions.rope import Rope
 LOCAL, GLOBAL_EVERY = 128, 3
 BASE = dict(
     vocab_size=50368, max_length=8192, position=Rope(base=160_000.0), norm="layer_no_bias", norm_eps=1e-5,
-    norm_at=("embed", "in", "final"), mlp="gated", bias_at=("logits",), pad_token_id=50283, head="masked_lm",
+    norm_at=("embed", "in", "final"), mlp="gated", bias_at=("logits",), head="masked_lm",
 )  # fmt: skip
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=192, encoder_layers=4),
@@ -174,6 +174,7 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
         "mlp_bias": "mlp" in cfg.bias_at,
         "decoder_bias": "logits" in cfg.bias_at,
         "classifier_pooling": check_family(cfg).pooling,
+        "pad_token_id": cfg.pad_token_id,  # null too, where transformers has a default
     } | ({"global_attn_every_n_layers": every[0]} if every else {})
 
 
