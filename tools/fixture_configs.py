@@ -77,14 +77,14 @@ NEOX = {
     "layer_norm_eps": 3e-3,
     "pad_token_id": 1,
 }
-PHI = NEOX | {"num_key_value_heads": 1}
-# Layers of both types and, where two layers follow each other, of one; windows of 3 to each side.
+PHI = NEOX | {"hidden_size": 16, "num_key_value_heads": 1}
+# Layers of both types, windows of 3 to each side.
 MODERNBERT = {
     "vocab_size": 61,
-    "hidden_size": 16,
-    "num_hidden_layers": 5,
+    "hidden_size": 12,
+    "num_hidden_layers": 4,
     "num_attention_heads": 2,
-    "intermediate_size": 20,
+    "intermediate_size": 10,
     "max_position_embeddings": 24,
     "norm_eps": 3e-3,
     "local_attention": 6,
@@ -106,7 +106,7 @@ MODERNBERT_SPELLED = {
     "reference_compile": None,
     "position_embedding_type": "absolute",
 }
-MODERNBERT_BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "decoder_bias": False}
+MODERNBERT_BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 # model_type: (config, config.json as published, dtype of the file)
 DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "gpt2": (GPT, {}, "float32"),

@@ -149,9 +149,8 @@ def _modernbert() -> list[Spec]:
     """As transformers 5 writes it, as it was published, with biases, and with classifiers of both kinds."""
     classes = MODERNBERT | {"num_labels": 3}
     rows = [
-        ("base", "base", MODERNBERT | MODERNBERT_BIASED, {}),
-        ("masked_lm", "masked_lm", MODERNBERT, {"published": MODERNBERT_SPELLED, "cases": ("plain",), "grads": True}),
-        ("biased_masked_lm", "masked_lm", MODERNBERT | MODERNBERT_BIASED, HALF),
+        ("base", "base", MODERNBERT | MODERNBERT_BIASED, HALF),
+        ("masked_lm", "masked_lm", MODERNBERT, {"published": MODERNBERT_SPELLED, "grads": True, **HALF}),
         ("sequence_classification", "sequence_classification", classes, HALF),
         ("mean_sequence_classification", "sequence_classification", classes | {"classifier_pooling": "mean"},
          {"cases": ("plain",), **HALF}),
@@ -186,14 +185,7 @@ def _decoders() -> list[Spec]:
     llama3 = {"model_type": "llama", "config": LLAMA3, "published": LLAMA3_ROPE, "file_dtype": "bfloat16"}
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
     rows += [
-        Spec(
-            name="phi_qk_norm_lm",
-            model_type="phi",
-            head="lm",
-            config=PHI | {"qk_layernorm": True},
-            file_dtype="float16",
-        ),
-        Spec(name="phi_base", model_type="phi", head="base", config=PHI, **HALF),
+        Spec(name="phi_base", model_type="phi", head="base", config=PHI | {"qk_layernorm": True}, **HALF),
         Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF),
         Spec(name="gpt_neox_sequential_lm", model_type="gpt_neox", head="lm", config=sequential, file_dtype="float16"),
         Spec(name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"),

@@ -13,14 +13,14 @@ from examples import modernbert
 from flaxformer_lite import build_model, load_pretrained, load_tokenizer, save_pretrained, unstack_layers
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
 from flaxformer_lite.pretrained.hf_config import read_config, write_config
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.save import published_tensors
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import loop
 from tests.examples.saved import check_round_trip
-from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded, part
+from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded, outputs, part
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
 
@@ -97,6 +97,16 @@ def test_a_local_layer_sees_half_the_window_to_each_side_and_no_further():
     assert np.flatnonzero(changed).tolist() == list(range(80 - 64, 80 + 64 + 1))
 
 
+def test_padding_beyond_every_window_does_not_reach_the_text():
+    """Where torch's eager attention gives NaN: rows far in the padding see nothing at all in local layers."""
+    model, params = loaded("modernbert_base")
+    ids = np.arange(5, 11)[None]
+    due = outputs(model, params, {"input_ids": ids}).last_hidden_state
+    padded, mask = (np.pad(x, ((0, 0), (0, 14))) for x in (ids, np.ones_like(ids)))
+    got = outputs(model, params, {"input_ids": padded, "attention_mask": mask}).last_hidden_state
+    np.testing.assert_allclose(got[:, :6], due, rtol=1e-5, atol=1e-5)
+
+
 def test_scanned_and_side_by_side_are_the_same_numbers():
     scanned, stacked = load_pretrained(ROOT / "modernbert_base", family=FAMILY, scan=True)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), loaded("modernbert_base")[1])
@@ -122,6 +132,9 @@ def test_presets_are_the_published_sizes(preset, parameters):
 def test_both_spellings_say_the_same():
     config = json.loads((ROOT / "modernbert_base" / "config.json").read_text())
     older = {key: value for key, value in config.items() if key not in ("layer_types", "rope_parameters")}
+    assert "layer_types" in config and "layer_types" not in json.loads(
+        (ROOT / "modernbert_masked_lm" / "config.json").read_text()
+    )
     older |= {"global_rope_theta": 50.0, "local_rope_theta": 7.0, "global_attn_every_n_layers": 3}
     cfg = read_config(modernbert, config, "none")
     assert read_config(modernbert, older, "none") == cfg
@@ -129,7 +142,9 @@ def test_both_spellings_say_the_same():
     assert {key: written[key] for key in ("layer_types", "rope_parameters")} == {
         key: config[key] for key in ("layer_types", "rope_parameters")
     }
-    assert {key: written[key] for key in older if key in written} == {key: older[key] for key in older if key in written}
+    assert {key: written[key] for key in older if key in written} == {
+        key: older[key] for key in older if key in written
+    }
     assert written["global_attn_every_n_layers"] == 3
 
 
@@ -167,6 +182,7 @@ def test_rules_cover_every_parameter_and_none_is_idle(head):
 def test_train_convert_and_guess_by_the_command_line(tmp_path, capsys):
     (tmp_path / "page.py").write_text(PAGE)
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))
+    assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg
     loop.run(cfg, tmp_path / "run")
     model, params = load_pretrained(tmp_path / "run")
     save_pretrained(tmp_path / "published", model, params, like=tmp_path / "run")

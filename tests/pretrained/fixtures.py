@@ -12,7 +12,7 @@ from flaxformer_lite import load_pretrained, registry
 
 ROOT = Path(__file__).parents[1] / "fixtures"
 MANIFEST = json.loads((ROOT / "manifest.json").read_text())["fixtures"]
-OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # families that no file here knows
+OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # of examples/
 KNOWN = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
 NAMES = [name for name, row in MANIFEST.items() if row["model_type"].replace("-", "_") in KNOWN]
 
