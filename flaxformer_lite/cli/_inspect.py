@@ -36,9 +36,9 @@ class Contents(NamedTuple):
     tensors: Mapping[str, Any]
 
 
-def show(path: str, *, every: bool) -> None:
+def show(path: str, *, every: bool, family: str | None = None) -> None:
     """Prints it all; reads each tensor once, for the checksum."""
-    contents = read(folder_of(path))
+    contents = read(folder_of(path), family)
     out = Console(width=None if Console().is_terminal else 200, highlight=False)
     rows = {"directory": path, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
@@ -68,7 +68,7 @@ def show(path: str, *, every: bool) -> None:
     out.print(f"{'sha256':<12} {checksum(contents.tensors)}", soft_wrap=True)
 
 
-def read(where: Path) -> Contents:
+def read(where: Path, family: str | None = None) -> Contents:
     """The tensors of a directory, none of which is read yet if they are safetensors.
 
     Raises:
@@ -84,13 +84,13 @@ def read(where: Path) -> Contents:
     form = "safetensors" if any(where.glob("model*.safetensors*")) else "Flax msgpack"
     published = folder.read_config(where)
     try:
-        family = hf_config.family_of(published, where)
-        cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, None))
+        plugin = hf_config.family_of(published, where, family)
+        cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, None))
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
-    short = tensor_names.without_prefix(family.PUBLISHED, tensors)
+    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
     return Contents(
-        form, cfg, "", {tensor_names.full_name(family.PUBLISHED, cfg, name): t for name, t in short.items()}
+        form, cfg, "", {tensor_names.full_name(plugin.PUBLISHED, cfg, name): t for name, t in short.items()}
     )
 
 

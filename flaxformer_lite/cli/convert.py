@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", type=command_line.path, help="what to read")
     parser.add_argument("dst", metavar="DST", type=command_line.path, help="directory to make")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the weights; else as they are")
+    command_line.add_family(parser)
     parser.add_argument("--head", help="of the model, where it is not the one that config.json names")
     parser.add_argument(
         "--shard_size", default="5GB", help="most that one file holds, like 500MB (default: %(default)s)"
@@ -29,4 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.cli import _convert
 
-    _convert.convert(args.src, args.dst, dtype=args.dtype, head=args.head, shard_size=args.shard_size)
+    _convert.convert(
+        args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size
+    )

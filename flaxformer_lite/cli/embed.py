@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE.npy", type=command_line.path, help="where the vectors go, float32 [texts, width]"
     )
+    command_line.add_family(parser)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 

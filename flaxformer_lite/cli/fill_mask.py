@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("text", type=command_line.text, help="with [MASK] in it")
     parser.add_argument("--top_k", type=int, default=5, help="guesses to show (default: %(default)s)")
+    command_line.add_family(parser)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
 
 

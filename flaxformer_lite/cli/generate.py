@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="ends the text; may be given several times",
     )
+    command_line.add_family(parser)
     add("--stream", action="store_true", help="print the text as it is written")
     add("--chat", action="store_true", help="ask as a user would, by the model's chat template")
     add("--system", metavar="TEXT", type=command_line.text, help="with --chat, what the assistant is told beforehand")

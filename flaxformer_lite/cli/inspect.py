@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", type=command_line.path, help="published weights, Flax msgpack, or the --workdir of train"
     )
+    command_line.add_family(parser)
     parser.add_argument(
         "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
     )
@@ -25,4 +26,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.cli import _inspect
 
-    _inspect.show(args.directory, every=args.all)
+    _inspect.show(args.directory, every=args.all, family=args.family)

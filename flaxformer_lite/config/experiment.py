@@ -248,7 +248,7 @@ def to_config_dict(cfg: Any) -> ConfigDict:
         elif dataclasses.is_dataclass(value):
             out[f.name] = to_config_dict(value)
         elif value is None:
-            out[f.name] = config_dict.placeholder(_without_none(hints[f.name]))
+            out[f.name] = _placeholder(hints[f.name])
         else:
             out[f.name] = value
     return out
@@ -350,7 +350,7 @@ def _defaults(cls: type) -> dict[str, Any]:
             continue
         made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if made is None or made is dataclasses.MISSING:
-            made = config_dict.placeholder(_without_none(hints[f.name]))
+            made = _placeholder(hints[f.name])
         out[f.name] = to_config_dict(made) if dataclasses.is_dataclass(made) else made
     return out
 
@@ -361,6 +361,12 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where}={value!r}: must be {hint.__name__}, not {type(value).__name__}.")
     return value
+
+
+def _placeholder(hint: Any) -> Any:
+    """A field without a value, which takes one of its type."""
+    hint = _without_none(hint)
+    return config_dict.placeholder(typing.get_origin(hint) or hint)
 
 
 def _without_none(hint: Any) -> Any:

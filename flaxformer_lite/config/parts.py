@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
 
-NORMS = ("layer", "rms", "rms_offset")
+NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")
 NORM_SLOTS = ("in", "branch", "out")
 Rules = tuple[tuple[str, tuple], ...]  # (pattern of a parameter's path, mesh axes of its last dimensions)
 
@@ -33,7 +33,8 @@ class InitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """A norm over the last axis: `layer`, `rms`, or `rms_offset`, whose stored weight is scale - 1 (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, whose stored weight is
+    scale - 1 (Gemma)."""
 
     kind: str = "layer"
     eps: float = 1e-6

@@ -50,9 +50,10 @@ class Model(EncoderModel):
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
     masked_lm_activation = "gelu"
+    head_modules = ("discriminator",)
 
-    def setup(self):
-        super().setup()
+    def setup_head(self):
+        super().setup_head()
         self.discriminator = Discriminator(self.cfg)
 
     def features(self, input_ids, **inputs) -> Features:

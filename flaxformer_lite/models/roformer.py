@@ -38,8 +38,8 @@ class Model(EncoderModel):
     pooled = ("sequence_classification",)
     pooler_activation = ""
 
-    def summarise(self, x_BTD: jax.Array) -> jax.Array:
-        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD)
+    def summarise(self, x_BTD, attention_mask_BT):
+        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD, attention_mask_BT)
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:

@@ -185,7 +185,7 @@ class _Framed(PublishedTokenizer):
         return self._inner.decode(ids)
 
 
-def load_tokenizer(path: str | Path) -> PublishedTokenizer:
+def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
     """The tokenizer in a directory of published weights, or in the workdir of a run.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
@@ -194,6 +194,7 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
       path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
         Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such. Or is
         the `--workdir` of train.py.
+      family: as in `load_pretrained`.
 
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
@@ -207,8 +208,8 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
         if (folder / JSON).is_file():
             return _Json(folder / JSON, config, template)
         if (folder / BYTES).is_file():
-            family = hf_config.family_of(_read(folder / "config.json"), folder)
-            return framed(plain.load(folder / BYTES), family.Model.skeleton)
+            model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
+            return framed(plain.load(folder / BYTES), model.skeleton)
     except ConfigError:
         raise
     except Exception as error:  # tokenizers raises bare Exception
@@ -222,9 +223,8 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where transformers is"
             f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
-    raise ConfigError(
-        f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model beside its weights."
-    )
+    beside = "put the model's tokenizer.json or sentencepiece model beside its weights"
+    raise ConfigError(f"{folder}: no tokenizer; {beside}.")
 
 
 def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
