@@ -1,5 +1,6 @@
 """From any checkpoint to published weights, one tensor at a time, and all of the directory or nothing."""
 
+import argparse
 import contextlib
 import re
 import shutil
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.cli._open import folder_of, notice, notices
+from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.progress import reading
 from flaxformer_lite.pretrained import folder
@@ -19,6 +20,10 @@ from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.save import save_pretrained
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def run(args: argparse.Namespace) -> None:
+    convert(args.src, args.dst, dtype=args.dtype, head=args.head, shard_size=args.shard_size)
 
 
 def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from flaxformer_lite.cli._open import Opened, check_vocabulary, folder_of, notice, open_model, read_json
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model, read_json
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.pooling import mean_pool
 
@@ -19,7 +19,7 @@ BATCH, STEP = 32, 16  # texts at a time, of lengths rounded up to multiples, so 
 MOST = 12  # texts whose similarities fit on a screen
 
 
-def show(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Prints similarities, or writes vectors.
 
     Raises:

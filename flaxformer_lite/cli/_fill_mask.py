@@ -6,14 +6,14 @@ import jax
 import numpy as np
 
 from flaxformer_lite.checkpoints.workdir import is_workdir
-from flaxformer_lite.cli._open import Opened, check_vocabulary, folder_of, open_model
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained import folder
 
 HEADS = ("masked_lm", "pretraining")
 
 
-def show(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn.
 
     Raises:

@@ -4,7 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from flaxformer_lite.cli._open import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.cli.arguments import SETTINGS
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.generate import generate, stream
@@ -18,12 +19,14 @@ SEARCH = ("num_beams", "length_penalty", "early_stopping")
 UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
 
-def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
+def run(args: argparse.Namespace) -> None:
     """Writes a continuation of each prompt.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: what cannot be read, or settings that exclude each other.
     """
+    names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
         raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")

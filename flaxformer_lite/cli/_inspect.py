@@ -1,5 +1,6 @@
 """What a directory of weights holds, as rows and a table on the terminal."""
 
+import argparse
 import hashlib
 import itertools
 import re
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.cli._open import folder_of, notice
+from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
@@ -36,11 +37,11 @@ class Contents(NamedTuple):
     tensors: Mapping[str, Any]
 
 
-def show(path: str, *, every: bool) -> None:
+def run(args: argparse.Namespace) -> None:
     """Prints it all; reads each tensor once, for the checksum."""
-    contents = read(folder_of(path))
+    contents = read(folder_of(args.directory))
     out = Console(width=None if Console().is_terminal else 200, highlight=False)
-    rows = {"directory": path, "form": contents.form, **_about(contents.cfg)}
+    rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"
     sizes = {name: (tuple(t.shape), _dtype(t)) for name, t in contents.tensors.items()}
@@ -54,7 +55,7 @@ def show(path: str, *, every: bool) -> None:
         ("bytes", "right"),
     ):
         table.add_column(title, justify=side, overflow="fold")
-    for label, times, (shape, dtype) in _folded(sizes, every):
+    for label, times, (shape, dtype) in _folded(sizes, args.all):
         each = int(np.prod(shape, dtype=np.int64))
         shown = " x ".join(map(str, shape)) or "scalar"
         table.add_row(

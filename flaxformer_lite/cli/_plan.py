@@ -10,7 +10,7 @@ from flaxformer_lite.plan import planner, report, search, topology
 from flaxformer_lite.training.start.adopt import read_experiment
 
 
-def show(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 where nothing fits."""
     machine = topology.parse(args.topology)
     cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
