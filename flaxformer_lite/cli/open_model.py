@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.pretrained.load import load_pretrained
-from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer, load_tokenizer
+from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 
 
 class Opened(NamedTuple):

@@ -25,8 +25,9 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.tokenizer import BYTES, JSON, SENTENCEPIECE, load_tokenizer
+from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start.resume import flatten
 
 # How a model is run: the config's own, whatever the weights are.
