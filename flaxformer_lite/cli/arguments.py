@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config.execution import DTYPES
+from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.plan import environment
 
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --help, lists its fields"

@@ -14,6 +14,7 @@ import numpy as np
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.data.progress import reading
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
@@ -67,7 +68,7 @@ class _Watched:
 def _stored_dtype(source: Path) -> str:
     """That of all tensors in a directory if it is one that we compute with, else the float32 that holds any of them."""
     kinds = {str(t.array.dtype) for t in folder.open_weights(source).values() if t.array.dtype.kind not in "iub"}
-    if len(kinds) == 1 and kinds <= {"float32", "bfloat16"}:
+    if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()
     notice(f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another.")
     return "float32"

@@ -4,12 +4,16 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from flaxformer_lite.config.execution import Execution
-from flaxformer_lite.config.parts import NORMS, InitConfig, NormConfig
+from flaxformer_lite.config import choices
+from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
+from flaxformer_lite.config.parts import InitConfig, NormConfig
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive, resolved
 
-NORM_SLOTS = ("embed", "in", "branch", "out", "final")
-BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
+# Fields besides those of Execution that say nothing of a checkpoint's weights: where a model without any begins, and what
+# a task puts on top.
+INIT_FIELDS = ("init", "init_stddev")
+TASK_FIELDS = ("head", "num_labels", "pad_token_id")
+WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +187,14 @@ class Architecture:
                 f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
                 f" head_dim."
             )
-        among(self, "norm_at", NORM_SLOTS)
-        among(self, "bias_at", BIAS_SLOTS)
-        among(self, "norm", NORMS)
-        among(self, "qk_norm", ("none", *NORMS))
-        among(self, "activation", ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"))
-        among(self, "mlp", ("plain", "gated"))
-        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
-        among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))
+        among(self, "norm_at", choices.NORM_SLOTS)
+        among(self, "bias_at", choices.BIAS_SLOTS)
+        among(self, "norm", choices.NORMS)
+        among(self, "qk_norm", ("none", *choices.NORMS))
+        among(self, "activation", choices.ACTIVATIONS)
+        among(self, "mlp", choices.MLPS)
+        among(self, "residual", choices.RESIDUALS)
+        among(self, "init", choices.INITS)
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(

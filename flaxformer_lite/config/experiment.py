@@ -7,6 +7,7 @@ instead of a compilation and a stack trace.
 from dataclasses import dataclass, field
 from typing import Any
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.config.architecture import ModelConfig
 from flaxformer_lite.config.rules import ConfigError, among, local_path, not_negative, plugin_name, positive
 
@@ -18,7 +19,7 @@ class TokenizerConfig:
     vocab_size: int = 8192  # of a trained tokenizer
 
     def __post_init__(self):
-        among(self, "name", ("byte_bpe", "sentencepiece", "bytes"))
+        among(self, "name", choices.TOKENIZERS)
         local_path("path", self.path)
         positive(self, "vocab_size")
 
@@ -41,7 +42,7 @@ class DataConfig:
                 f"data.text_field={self.text_field!r}: names a field of your own jsonl; name that as data.path."
             )
         not_negative(self, "target_length")
-        among(self, "corpus", ("stdlib_code", "docstrings", "code_docstrings"))
+        among(self, "corpus", choices.CORPORA)
         local_path("path", self.path)
         local_path("cache", self.cache)
         if not 0 < self.eval_fraction < 1:
@@ -63,8 +64,8 @@ class OptimizerConfig:
     clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
 
     def __post_init__(self):
-        among(self, "name", ("adamw", "adafactor", "lion", "sgd", "muon"))
-        among(self, "schedule", ("cosine", "linear", "rsqrt", "constant", "wsd"))
+        among(self, "name", choices.OPTIMIZERS)
+        among(self, "schedule", choices.SCHEDULES)
         positive(self, "learning_rate")
         not_negative(self, "warmup_steps", "decay_steps", "weight_decay", "clip_norm", "final_fraction")
 
@@ -126,7 +127,7 @@ class MeshConfig:
                 f"mesh.data={self.data}, mesh.slices={self.slices}: data is a multiple of the slices; try"
                 f" mesh.data={-(-self.data // self.slices) * self.slices}."
             )
-        among(self, "mode", ("jit", "shard_map", "pmap"))
+        among(self, "mode", choices.MESH_MODES)
         if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
             raise ConfigError(
                 f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
 
-NORMS = ("layer", "rms", "rms_offset")
-NORM_SLOTS = ("in", "branch", "out")
 Rules = tuple[tuple[str, tuple], ...]  # (pattern of a parameter's path, mesh axes of its last dimensions)
 
 
@@ -27,7 +26,7 @@ class InitConfig:
     layers: int = 1
 
     def __post_init__(self):
-        among(self, "kind", ("normal", "normal_residual", "fan_in", "xavier"))
+        among(self, "kind", choices.INITS)
         positive(self, "stddev", "layers")
 
 
@@ -39,7 +38,7 @@ class NormConfig:
     eps: float = 1e-6
 
     def __post_init__(self):
-        among(self, "kind", NORMS)
+        among(self, "kind", choices.NORMS)
         not_negative(self, "eps")
 
 
@@ -116,9 +115,9 @@ class LayerConfig:
     residual: str = "sequential"
 
     def __post_init__(self):
-        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
-        named = tuple(f"{name}_{slot}" for name in self.parts for slot in NORM_SLOTS)
-        among(self, "norm_at", NORM_SLOTS + named)
+        among(self, "residual", choices.RESIDUALS)
+        named = tuple(f"{name}_{slot}" for name in self.parts for slot in choices.LAYER_NORM_SLOTS)
+        among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
         if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip

@@ -6,7 +6,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import Execution, InitConfig, among, not_negative, parts
+from flaxformer_lite.config import Execution, InitConfig, among, choices, not_negative, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
@@ -38,7 +38,7 @@ class MlpConfig(parts.FeedForward):
 
     def __post_init__(self):
         not_negative(self, "mlp_dim")
-        among(self, "activation", tuple(ACTIVATIONS))
+        among(self, "activation", choices.ACTIVATIONS)
 
     def module(self, execution, *, name=None):
         return FeedForward(self, execution, name=name)

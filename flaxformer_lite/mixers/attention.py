@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flaxformer_lite import registry
 from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dispatch import select_implementation
-from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, not_negative, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, choices, not_negative, parts
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
 from flaxformer_lite.modules import cache as caches
@@ -24,7 +24,6 @@ from flaxformer_lite.modules.position_tables import PositionTables
 from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
-BIAS_SLOTS = ("query", "key", "value", "out")
 WEIGHTS = (
     (r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),
     (r"attention/out/kernel$", ("tensor", None, "fsdp")),
@@ -71,7 +70,7 @@ class AttentionConfig(parts.Mixer):
         if self.num_heads < 1:
             raise ConfigError(f"num_heads={self.num_heads}: must be positive.")
         not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
-        among(self, "bias", BIAS_SLOTS)
+        among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
         if self.num_heads % self.kv_heads:
             raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
                               f" kv heads.")  # fmt: skip

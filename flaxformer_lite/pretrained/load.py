@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
@@ -25,7 +26,6 @@ from flaxformer_lite.sharding.parameters import param_specs
 
 LOG = logging.getLogger("flaxformer_lite")
 STACKED = re.compile(r"layers/block_(\d+)")
-FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
 
 
 def load_pretrained(
@@ -87,8 +87,10 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     path = Path(path).expanduser()
-    if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
-        raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
+    if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
+        raise ConfigError(
+            f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
+        )
     if is_workdir(path):
         return _open_run(path, head, overrides)
     published = folder.read_config(path)

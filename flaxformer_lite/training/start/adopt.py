@@ -15,7 +15,6 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import (
     ConfigError,
-    Execution,
     ExperimentConfig,
     ModelConfig,
     TrainConfig,
@@ -23,6 +22,8 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
+from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
@@ -30,9 +31,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start.resume import flatten
 
-# How a model is run: the config's own, whatever the weights are.
-EXECUTION = ("init", "init_stddev", *(f.name for f in dataclasses.fields(Execution) if "internal" not in f.metadata))
-FREE = (*EXECUTION, "head", "num_labels", "pad_token_id")
+OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # the config's, whatever the weights are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,7 @@ class _Task:
 def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
     """A config as it is run. Where it begins with a directory's weights, the directory says what the model is.
 
-    The page's own model is then replaced, all but the fields of EXECUTION, and the head is the objective's. The text is
+    The page's own model is then replaced, all but the fields of OWN, and the head is the objective's. The text is
     read with the directory's tokenizer unless `data.tokenizer` is set. A run that has a checkpoint goes on with what it
     took when it began: the directory need no longer be there.
 
@@ -69,7 +68,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
         chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun else _tokenizer_of(train.init_from)
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, _plain(section), asked)
-    own = (*EXECUTION, *(name for name in asked if name in FREE or name == "max_length"))
+    own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
@@ -131,7 +130,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
 def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
     """What was asked for on the command line must be what the weights have."""
     due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
-    free = FREE if model.has_position_table else (*FREE, "max_length")
+    free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
     wrong = {name: ours[name] for name in asked if name not in free and name in ours}
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
     if wrong:
