@@ -41,7 +41,7 @@ def test_traces_at_full_size(name):
     ids = jax.ShapeDtypeStruct((1, cfg.data.length), jnp.int32)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if cfg.model.skeleton == "encoder_decoder" else {})
     params = jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
-    features = jax.eval_shape(lambda p: model.apply({"params": p}, **inputs, method="features"), params)
+    features = jax.eval_shape(lambda p, x: model.apply({"params": p}, **x, method="features"), params, inputs)
     assert features.projection.x.shape == (1, cfg.data.length, cfg.model.d_model)
 
 

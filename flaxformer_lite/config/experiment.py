@@ -4,6 +4,7 @@ Every rule that can be checked without building an array is checked here, so tha
 instead of a compilation and a stack trace.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,11 +63,17 @@ class OptimizerConfig:
     eps: float = 1e-8  # beside the root of the squares, against division by zero
     weight_decay: float = 0.1  # on matrices only: never on norms, biases and tables of positions
     clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
+    freeze: tuple[str, ...] = ()  # regular expressions: parameters whose paths they match stay as they begin
 
     def __post_init__(self):
         among(self, "name", choices.OPTIMIZERS)
         among(self, "schedule", choices.SCHEDULES)
         positive(self, "learning_rate")
+        for pattern in self.freeze:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"freeze={pattern!r}: no regular expression ({error}).") from None
         not_negative(self, "warmup_steps", "decay_steps", "weight_decay", "clip_norm", "final_fraction")
 
 

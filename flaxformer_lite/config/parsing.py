@@ -172,6 +172,8 @@ def _defaults(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     out = {}
     for f in dataclasses.fields(cls):
+        if "internal" in f.metadata:
+            continue
         made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if made is None or made is dataclasses.MISSING:
             made = config_dict.placeholder(_without_none(hints[f.name]))

@@ -47,9 +47,20 @@ class Part:
 
     Attributes:
       name: of the module in a layer, and so in the paths of its parameters.
+      added: patterns of the paths of parameters that a model with the standard part lacks; a run that begins with published
+        weights leaves them as they are initialised.
     """
 
     name: ClassVar[str] = "part"
+    added: ClassVar[tuple[str, ...]] = ()
+
+    def for_model(self, standard: "Part") -> "Part":
+        """The record as it stands in a model: by default itself.
+
+        Args:
+          standard: the part that the model's config describes, in whose place this one stands; a wrapper keeps it.
+        """
+        return self
 
     def partition_rules(self) -> Rules:
         """Mesh axes of the parameters; the default keeps all of them whole on every device."""

@@ -145,7 +145,7 @@ class Attention(nn.Module):
         """Returns y [B, T, D], or (y, cache) where a cache was passed."""
         context = with_options(context, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
-        q_BTNH = self._project("query", "BTD,DNH->BTNH", x_BTD)
+        q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
             k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
             mask, bias, q_index, k_index = context.cross_mask, None, None, None
@@ -175,10 +175,18 @@ class Attention(nn.Module):
         attend = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
         q_BTNH, k_BSKH = sharding.constrain(q_BTNH, "BTNH"), sharding.constrain(k_BSKH, "BSKH")
         out_BTNH = sharding.constrain(attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
-        y_BTD = self._project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        y_BTD = self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
         return (y_BTD, cache) if has_cache else y_BTD
 
-    def _project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
+    def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
+        """One of the four projections, for subclasses to add to.
+
+        Args:
+          name: `query`, `key`, `value` or `out`.
+          equation: of the Einsum.
+          x: its input.
+          width: of the model, where x is not that wide.
+        """
         cfg, d_model = self.cfg, width or x.shape[-1]
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # What the scale of the logits lacks of 1 / sqrt(H) (T5's is 1), Mesh TensorFlow folds into the initial queries.
@@ -187,7 +195,7 @@ class Attention(nn.Module):
         return Einsum(equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, name=name)(x)
 
     def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._project("key", "BSD,DKH->BSKH", x_BSD), self._project("value", "BSD,DKH->BSKH", x_BSD)
+        return self.project("key", "BSD,DKH->BSKH", x_BSD), self.project("value", "BSD,DKH->BSKH", x_BSD)
 
     def _cross_keys(self, context: Context, cache: LayerCache | None):
         if context.encoder_output_BSD is None:

@@ -38,6 +38,21 @@ class LossSums(NamedTuple):
         totals = self.weight if totals is None else totals
         return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
 
+    def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
+        """The sums with further terms, such as a router's balance: means over the part, which weigh as its tokens do."""
+        weight = self.weight[self.anchor]
+        terms = {name: value.astype(jnp.float32) * weight for name, value in losses.items()}
+        return LossSums(
+            {**self.loss, **terms},
+            {**self.weight, **dict.fromkeys(terms, weight)},
+            {**self.metrics, **{name: (total, weight) for name, total in terms.items()}},
+        )
+
+    @property
+    def anchor(self) -> str:
+        """The term by whose weight auxiliary losses are weighted: the tokens', or an objective's first."""
+        return TOKENS if TOKENS in self.weight else next(iter(self.weight))
+
     def times_tokens(self, totals: dict[str, Array]) -> Array:
         """`mean(totals)` times the weight of the tokens, `tokens(totals)`.
 

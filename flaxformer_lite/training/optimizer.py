@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
@@ -85,6 +85,9 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
 
+    if cfg.freeze:
+        chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, lambda tree: _by_frozen(cfg, tree))
+
     def wide(
         tree,
     ):  # its state is float32, as gradients are: of bfloat16 a second moment would not decay, 0.999 being 1
@@ -95,6 +98,32 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
             return chain.update(wide(updates), state, wide(params), **more)
 
     return optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+
+
+def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
+    """The parameters, with no gradient to those that `cfg.freeze` names: none is computed."""
+    if not cfg.freeze:
+        return params
+    labels = _by_frozen(cfg, params)
+    return jax.tree.map(lambda x, label: jax.lax.stop_gradient(x) if label == "frozen" else x, params, labels)
+
+
+def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
+    """`trained` or `frozen` for each parameter.
+
+    Raises:
+      ConfigError: a pattern that matches no parameter, or all parameters frozen.
+    """
+    paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in cfg.freeze:
+        if not any(re.search(pattern, path) for path in paths):
+            raise ConfigError(
+                f"optimizer.freeze={pattern!r}: matches no parameter; the first are {', '.join(paths[:3])}."
+            )
+    frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
+    if all(frozen):
+        raise ConfigError(f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train.")
+    return jax.tree.unflatten(jax.tree.structure(params), ["frozen" if f else "trained" for f in frozen])
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:

@@ -30,7 +30,7 @@ def train_step(
     """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes.
+      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes, and auxiliary losses by name.
       objective: of objectives/; gives sums, never means.
       tx: of training/optimizer.py.
       rate: the schedule, for the record only.
@@ -82,8 +82,11 @@ def _gradient(
     """Gradients of a microbatch's part in the whole batch's loss, float32, and its sums."""
 
     def loss(params):
-        sums = loss_sums(outputs(params, microbatch["inputs"], key), microbatch["targets"])
-        return sums.times_tokens(totals), sums
+        out, auxiliary = outputs(params, microbatch["inputs"], key)
+        sums = loss_sums(out, microbatch["targets"])
+        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
+        sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
+        return sums.times_tokens(weights), sums
 
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
     return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
@@ -93,7 +96,7 @@ def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any
     """Builds the evaluation step: (params, batch) -> sums, dropout off."""
 
     def step(params: Any, batch: Any) -> LossSums:
-        return objective.loss(outputs(params, batch["inputs"], None), batch["targets"], chunks=chunks)
+        return objective.loss(outputs(params, batch["inputs"], None)[0], batch["targets"], chunks=chunks)
 
     return step
 

@@ -85,9 +85,9 @@ def test_absent_and_null(name, field, value, ours, due):
 
 # transformers 5.23: the sizes of a config that names none.
 BARE = {
-    "albert": dict(d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12, embed_dim=128),
+    "albert": dict(d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12, embedding_size=128),
     "bart": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, activation="gelu"),
-    "electra": dict(d_model=256, num_heads=4, mlp_dim=1024, embed_dim=128, encoder_layers=12),
+    "electra": dict(d_model=256, num_heads=4, mlp_dim=1024, embedding_size=128, encoder_layers=12),
     "gemma2": dict(d_model=2304, num_heads=8, mlp_dim=9216, decoder_layers=26, kv_heads=4),
     "marian": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, max_length=1024,
                    activation="gelu", vocab_size=58101),

@@ -51,7 +51,7 @@ def test_a_run_begins_where_the_page_is_of_another_family(published, tmp_path):
     small = {"train.batch_size": 8, "train.accumulate": 1, "model.dtype": "float32", "data.eval_fraction": 0.1}
     cfg = read_experiment(page(tmp_path, **small, **{"train.init_from": str(published)}))
     experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
-    params = initial_state(experiment, experiment.cfg.train.init_from).params
+    params = initial_state(experiment, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert rows["taken from"] == f"{published}: model, weights and tokenizer, in place of the config's"

@@ -93,7 +93,7 @@ class DecoderModel(nn.Module):
         context = Context(mask=mask, structured=True, segment_ids_BT=slots.own(segment_ids))
         if attention_mask is not None and segment_ids is None:
             context = context.replace(
-                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask != 0)
+                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask.astype(bool))
             )
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:

@@ -36,7 +36,8 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
 
 def check_range(name: str, ids: Any, first: int, stop: int) -> None:
     """Refuses values outside first .. stop - 1, where they are known."""
-    if isinstance(ids, jax.core.Tracer) or not ids.size:
+    known = isinstance(ids, np.ndarray) or (isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer))
+    if not known or not ids.size:
         return
     ids = np.asarray(ids)
     if ids.min() < first or ids.max() >= stop:

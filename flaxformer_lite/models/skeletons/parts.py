@@ -41,15 +41,14 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
     """The record of the layers of one kind."""
-    norm_at = (
-        tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
-        if kind.norm_at is None
-        else kind.norm_at
-    )
+    mixer, fed = kind.mixer or cfg.mixer, kind.feed_forward or cfg.feed_forward
+    norm_at = kind.norm_at
+    if norm_at is None:
+        norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
-        mixer=kind.mixer or cfg.mixer or attention(cfg, kind),
+        mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
         cross=attention(cfg, kind, cross=True) if cross else None,
-        feed_forward=kind.feed_forward or cfg.feed_forward or feed_forward(cfg),
+        feed_forward=fed.for_model(feed_forward(cfg)) if fed else feed_forward(cfg),
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,

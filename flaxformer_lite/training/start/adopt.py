@@ -69,6 +69,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, _plain(section), asked)
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
+    own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
@@ -77,6 +78,9 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Fields by which the parameters of two models differ: what the first says, and the second."""
     names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
+    names = [
+        name for name in names if not getattr(getattr(ours, name), "added", ())
+    ]  # a plug-in that wraps the standard part
     names = ["family", *names, *["max_length"] * due.has_position_table]
     said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
     return {
@@ -131,7 +135,8 @@ def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: C
     """What was asked for on the command line must be what the weights have."""
     due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
-    wrong = {name: ours[name] for name in asked if name not in free and name in ours}
+    wraps = ("mixer.", "feed_forward.")  # plug-ins in place of the model's own parts
+    wrong = {name: ours[name] for name in asked if name not in free and name in ours and not name.startswith(wraps)}
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
     if wrong:
         listed = "; ".join(
