@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def notices() -> Iterator[None]:
     """What the library warns of meanwhile becomes a line each."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notice(record.getMessage())
+    handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
         yield

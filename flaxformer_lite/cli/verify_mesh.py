@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> None:
             f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}", markup=False, soft_wrap=True
         )
     out.print(_exchanged(verdict.exchanges))
-    for what in verdict.strange:
-        out.print(f"unexpected  {what}", markup=False, soft_wrap=True)
+    for sentence in verdict.strange:
+        out.print(f"unexpected  {sentence}", markup=False, soft_wrap=True)
     worst = verdict.gradients[0]
     said = "equal to rounding" if verdict.equal else "DIFFERENT"
     out.print(

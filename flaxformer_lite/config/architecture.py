@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
@@ -107,7 +107,7 @@ class Architecture:
         return self.head_dim or self.d_model // self.num_heads
 
     @property
-    def of_decoder(self) -> "ModelConfig":
+    def of_decoder(self) -> Self:
         """The config as the decoder sees it."""
         if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size):
             return self
@@ -116,8 +116,9 @@ class Architecture:
             "mlp_dim": self.decoder_mlp_dim,
             "vocab_size": self.decoder_vocab_size,
         }
-        own = {f"decoder_{name}": 0 for name in sizes}
-        return dataclasses.replace(self, **own, **{name: size for name, size in sizes.items() if size})
+        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in sizes}
+        changes |= {name: size for name, size in sizes.items() if size}
+        return dataclasses.replace(self, **changes)
 
     @property
     def embedding_width(self) -> int:
@@ -157,7 +158,7 @@ class Architecture:
     def norm_config(self) -> NormConfig:
         return NormConfig(kind=self.norm, eps=self.norm_eps)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         not_negative(
             self,
@@ -211,7 +212,7 @@ class Architecture:
 class ModelConfig(Execution, Architecture):
     """What a model is, and how it runs: the two records as one, so that a page or a command line names any field in a word."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         Architecture.__post_init__(self)
         Execution.__post_init__(self)
         if self.attention != "auto":

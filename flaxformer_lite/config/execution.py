@@ -25,7 +25,7 @@ class Execution:
     # Where activations live, as a trainer says it (functions/sharding.py); no config page does.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") are as good as their names
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))

@@ -19,7 +19,7 @@ class TokenizerConfig:
     path: str = ""  # a tokenizer.json or a sentencepiece model to use instead
     vocab_size: int = 8192  # of a trained tokenizer
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         among(self, "name", choices.TOKENIZERS)
         local_path("path", self.path)
         positive(self, "vocab_size")
@@ -36,7 +36,7 @@ class DataConfig:
     eval_fraction: float = 0.02  # of the text, held out by a hash of its documents, or at the end of few
     cache: str = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(self, "length")
         if self.text_field != "text" and not self.path:
             raise ConfigError(
@@ -65,7 +65,7 @@ class OptimizerConfig:
     clip_norm: float = 1.0  # the longest gradient, over all parameters; 0: off
     freeze: tuple[str, ...] = ()  # regular expressions: parameters whose paths they match stay as they begin
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         among(self, "name", choices.OPTIMIZERS)
         among(self, "schedule", choices.SCHEDULES)
         positive(self, "learning_rate")
@@ -92,7 +92,7 @@ class TrainConfig:
     cpu_tuning: bool = True  # tricks for XLA:CPU (functions/cpu_tuning.py), which change no number
     init_from: str = ""  # weights or a workdir to begin with, its model and tokenizer too; empty: random weights
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(
             self,
             "steps",
@@ -124,7 +124,7 @@ class MeshConfig:
     slices: int = 1  # parts of `data` that a data-centre network joins, as TPU slices
     mode: str = "jit"  # or shard_map, pmap: data parallelism written out by hand; the same numbers
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         sizes = {axis: getattr(self, axis) for axis in ("data", "fsdp", "context", "tensor")}
         if any(n == 0 or n < -1 for n in sizes.values()) or list(sizes.values()).count(-1) > 1:
             raise ConfigError(f"mesh={sizes}: sizes are positive, and -1 may stand once.")
@@ -153,7 +153,7 @@ class ExperimentConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         not_negative(self, "seed")
         model, objective = self.model, plugin_name(self.objective)
         if model.skeleton not in self.objective.skeletons:

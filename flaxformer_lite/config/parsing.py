@@ -6,7 +6,7 @@ import json
 import re
 import types
 import typing
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ml_collections import ConfigDict, config_dict
 
@@ -14,8 +14,10 @@ from flaxformer_lite import registry
 from flaxformer_lite.config.experiment import ExperimentConfig
 from flaxformer_lite.config.rules import ConfigError, plugin_name
 
+T = TypeVar("T")
 
-def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
+
+def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
     """Checks a ConfigDict (or any mapping) and builds the frozen dataclass `cls` from it.
 
     Args:
@@ -29,13 +31,13 @@ def from_config_dict(cls: type, values: Any, where: str = "config") -> Any:
     return _from_mapping(cls, values, where, "")
 
 
-def _from_mapping(cls: type, values: Any, where: str, path: str) -> Any:
+def _from_mapping(cls: type[T], values: Any, where: str, path: str) -> T:
     """As `from_config_dict`; `path` is the dotted name of the section, which rules of its dataclass do not know."""
     if not hasattr(values, "items"):
         raise ConfigError(
             f"{where}={values!r}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
         )
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata}
+    fields = {f.name: f for f in dataclasses.fields(cast(Any, cls)) if f.init and "internal" not in f.metadata}
     hints = typing.get_type_hints(cls)
     unknown = [key for key in values if key not in fields]
     if unknown:
@@ -142,7 +144,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
         if "name" not in options:
             raise ConfigError(f"{where}.name: missing; one of {', '.join(registry.available(f.metadata['plugin']))}.")
         return _from_mapping(_plugin_class(f.metadata["plugin"], options.pop("name"), where), options, where, path)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _from_mapping(hint, value, where, path)
     if value is None and isinstance(hint, types.UnionType):
         return None
@@ -151,7 +153,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
         if not isinstance(value, (tuple, list)):
             raise ConfigError(f"{where}={value!r}: a tuple, not {type(value).__name__}.")
         kind = typing.get_args(hint)[0]
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return tuple(
                 item if isinstance(item, kind) else from_config_dict(kind, item, f"{where}[{i}]")
                 for i, item in enumerate(value)

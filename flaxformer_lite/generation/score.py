@@ -89,7 +89,9 @@ def score(
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _score(model, params, source, tokens_BT, columns_BU, targets_BU) -> tuple[jax.Array, jax.Array]:
+def _score(
+    model: Any, params: Any, source: Any, tokens_BT: jax.Array, columns_BU: jax.Array, targets_BU: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities of the targets [B, U], and whether each is the likeliest."""
     variables = {"params": params}
     if source is None:
@@ -99,7 +101,7 @@ def _score(model, params, source, tokens_BT, columns_BU, targets_BU) -> tuple[ja
         x_BTD, _ = model.apply(variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode")
     x_BUD = gather_positions(x_BTD, columns_BU)
 
-    def one(pair):
+    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_D, target = pair
         logits_V = model.apply(variables, x_D[None, None], method="project").logits()[0, 0]
         return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target

@@ -72,7 +72,7 @@ class Fields:
     """A published config that knows which of its fields were read; null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = ""):
-        self.values, self.where, self.read = dict(values), f"config.json: {where}", set()
+        self.values, self.where, self.read = dict(values), f"config.json: {where}", set[str]()
 
     def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
         """A field's value, or the default.

@@ -57,7 +57,7 @@ class MaskedLm(TextObjective):
         pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
         return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")

@@ -1,5 +1,7 @@
 """Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the whole batch."""
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +38,7 @@ class LossSums(NamedTuple):
           float32 scalar; a term whose weight is 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
+        return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
         """The sums with further terms, such as a router's balance: means over the part, which weigh as its tokens do."""

@@ -93,6 +93,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     """The program of a run on the machine; `described`: on nothing but the sizes of its mesh."""
     slices = cfg.mesh.slices
     sizes = sharding.mesh_sizes(cfg.mesh, topology.count * slices)
+    mesh: Any  # described, it has all that a mesh has but devices
     if described:
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     else:
@@ -113,8 +114,8 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     done = aot.compile_step(program)
     how = f"compiled by {aot.compiler(topology)} with jax {jax.__version__}"
     if done.peak is None:
-        needs = aot.needed(done.excess, sum(memory.held(program)[:2]))
-        needs = needs and memory.compiled(program, needs)
+        total = aot.needed(done.excess, sum(memory.held(program)[:2]))
+        needs = memory.compiled(program, total) if total else None
         return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
     module = hlo.parse(done.text)
     seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # rows of a decoder see half of all pairs

@@ -146,12 +146,16 @@ def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
 
 
 def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
-    times, size = collections.Counter(), collections.Counter()
+    times: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+    size = times.copy()
     for found in hlo.collectives(module):
         key = found.kind, hlo.mesh_axes(found.groups, program.mesh.shape)
         times[key] += found.times
         size[key] += found.times * found.bytes
-    return sorted((Exchange(*key, times[key], size[key]) for key in times), key=lambda exchange: -exchange.bytes)
+    return sorted(
+        (Exchange(kind, axes, times[kind, axes], size[kind, axes]) for kind, axes in times),
+        key=lambda exchange: -exchange.bytes,
+    )
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:

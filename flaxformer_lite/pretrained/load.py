@@ -125,7 +125,7 @@ class Stored:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
 
 
@@ -135,7 +135,7 @@ def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @functools.lru_cache(maxsize=32)
-def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
     return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
@@ -184,7 +184,7 @@ def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
 
 def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes by path as they are without scan."""
-    flat = {}
+    flat: dict[str, jax.ShapeDtypeStruct] = {}
     for path, leaf in shapes.items():
         shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
         flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}

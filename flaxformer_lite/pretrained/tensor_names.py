@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
@@ -86,7 +87,7 @@ def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: I
 
 
 def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:
-    table = {}
+    table: dict[str, Any] = {}
     for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
         ours = (row.ours,) if isinstance(row.ours, str) else row.ours
         table |= {path: (row, part, len(ours)) for part, path in enumerate(ours)}

@@ -41,7 +41,7 @@ class EncoderModel(nn.Module):
     masked_lm_activation: ClassVar[str] = ""  # empty: the config's
     pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg), run)

@@ -65,7 +65,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     data, section = dict(config.get("data", {})), dict(config.get("model", {}))
     chosen = dict(data.get("tokenizer", {}))
     if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
-        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun else _tokenizer_of(train.init_from)
+        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else _tokenizer_of(train.init_from)
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, _plain(section), asked)
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
@@ -111,7 +111,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     path, where = Path(init_from).expanduser(), f"train.init_from={init_from}"
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
     stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
-    published = None if stored else folder.read_config(path)
+    published = {} if stored else folder.read_config(path)
     family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path)
     name = stored.family if stored else published["model_type"]
     skeleton = family.Model.skeleton
@@ -152,7 +152,7 @@ def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> boo
     meaning = hf_config.MEANING.get(name)
     with contextlib.suppress(ConfigError, TypeError):
         value = tuple(value) if isinstance(value, list) else value
-        return bool(meaning) and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
+        return meaning is not None and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
     return False
 
 

@@ -91,7 +91,7 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    out = {}
+    out: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
         out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
