@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import flaxformer_lite
 from flaxformer_lite import registry
@@ -33,8 +33,8 @@ Flags may be written with dashes or underscores: --max-new-tokens is --max_new_t
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and where the help is; examples are started as the program was."""
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+    def __init__(self, prog: str, **options: Any):
+        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)

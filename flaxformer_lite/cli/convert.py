@@ -76,10 +76,10 @@ def _stored_dtype(source: Path) -> str:
 
 def _bytes_of(size: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
-    unit = found and (found[2].rstrip("B") and found[2].rstrip("B") + "B")
     if not found or not float(found[1]):
         raise ConfigError(f"--shard_size={size}: a size like 500MB or 2GB.")
-    return int(float(found[1]) * UNITS[unit])
+    prefix = found[2].rstrip("B")
+    return int(float(found[1]) * UNITS[prefix and prefix + "B"])
 
 
 def _size(leaf: Any) -> int:

@@ -47,14 +47,8 @@ def run(args: argparse.Namespace) -> None:
     sizes = {name: (tuple(t.shape), _dtype(t)) for name, t in contents.tensors.items()}
     count = {name: int(np.prod(shape, dtype=np.int64)) for name, (shape, _) in sizes.items()}
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title, side in (
-        ("tensor", "left"),
-        ("shape", "left"),
-        ("dtype", "left"),
-        ("each", "right"),
-        ("bytes", "right"),
-    ):
-        table.add_column(title, justify=side, overflow="fold")
+    for title in ("tensor", "shape", "dtype", "each", "bytes"):
+        table.add_column(title, justify="right" if title in ("each", "bytes") else "left", overflow="fold")
     for label, times, (shape, dtype) in _folded(sizes, args.all):
         each = int(np.prod(shape, dtype=np.int64))
         shown = " x ".join(map(str, shape)) or "scalar"

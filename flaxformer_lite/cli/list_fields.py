@@ -61,9 +61,9 @@ def comments(cls: type) -> dict[str, str]:
             continue
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         lines = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-        for node in ast.parse(source).body[0].body:
-            if isinstance(node, ast.AnnAssign):
-                said = lines.get(node.end_lineno, "")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                said = lines.get(node.end_lineno or 0, "")
                 found[node.target.id] = "" if said.startswith("noqa") else said
     return found
 

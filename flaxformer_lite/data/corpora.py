@@ -80,7 +80,9 @@ def version(name: str) -> str:
 
 def _trees() -> Iterator[tuple[ast.Module, str]]:
     for package in PACKAGES:
-        for source in _sources(Path(importlib.util.find_spec(package).origin).parent):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.origin is not None, "a requirement of this package"
+        for source in _sources(Path(spec.origin).parent):
             with contextlib.suppress(SyntaxError, ValueError):
                 tree = ast.parse(source)
                 yield tree, source

@@ -66,9 +66,9 @@ class Search(flax.struct.PyTreeNode):
       never: bool, `early_stopping="never"`.
     """
 
-    length_penalty: jax.Array
-    until_full: jax.Array
-    never: jax.Array
+    length_penalty: Any
+    until_full: Any
+    never: Any
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))

@@ -1,7 +1,7 @@
 """Text from a trained model: greedy, drawn or searched, whole or as it is written."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 import flax
 import flax.linen as nn
@@ -33,6 +33,26 @@ class Generation:
     sequences_scores: np.ndarray | None = None
 
 
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[False] = False,
+    **options: Any,
+) -> np.ndarray: ...
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[True],
+    **options: Any,
+) -> Generation: ...
 def generate(
     model: nn.Module,
     params: Any,

@@ -77,7 +77,7 @@ def constrain(
         logits_BV = sampling.no_repeat_ngram(logits_BV, tokens_BT, start_B, length, rules.no_repeat_ngram)
     if rules.suppress_U is not None:
         logits_BV = sampling.suppress(logits_BV, rules.suppress_U)
-    if rules.min_new is not None:
+    if rules.min_new is not None and rules.eos_E is not None:
         logits_BV = jnp.where(new < rules.min_new, sampling.suppress(logits_BV, rules.eos_E), logits_BV)
     if rules.forced_bos is not None:
         logits_BV = jnp.where(new == 0, sampling.force(logits_BV, rules.forced_bos), logits_BV)

@@ -67,7 +67,8 @@ def score(
     limit, sources = longest(cfg), None
     if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
-        sources = pad_source(*read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False), 0, limit)
+        ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
+        sources = pad_source(ids_BS, mask_BS, 0, limit)
         start = cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
         prompts = [[start or 0]] * len(prompts)
     rows = [[*prompt, *continuation] for prompt, continuation in zip(prompts, continuations, strict=True)]
@@ -85,7 +86,7 @@ def score(
     logprobs_BU, best_BU = map(np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU))
     kept_BU = np.arange(U)[None] < np.asarray([[len(continuation)] for continuation in continuations])
     logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(map(len, continuations))]
-    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, (best_BU | ~kept_BU).all(axis=1))
+    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1)))
 
 
 @functools.partial(jax.jit, static_argnames=("model",))

@@ -141,7 +141,7 @@ def _plan(
     compile_seconds: float | None = None,
 ) -> Plan:
     cfg, chip, chips = program.cfg, topology.chip, program.mesh.size
-    seconds = cost and cost.seconds
+    seconds = cost.seconds if cost else None
     ideal = program.flops_per_step / chips / chip.peak
     return Plan(
         topology=topology.name,
@@ -165,7 +165,7 @@ def _plan(
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
         timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
-        utilisation=seconds and (ideal / seconds[1], ideal / seconds[0]),
+        utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
         largest=tuple(cost.largest()) if cost else (),
         unknown_loops=cost.unknown if cost else 0,
         warnings=warnings,

@@ -131,7 +131,8 @@ class Stored:
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and dtypes of a model's parameters by path; nothing is computed."""
-    return _shapes(type(model), model.cfg)
+    kind: Any = type(model)
+    return _shapes(kind, model.cfg)
 
 
 @functools.lru_cache(maxsize=32)

@@ -36,14 +36,15 @@ class PublishedTokenizer:
         longest = config.get("model_max_length")
         self.max_length = int(longest) if longest and longest < ENDLESS else None
         self.chat_template = chat_template
-        self.tokens, self.ids = {}, {}
+        self.tokens: dict[str, str] = {}
+        self.ids: dict[str, int] = {}
         said = any(f"{role}_token" in config for role in ROLES)
         for role in ROLES:
             usual = () if said else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
             named = _content(config.get(f"{role}_token"))
             for token in (named,) if named else usual:
-                if token_to_id(token) is not None:
-                    self.tokens[role], self.ids[role] = token, token_to_id(token)
+                if (index := token_to_id(token)) is not None:
+                    self.tokens[role], self.ids[role] = token, index
                     break
         self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
 
@@ -97,7 +98,9 @@ class PublishedTokenizer:
         Returns:
           input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
         """
-        texts, pairs = ([x] if isinstance(x, str) else x for x in (texts, pairs))
+        texts = [texts] if isinstance(texts, str) else texts
+        pairs = [pairs] if isinstance(pairs, str) else pairs
+        rows: list[tuple[list[int], list[int]]]
         limit = max_length or self.max_length
         if pairs is None:
             rows = [(self.encode(text, max_length=limit), []) for text in texts]
@@ -133,11 +136,11 @@ class JsonTokenizer(PublishedTokenizer):
         return self._tokenizer.post_process(encoding).ids
 
     def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        sides = [self._tokenizer.encode(part, add_special_tokens=False) for part in (text, second)]
+        one, other = (self._tokenizer.encode(part, add_special_tokens=False) for part in (text, second))
         if max_length is not None:
             room = max(max_length, self._tokenizer.num_special_tokens_to_add(True))
             self._tokenizer.enable_truncation(room, strategy="longest_first", direction=self.truncation_side)
-        both = self._tokenizer.post_process(*sides)
+        both = self._tokenizer.post_process(one, other)
         self._tokenizer.no_truncation()
         return both.ids, both.type_ids
 

@@ -70,8 +70,9 @@ def save_pretrained(
     config = hf_config.write_config(family, cfg)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     path.mkdir(parents=True, exist_ok=True)
-    like = like or model.source
-    if like and workdir.is_workdir(like := Path(like).expanduser()):
+    source = like or model.source
+    like = Path(source).expanduser() if source else None
+    if like and workdir.is_workdir(like):
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
     elif like:
         config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.fields})

@@ -72,9 +72,9 @@ def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
 
 def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
     """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
-    if skeleton == "encoder":
-        return [inner.cls_id], [inner.sep_id]
-    return [], [inner.eos_id] if skeleton == "encoder_decoder" else []
+    before = inner.cls_id if skeleton == "encoder" else None
+    after = {"encoder": inner.sep_id, "encoder_decoder": inner.eos_id}.get(skeleton)
+    return [before] if before is not None else [], [after] if after is not None else []
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:

@@ -108,8 +108,9 @@ class EncoderModel(nn.Module):
             return output.replace(logits=self.classifier(self.summarise(x_BTD)))
         if head not in self.pooled:
             return output
-        output = output.replace(pooler_output=self.pooler(x_BTD))
-        return output if head == "none" else output.replace(logits=self.next_sentence(output.pooler_output))
+        pooled_BD = self.pooler(x_BTD)
+        output = output.replace(pooler_output=pooled_BD)
+        return output if head == "none" else output.replace(logits=self.next_sentence(pooled_BD))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]")

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -88,7 +89,7 @@ class Terminal:
         if self._bar:
             progress, task = self._bar
             waiting = progress.tasks[task].fields["text"] == COMPILING
-            progress.update(task, completed=step, **({"text": ""} if waiting else {}))
+            progress.update(task, completed=step, **({"text": ""} if waiting else dict[str, Any]()))
 
     def train_record(self, record: Record) -> None:
         """The interval's figures."""

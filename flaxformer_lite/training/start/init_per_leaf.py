@@ -61,10 +61,11 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
     def part(leaves):
         numbers, places = [], []
 
-        def place(var):
+        def place(var: Any) -> Any:
             if not isinstance(var, Literal):
                 return var
-            numbers.append(np.asarray(var.val, var.aval.dtype))
+            aval: Any = var.aval  # of an array, so it has a dtype
+            numbers.append(np.asarray(var.val, aval.dtype))
             places.append(Var(var.aval))
             return places[-1]
 
