@@ -216,7 +216,7 @@ PUBLISHED = Published(
         "repad_logits_with_grad",
         "sparse_pred_ignore_index",
         "sparse_prediction",
-    ),  # fmt: skip
+    ),
     read=read,
     write=write,
 )
