@@ -12,7 +12,12 @@ import pytest
 from flaxformer_lite import __main__, pages
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *(ROOT / "docs").glob("*/README.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / "docs").glob("*/README.md"),
+]
 TEXTS = {page: page.read_text() for page in PAGES}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -65,7 +70,10 @@ def commands():
 @pytest.mark.parametrize(("page", "line"), commands(), ids=lambda value: value.replace(" ", "_")[:60])
 def test_commands_parse(page, line):
     """Checks that the flags exist, that pages exist, and that the config with its overrides is valid."""
-    words = [re.sub(r"=(DIR|FOLDER|path/to/\S+|my_folder|my_text\S*|\S+\.jsonl)$", "=x", word) for word in shlex.split(line)[1:]]
+    words = [
+        re.sub(r"=(DIR|FOLDER|path/to/\S+|my_folder|my_text\S*|\S+\.jsonl)$", "=x", word)
+        for word in shlex.split(line)[1:]
+    ]
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as end:
         __main__.main([*words, "--help"])
     assert end.value.code in (0, None) and "usage" in out.getvalue()

@@ -42,7 +42,7 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 
     values, line = flags.FlagValues(), ["", *argv]
     holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
-    values["config"].parser = _Pages(values["config"].parser, argv)
+    values["config"].parser = _Pages(values["config"].parser, argv)  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
 
@@ -168,6 +168,11 @@ def path(value: str) -> str:
         return local_path("PATH", value)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("PATH=").rstrip(".")) from None
+
+
+def add_family(parser: argparse.ArgumentParser) -> None:
+    """Adds --family to a command that reads published weights."""
+    parser.add_argument("--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory")
 
 
 def integer(least: int, most: int = INT32) -> Callable[[str], int]:

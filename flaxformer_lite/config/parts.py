@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
 
-NORMS = ("layer", "rms", "rms_offset")
-NORM_SLOTS = ("in", "branch", "out")
 Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
 
@@ -26,20 +25,21 @@ class InitConfig:
     stddev: float = 0.02
     layers: int = 1
 
-    def __post_init__(self):
-        among(self, "kind", ("normal", "normal_residual", "fan_in", "xavier"))
+    def __post_init__(self) -> None:
+        among(self, "kind", choices.INITS)
         positive(self, "stddev", "layers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """A norm over the last axis: `layer`, `rms`, or `rms_offset`, which stores scale - 1 as its weight (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, whose stored weight is
+    scale - 1 (Gemma)."""
 
     kind: str = "layer"
     eps: float = 1e-6
 
-    def __post_init__(self):
-        among(self, "kind", NORMS)
+    def __post_init__(self) -> None:
+        among(self, "kind", choices.NORMS)
         not_negative(self, "eps")
 
 
@@ -48,9 +48,20 @@ class Part:
 
     Attributes:
       name: the module's name in a layer, and so in the paths of its parameters.
+      added: patterns of the paths of parameters that a model with the standard part lacks; a run that begins with
+        published weights leaves them as they are initialised.
     """
 
     name: ClassVar[str] = "part"
+    added: ClassVar[tuple[str, ...]] = ()
+
+    def for_model(self, standard: "Part") -> "Part":
+        """The record as it stands in a model: by default itself.
+
+        Args:
+          standard: the part that the model's config describes, in whose place this one stands; a wrapper keeps it.
+        """
+        return self
 
     def partition_rules(self) -> Rules:
         """Returns the mesh axes of the parameters; by default each stays whole on every device."""
@@ -65,6 +76,10 @@ class Mixer(Part):
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
         """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) with a cache."""
         raise NotImplementedError
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        """The sizes of a position encoding's tables, for mixers that have a field `position`."""
+        return {"d_model": d_model}
 
     def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:
         """Adds to the context what all layers of this kind share; called once per stack.
@@ -115,10 +130,10 @@ class LayerConfig:
     norm_at: tuple[str, ...] = ("in",)
     residual: str = "sequential"
 
-    def __post_init__(self):
-        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
-        named = tuple(f"{name}_{slot}" for name in self.parts for slot in NORM_SLOTS)
-        among(self, "norm_at", NORM_SLOTS + named)
+    def __post_init__(self) -> None:
+        among(self, "residual", choices.RESIDUALS)
+        named = tuple(f"{name}_{slot}" for name in self.parts for slot in choices.LAYER_NORM_SLOTS)
+        among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
         if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip
@@ -126,9 +141,9 @@ class LayerConfig:
     @property
     def parts(self) -> dict[str, Part]:
         """The parts that the layer runs, in order, by the names of their modules."""
-        named = {"cross_attention": self.cross}
+        named: dict[str, Part | None] = {"cross_attention": self.cross}
         if self.mixer is not None:
-            named = {self.mixer.name: self.mixer} | named
+            named = {self.mixer.name: self.mixer, **named}
         if self.feed_forward is not None:
             named |= {self.feed_forward.name: self.feed_forward}
         return {name: part for name, part in named.items() if part is not None}
@@ -154,7 +169,7 @@ class StackConfig:
     final_norm: NormConfig | None = None
     share: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(self, "num_layers")
         if not self.pattern:
             raise ConfigError("pattern=(): needs at least one kind of layer.")

@@ -33,6 +33,11 @@ def resolved(cfg: Any, name: str, folder: str) -> Any:
         raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None
 
 
+def plugin_name(value: Any) -> str:
+    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside the package."""
+    return registry.name_of(type(value))
+
+
 def positive(cfg: Any, *names: str) -> None:
     for name in names:
         if getattr(cfg, name) <= 0:

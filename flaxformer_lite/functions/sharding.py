@@ -14,7 +14,7 @@ Names = tuple[str, ...]
 class Shards(NamedTuple):
     """The number of shards of an axis, and the mesh axis that splits it, as `jax.lax`'s collectives name it."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     mesh_axis: str | Names
 
 

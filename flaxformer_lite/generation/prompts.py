@@ -39,7 +39,7 @@ def bucket(length: int, least: int = 16) -> int:
 
 def read_ids(
     vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True
-):
+) -> tuple[np.ndarray, np.ndarray]:
     """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded, left or right.
 
     Raises:

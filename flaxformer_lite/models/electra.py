@@ -4,6 +4,8 @@ Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators 
 2.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 
@@ -35,7 +37,7 @@ class Discriminator(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg, sizes = self.cfg, {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
-        how = {"initial": cfg.initial, "execution": cfg.execution}
+        how: dict[str, Any] = {"initial": cfg.initial, "execution": cfg.execution}
         h_BTA = ACTIVATIONS[cfg.activation](Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD))
         return Einsum("BTA,AC->BTC", sizes, True, **how, name="output")(h_BTA)[..., 0]
 
@@ -51,9 +53,10 @@ class Model(EncoderModel):
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
     masked_lm_activation = "gelu"
+    head_modules = ("discriminator",)
 
-    def setup(self):
-        super().setup()
+    def setup_head(self) -> None:
+        super().setup_head()
         self.discriminator = Discriminator(self.cfg)
 
     def features(self, input_ids, **inputs) -> Features:

@@ -6,8 +6,7 @@ import flax
 import jax
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
     """Masks, positions and biases of a call; a pytree, so that scan and remat accept it. None means "not given".
 
     Attributes:

@@ -10,11 +10,11 @@ LAYER = re.compile(r"layer_(\d+)$")
 
 
 def stack_layers(params: Any, period: int = 1) -> Any:
-    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the tree.
+    """`layer_0 .. layer_n` to `layers/block_<i>` with a leading Y axis, wherever they stand in the tree.
 
     Args:
       params: nested dict of arrays.
-      period: length of the pattern of layer kinds (or of the config's `windows`).
+      period: kinds of layer in the config's pattern, len(cfg.kinds).
     """
     if not isinstance(params, dict):
         return params

@@ -1,5 +1,8 @@
 """Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the whole batch."""
 
+import functools
+import operator
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +39,22 @@ class LossSums(NamedTuple):
           float32 scalar; a term of weight 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
+        return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
+
+    def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
+        """The sums with further terms, such as a router's balance: means over the part, which weigh as its tokens do."""
+        weight = self.weight[self.anchor]
+        terms = {name: value.astype(jnp.float32) * weight for name, value in losses.items()}
+        return LossSums(
+            {**self.loss, **terms},
+            {**self.weight, **dict.fromkeys(terms, weight)},
+            {**self.metrics, **{name: (total, weight) for name, total in terms.items()}},
+        )
+
+    @property
+    def anchor(self) -> str:
+        """The term by whose weight auxiliary losses are weighted: the tokens', or an objective's first."""
+        return TOKENS if TOKENS in self.weight else next(iter(self.weight))
 
     def times_tokens(self, totals: dict[str, Array]) -> Array:
         """Computes `mean(totals)` times the weight of the tokens, `tokens(totals)`.
@@ -45,7 +63,7 @@ class LossSums(NamedTuple):
         its forward pass need not be scaled, or copied for it.
         """
         others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
-        return self.loss.get(TOKENS, 0.0) + sum(others)
+        return functools.reduce(operator.add, others, self.loss.get(TOKENS, jnp.float32(0)))
 
 
 def tokens(totals: dict[str, Array]) -> Array:
@@ -64,7 +82,7 @@ def ratio(total: Array, weight: Array) -> Array:
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
 
 
-def token_loss(objective: Any, features: Any, targets: dict[str, Array], chunks: int) -> LossSums:
+def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chunks: int) -> LossSums:
     """Computes the cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
 
     Args:

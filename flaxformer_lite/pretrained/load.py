@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,16 @@ from jax.sharding import Mesh, NamedSharding
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import folder, hf_config, tensor_names
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.models import check_family
+from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
 LOG = logging.getLogger("flaxformer_lite")
-STACKED = re.compile(r"layers/block_(\d+)")
-FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
 
 
 def load_pretrained(
@@ -36,6 +35,7 @@ def load_pretrained(
     dtype: str = "float32",
     param_dtype: str | None = None,
     mesh: Mesh | None = None,
+    family: str | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Loads a model and its parameters from a directory written by transformers' save_pretrained, or from a workdir.
@@ -44,13 +44,15 @@ def load_pretrained(
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
 
     Args:
-      path: a directory with config.json and model.safetensors (or shards with their index, or Flax's old msgpack
-        files); or the `--workdir` of a training run, in which case the newest undamaged checkpoint is read.
-      head: the output head; None takes the one that `architectures` in config.json names, or that the run trained.
-      dtype: dtype of activations and matmuls, `float32` or `bfloat16`.
-      param_dtype: dtype of the parameters; None is `dtype`.
-      mesh: where parameters are placed, by the family's partition rules; each device reads only its own part.
-      **overrides: fields of ModelConfig that change no weight: dropout, dropout_at, scan, remat, attention.
+      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files); or is
+        the `--workdir` of train.py, whose newest whole checkpoint is read.
+      head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
+      dtype: of activations and matmuls, `float32` or `bfloat16`.
+      param_dtype: of the parameters; None is dtype.
+      mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
+      family: whose names are read, as `module:Model`; None is the package's own of this model_type. A workdir knows its
+        own.
+      **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
 
     Returns:
       The linen module, and its parameters as arrays of param_dtype.
@@ -61,7 +63,9 @@ def load_pretrained(
       CheckpointError: a workdir has no undamaged checkpoint.
     """
     versions.notice_untested()
-    model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
+    model, stored = open_pretrained(
+        path, head, family=family, dtype=dtype, param_dtype=param_dtype or dtype, **overrides
+    )
     return model, _place(model.cfg, stored, mesh)
 
 
@@ -81,29 +85,33 @@ def load_labels(path: str | Path) -> list[str]:
     return hf_config.read_labels(published) or [f"LABEL_{i}" for i in usual]
 
 
-def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any) -> tuple[Any, dict]:
+def open_pretrained(
+    path: str | Path, head: str | None = None, *, family: str | None = None, **overrides: Any
+) -> tuple[Any, dict]:
     """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     path = Path(path).expanduser()
-    if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
-        raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
+    if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
+        raise ConfigError(
+            f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
+        )
     if is_workdir(path):
         return _open_run(path, head, overrides)
     published = folder.read_config(path)
-    family = hf_config.family_of(published, path)
-    cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, head), **overrides)
-    tensors = tensor_names.without_prefix(family.PUBLISHED, folder.open_weights(path))
+    plugin, named = hf_config.family_of(published, path, family), {} if family is None else {"family": family}
+    cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, head), **overrides, **named)
+    tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
         raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
                            f" are only {len(tensors)} tensors; one of the two is from another model.")  # fmt: skip
-    cfg = _untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
-    model = family.Model(cfg, source=str(path))
+    cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
+    model = check_family(cfg)(cfg, source=str(path))
     shapes = parameter_shapes(model)
-    found = tensor_names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
-    _check(family.PUBLISHED, cfg, path, tensors, found)
+    found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
+    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found)
     return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
 
 
@@ -124,17 +132,18 @@ class Stored:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
-    return _shapes(type(model), model.cfg)
+    kind: Any = type(model)
+    return _shapes(kind, model.cfg)
 
 
 @functools.lru_cache(maxsize=32)
-def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
     return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
@@ -171,100 +180,6 @@ def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tup
         return found.astype(leaf.dtype)
 
     return read
-
-
-def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
-    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not stacked."""
-    if not (block := STACKED.search(path)):
-        return [path]
-    period, start = len(cfg.kinds), int(block[1])
-    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
-
-
-def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns shapes by path as they are without scan."""
-    flat = {}
-    for path, leaf in shapes.items():
-        shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
-        flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}
-    return flat
-
-
-def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """Unties the logits if the file has its own output table, whatever its config says (T5 1.1 as saved by
-    transformers 5); they stay tied if it repeats the input table."""
-    out = tensor_names.vocab_kernel(spelled, cfg)
-    if not cfg.tie_embeddings or out not in tensors:
-        return cfg
-    table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
-    place = tensor_names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
-    same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
-    return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
-
-
-def _check(
-    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
-) -> None:
-    """Checks that every parameter has a tensor of its shape, and every tensor a parameter."""
-
-    def among(problems: list[str]) -> str:
-        return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-
-    wanted = {place.name: (ours, place) for ours, place in found.items()}
-    if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
-        ours = wanted[missing[0]][0]
-        raise WeightsError(
-            f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
-            f" nothing is initialized instead: choose a head that the file has."
-        )
-    wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
-    if wrong:
-        shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
-        raise WeightsError(
-            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json implies"
-            f" {list(due)}; one of the two is from another model."
-        )
-    integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
-    if integers:
-        raise WeightsError(
-            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantized weights are"
-            f" not supported; fetch the model in float32, float16 or bfloat16."
-        )
-    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
-    left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
-    left -= _repeated(spelled, cfg, path, tensors, left)
-    if left:
-        extra = sorted(left)
-        raise WeightsError(
-            f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
-            f" nothing is dropped silently: correct the config or the file."
-        )
-
-
-def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
-    """Returns the leftover tensors that follow from others or from the config, after checking that they agree."""
-    # A position table is built only if the file has one: config.json by itself might ask for any size.
-    tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
-    derived, known = spelled.derived(cfg) if tables else {}, set()
-    originals = dict(spelled.duplicates)
-    if cfg.tie_embeddings and (out := tensor_names.vocab_kernel(spelled, cfg)):
-        known.add(out)  # compared already
-    for name in sorted(left & set(originals)):
-        if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
-            raise WeightsError(f"{path}: {name} differs from {originals[name]}, but should be a copy of it.")
-        known.add(name)
-    for name in sorted(left & set(derived)):
-        stored = tensors[name].read().astype(np.float32)
-        if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
-            raise WeightsError(
-                f"{path}: {name} is not the table that config.json implies; these positions are not supported here."
-            )
-        known.add(name)
-    return known & left
-
-
-def _rounding(tensor: Tensor) -> float:
-    return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:

@@ -166,8 +166,7 @@ def join(
     """Starts jax.distributed if there is more than one process. Call it before JAX touches a device.
 
     Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is
-      the
-    only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work.
+    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work.
 
     Args:
       coordinator: host:port of process 0.
@@ -188,6 +187,7 @@ def join(
         coordinator, num_processes, process_id, devices = _detect(start_timeout)
         if num_processes in (None, 1):
             return ALONE
+    assert coordinator is not None and num_processes is not None and process_id is not None, "_check, or _detect"
     if process_id == 0:
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
@@ -240,7 +240,7 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
             f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or none (a TPU"
             " pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself trains alone."
         )
-    if not any(given) or alone:
+    if alone or coordinator is None or count is None or index is None:
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:

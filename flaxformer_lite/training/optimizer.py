@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from flaxformer_lite.config import OptimizerConfig
+from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
@@ -80,10 +80,13 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
     """
     chain = optax.chain(
         optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small)) if cfg.clip_norm else optax.identity(),
-        _direction(cfg),
+        DIRECTIONS[cfg.name](cfg),
         optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
+
+    if cfg.freeze:
+        chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, lambda tree: _by_frozen(cfg, tree))
 
     def wide(
         tree,
@@ -95,6 +98,32 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
             return chain.update(wide(updates), state, wide(params), **more)
 
     return optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+
+
+def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
+    """The parameters, with no gradient to those that `cfg.freeze` names: none is computed."""
+    if not cfg.freeze:
+        return params
+    labels = _by_frozen(cfg, params)
+    return jax.tree.map(lambda x, label: jax.lax.stop_gradient(x) if label == "frozen" else x, params, labels)
+
+
+def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
+    """`trained` or `frozen` for each parameter.
+
+    Raises:
+      ConfigError: a pattern that matches no parameter, or all parameters frozen.
+    """
+    paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in cfg.freeze:
+        if not any(re.search(pattern, path) for path in paths):
+            raise ConfigError(
+                f"optimizer.freeze={pattern!r}: matches no parameter; the first are {', '.join(paths[:3])}."
+            )
+    frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
+    if all(frozen):
+        raise ConfigError(f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train.")
+    return jax.tree.unflatten(jax.tree.structure(params), ["frozen" if f else "trained" for f in frozen])
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
@@ -114,24 +143,6 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
     if join_small:
         leaves = cpu_tuning.join_small(leaves)
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
-
-
-def _direction(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    if cfg.name == "adamw":
-        return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
-    if cfg.name == "lion":
-        return optax.scale_by_lion(cfg.b1, cfg.b2)
-    if cfg.name == "sgd":
-        return optax.trace(cfg.b1)
-    if cfg.name == "adafactor":
-        return optax.chain(
-            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
-        )
-    muon = optax.chain(
-        contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers),
-        optax.stateless(_to_adam_size),
-    )
-    return optax.partition({"muon": muon, "adam": optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)}, _muon_labels)
 
 
 def _to_adam_size(updates: Any, _: Any) -> Any:
@@ -164,3 +175,26 @@ def _dimension_numbers(params: Any) -> Any:
         return contrib.MuonDimensionNumbers((-2,), (-1,))
 
     return jax.tree_util.tree_map_with_path(numbers, params)
+
+
+def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
+
+
+def _adafactor(_: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
+
+
+def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers)
+    sized = optax.chain(muon, optax.stateless(_to_adam_size))
+    return optax.partition({"muon": sized, "adam": _adam(cfg)}, _muon_labels)
+
+
+DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
+    "adamw": _adam,
+    "adafactor": _adafactor,
+    "lion": lambda cfg: optax.scale_by_lion(cfg.b1, cfg.b2),
+    "sgd": lambda cfg: optax.trace(cfg.b1),
+    "muon": _muon,
+}

@@ -19,6 +19,7 @@ from flaxformer_lite.models import build_model
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import optimizer, state, step
 
+AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
 EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted as tokens
 
 
@@ -43,8 +44,8 @@ class Program:
     target: state.TrainState
     batch: Any
     create: ClosedJaxpr
-    train_step: Callable
-    eval_step: Callable
+    train_step: Any  # as jax.jit returns it: called, or lowered first
+    eval_step: Any
     tokens_per_step: int
 
     @functools.cached_property
@@ -167,7 +168,18 @@ def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding
         model = model.clone(cfg=dataclasses.replace(model.cfg, sharding=placed))
 
     def outputs(params, inputs, key):
-        rngs = {} if key is None else {"dropout": key}
-        return model.apply({"params": params}, inputs, rngs=rngs, method=cfg.objective.outputs)
+        rngs, params = {} if key is None else {"dropout": key}, optimizer.stop_frozen(cfg.optimizer, params)
+        method = cfg.objective.outputs
+        out, sown = model.apply({"params": params}, inputs, rngs=rngs, method=method, mutable=[AUXILIARY])
+        return out, _summed(sown.get(AUXILIARY, {}))
 
     return outputs
+
+
+def _summed(sown: Any) -> dict[str, jax.Array]:
+    """What all layers have sown, by name."""
+    total: dict[str, jax.Array] = {}
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
+        name = [key.key for key in keys if hasattr(key, "key")][-1]
+        total[name] = total.get(name, 0.0) + jnp.sum(leaf)
+    return total

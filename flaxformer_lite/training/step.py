@@ -1,5 +1,6 @@
 """The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for evaluation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +27,13 @@ def train_step(
     over: str | None = None,
     join_small: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds the training step. The loss is sum / weight over the whole batch, for any number of microbatches.
+    """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> the input of the objective's loss.
-      objective: the objective; it returns sums, never means.
-      tx: the update rule, from training/optimizer.py.
-      rate: the schedule, only for the metrics.
+      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes, and auxiliary losses by name.
+      objective: of objectives/; gives sums, never means.
+      tx: of training/optimizer.py.
+      rate: the schedule, for the record only.
       dropout_key: a key for the whole run, folded with the step; None turns dropout off.
       accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
       chunks: chunks of a microbatch; the logits of one exist at a time.
@@ -48,14 +49,7 @@ def train_step(
     def whole(sums):
         return jax.lax.psum(sums, over) if over else sums
 
-    def gradient(params, microbatch, totals, key):
-        def loss(params):
-            out = outputs(params, microbatch["inputs"], key)
-            sums = objective.loss(out, microbatch["targets"], chunks=chunks)
-            return sums.times_tokens(totals), sums
-
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
-        return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+    gradient = functools.partial(_gradient, outputs, functools.partial(objective.loss, chunks=chunks))
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
@@ -66,7 +60,9 @@ def train_step(
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        with jax.numpy_dtype_promotion("standard"):  # a bfloat16 weight and its float32 update are added in float32
+        with jax.numpy_dtype_promotion(
+            "standard"
+        ):  # a weight of bfloat16 and its update of float32 add up as the latter
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
@@ -80,11 +76,27 @@ def train_step(
     return step
 
 
+def _gradient(
+    outputs: Outputs, loss_sums: Callable, params: Any, microbatch: Any, totals: Any, key: jax.Array | None
+) -> tuple[Any, LossSums]:
+    """Gradients of a microbatch's part in the whole batch's loss, float32, and its sums."""
+
+    def loss(params):
+        out, auxiliary = outputs(params, microbatch["inputs"], key)
+        sums = loss_sums(out, microbatch["targets"])
+        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
+        sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
+        return sums.times_tokens(weights), sums
+
+    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+
+
 def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
     """Builds the evaluation step: (params, batch) -> sums, without dropout."""
 
     def step(params: Any, batch: Any) -> LossSums:
-        return objective.loss(outputs(params, batch["inputs"], None), batch["targets"], chunks=chunks)
+        return objective.loss(outputs(params, batch["inputs"], None)[0], batch["targets"], chunks=chunks)
 
     return step
 

@@ -12,6 +12,7 @@ from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.sharding.activations import LocalSharding
 from flaxformer_lite.training import program
+from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 TOKENS, WIDTH, HIDDEN, LAYERS = 256, 64, 1024, 4
@@ -92,7 +93,7 @@ def test_plain_equals_tuned(tmp_path, family):
     (plain, batch), (tuned, _) = (built(tmp_path, family, switch) for switch in (False, True))
     texts = [str(jax.make_jaxpr(run.train_step)(run.target, run.batch)) for run in (plain, tuned)]
     assert "recomputed" not in texts[0] and "is_finite" not in texts[0] and len(texts[0]) != len(texts[1])
-    results = [run.train_step(run.fresh_state(), batch) for run in (plain, tuned)]
+    results = [run.train_step(initial_state(run), batch) for run in (plain, tuned)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
 
 

@@ -5,6 +5,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.pretrained.fixtures import ROOT
 from tests.pretrained.test_refusals import copied, edit_config
 
 VALUES = {
@@ -81,7 +82,7 @@ def test_more_layers_than_tensors(folders):
     path = folders["bert_masked_lm"] / "config.json"
     before = path.read_text()
     edit_config(folders["bert_masked_lm"], num_hidden_layers=9_999)
-    with pytest.raises(WeightsError, match="has 9999 layers, but the weights are only 42 tensors"):
+    with pytest.raises(WeightsError, match="makes 9999 layers, the weights are 42 tensors"):
         open_pretrained(folders["bert_masked_lm"])
     path.write_text(before)
 
@@ -89,3 +90,9 @@ def test_more_layers_than_tensors(folders):
 def test_one_architecture_need_not_be_in_a_list(folders):
     edit_config(folders["bert_masked_lm"], architectures="BertForMaskedLM")
     assert open_pretrained(folders["bert_masked_lm"])[0].cfg.head == "masked_lm"
+
+
+def test_how_it_runs_may_differ_from_what_the_file_says():
+    """The file has a dropout of its own."""
+    assert open_pretrained(ROOT / "bert_masked_lm", dropout=0.3)[0].cfg.dropout == 0.3
+    assert open_pretrained(ROOT / "bert_masked_lm")[0].cfg.dropout == 0.1

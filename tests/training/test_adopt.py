@@ -15,6 +15,7 @@ from flaxformer_lite.models import build_model, llama
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import text
 from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.setup import prepare
 from tests.cli import models
 from tests.training import tiny_runs
@@ -50,7 +51,7 @@ def test_a_run_begins_where_the_page_is_of_another_family(published, tmp_path):
     small = {"train.batch_size": 8, "train.accumulate": 1, "model.dtype": "float32", "data.eval_fraction": 0.1}
     cfg = read_experiment(page(tmp_path, **small, **{"train.init_from": str(published)}))
     experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
-    params = experiment.fresh_state().params
+    params = initial_state(experiment, cfg.train.init_from).params
     jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert rows["taken from"] == f"{published}: model, weights and tokenizer, in place of the config's"
@@ -113,7 +114,7 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     adopted = read_experiment(config, second)
     due = dataclasses.replace(cfg.model, vocab_size=adopted.model.vocab_size)
     assert adopted.model == due and adopted.data.tokenizer.path == str(first / "tokenizer")
-    begun = prepare(adopted).fresh_state()
+    begun = initial_state(prepare(adopted), adopted.train.init_from)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.params), jax.device_get(load_pretrained(first)[1]))
     loop.run(adopted, second)
     shutil.rmtree(first)

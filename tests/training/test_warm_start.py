@@ -48,7 +48,7 @@ def test_weights_of_another_model_are_refused_with_all_that_differs(run):
     sizes |= {"max_length": 64} if run.model.has_position_table else {}
     other = prepare(dataclasses.replace(run, model=dataclasses.replace(run.model, **sizes)))
     with pytest.raises(ConfigError, match=r"train.init_from=.*its vocab_size is \d+, the config's 512") as caught:
-        other.fresh_state()
+        initial_state(other, other.cfg.train.init_from)
     assert "its d_model is 16, the config's 32;" in str(caught.value)
     flags = str(caught.value).split("; set ")[1].rstrip(".").split()
     assert [flag.split("=")[0] for flag in flags] == [
@@ -59,4 +59,4 @@ def test_weights_of_another_model_are_refused_with_all_that_differs(run):
 def test_no_weights(run, tmp_path):
     other = dataclasses.replace(run, train=dataclasses.replace(run.train, init_from=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"train.init_from: .*no config.json"):
-        prepare(other).fresh_state()
+        initial_state(prepare(other), other.train.init_from)

@@ -63,9 +63,8 @@ class NextToken(Objective):
 
 def features(model):
     def apply(params, inputs, key):
-        return model.apply(
-            {"params": params}, **inputs, rngs={} if key is None else {"dropout": key}, method="features"
-        )
+        rngs = {} if key is None else {"dropout": key}
+        return model.apply({"params": params}, **inputs, rngs=rngs, method="features"), {}
 
     return apply
 

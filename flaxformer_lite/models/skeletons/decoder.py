@@ -40,9 +40,10 @@ class DecoderModel(nn.Module):
     )  # fmt: skip
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)
@@ -90,7 +91,7 @@ class DecoderModel(nn.Module):
         context = Context(mask=mask, structured=True, segment_ids_BT=slots.own(segment_ids))
         if attention_mask is not None and segment_ids is None:
             context = context.replace(
-                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask != 0)
+                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask.astype(bool))
             )
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:

@@ -38,9 +38,10 @@ class EncoderDecoderModel(nn.Module):
     encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # heads that use no decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     trained_bias: ClassVar[bool] = True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.encoder_embed = EmbedInputs(parts.embed(cfg), run)

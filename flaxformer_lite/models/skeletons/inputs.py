@@ -36,7 +36,8 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
 
 def check_range(name: str, ids: Any, first: int, stop: int) -> None:
     """Refuses values outside first .. stop - 1, if they are known."""
-    if isinstance(ids, jax.core.Tracer) or not ids.size:
+    known = isinstance(ids, np.ndarray) or (isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer))
+    if not known or not ids.size:
         return
     ids = np.asarray(ids)
     if ids.min() < first or ids.max() >= stop:
@@ -89,9 +90,9 @@ def position_ids_of(
             check_range(name, positions_BT, span.start, span.stop)
         return jnp.asarray(positions_BT).astype(jnp.int32)
     if segment_ids_BS is not None:
-        return slots.own(positions_in_segments(segment_ids_BS))
+        return slots.part(positions_in_segments(segment_ids_BS))
     if skip_padding and attention_mask_BS is not None:
-        return slots.own(positions_from_mask(attention_mask_BS))
+        return slots.part(positions_from_mask(attention_mask_BS))
     return slots.columns()
 
 

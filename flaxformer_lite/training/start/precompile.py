@@ -17,7 +17,7 @@ Made = TypeVar("Made")
 class BackgroundCompiled:
     """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
 
-    def __init__(self, background: Executor, function: Callable, *shapes: Any):
+    def __init__(self, background: Executor, function: Any, *shapes: Any):
         lowered = function.lower(
             *shapes
         )  # here: two threads that trace slow each other down (making a state mostly runs)
@@ -46,9 +46,8 @@ def precompile(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
-        yield dataclasses.replace(
-            program, **{name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
-        )
+        steps: Any = {name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
+        yield dataclasses.replace(program, **steps)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """Initialization of a run with the weights of a directory."""
 
+import re
 from collections.abc import Callable
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.training.program import Program
@@ -25,19 +27,32 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     """
     cfg = program.cfg.model
     try:
-        model, stored = open_pretrained(folder, cfg.head, scan=cfg.scan, param_dtype=cfg.param_dtype)
+        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, scan=cfg.scan, param_dtype=cfg.param_dtype)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
         listed = "; ".join(f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items())
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
+    _check_added(folder, cfg, set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/")))
 
     def begun(state: TrainState) -> TrainState:
         target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
-        params = {
+        read = {
             path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
             for path, leaf in leaves.items()
         }
-        return state.replace(params=unflatten_dict(params))
+        return state.replace(params=unflatten_dict(flatten_dict(state.params) | read))
 
     return begun
+
+
+def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
+    """Only what the config's plug-ins add may be missing from the weights."""
+    sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
+    layers = [layer for side in sides for layer in parts.stack(cfg, side).pattern]
+    added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
+    if lacking := sorted(path for path in missing if not any(re.search(pattern, path) for pattern in added)):
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise ConfigError(
+            f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is initialised in its stead."
+        )

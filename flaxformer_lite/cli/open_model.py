@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.pretrained.load import load_pretrained
-from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer, load_tokenizer
+from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 
 
 class Opened(NamedTuple):
@@ -23,16 +24,16 @@ class Opened(NamedTuple):
         return self.model.cfg
 
 
-def open_model(path: str, *, head: str | None = None, dtype: str = "float32") -> Opened:
+def open_model(path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, family=family)
     with notices():
-        return Opened(*load_pretrained(folder, head, dtype=dtype), tokenizer)
+        return Opened(*load_pretrained(folder, head, dtype=dtype, family=family), tokenizer)
 
 
 def folder_of(path: str) -> Path:
@@ -66,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}).") from None
+        raise ConfigError(f"{path}: no JSON ({error}).") from None
     return values if isinstance(values, dict) else {}
 
 
@@ -74,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def notices() -> Iterator[None]:
     """Prints each warning of the library within the block as one line."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notice(record.getMessage())
+    handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
         yield

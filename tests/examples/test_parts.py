@@ -1,0 +1,150 @@
+"""Parts of a model written outside the package: each trains by the command line's path, and no file of the core knows of it."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from examples import lora, lstm, mixture_of_experts, rope_with_decay
+from flaxformer_lite import Execution, build_model, generate, init_cache
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.feed_forwards.mlp import FeedForward, MlpConfig
+from flaxformer_lite.models import gpt2
+from flaxformer_lite.training.start.adopt import read_experiment
+from tests.examples import trials
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 24, "decoder_layers": 2, "vocab_size": 37, "dropout": 0.0}
+IDS = jnp.asarray(np.random.default_rng(0).integers(1, 37, (2, 8)), jnp.int32)
+
+
+def built(**options):
+    model = build_model(gpt2.config("tiny", **SIZES, **options))
+    return model, model.init(jax.random.key(0), IDS)["params"]
+
+
+def test_an_encoding_with_two_hooks(tmp_path):
+    _, records = trials.train(
+        tmp_path, **{"model.position.name": "examples.rope_with_decay:RopeWithDecay", "model.position.start": -2.0}
+    )
+    assert records[-1]["loss"] < records[0]["loss"]
+    run = workdir.read_run(tmp_path / "run")
+    slope = run.params["decoder"]["position"]["slope"]
+    assert slope.shape == (2,) and slope.any(), "the learned decay was trained"
+    plain = dataclasses.replace(run.cfg.model, position=rope_with_decay.Rope())
+    ids = IDS % 250
+    two = run.model.apply({"params": run.params}, ids).logits
+    params = {**run.params, "decoder": {k: v for k, v in run.params["decoder"].items() if k != "position"}}
+    assert np.abs(two - build_model(plain).apply({"params": params}, ids).logits).max() > 1e-3, "the bias counts"
+    unturned = two - run.model.apply({"params": run.params}, ids, position_ids=jnp.zeros((1, 8), jnp.int32)).logits
+    assert np.abs(unturned).max() > 1e-5, "and so does the phase"
+
+
+def test_experts_alike_are_one_feed_forward():
+    cfg = mixture_of_experts.MoeConfig(num_experts=3, top_k=2, expert=MlpConfig(mlp_dim=24, gated=True))
+    x = jax.random.normal(jax.random.key(1), (2, 5, 16))
+    moe = cfg.module(Execution())
+    params = moe.init(jax.random.key(0), x)["params"]
+    alike = params | {name: jnp.broadcast_to(params[name][:1], params[name].shape) for name in ("up", "gate", "down")}
+    one = {name: {"kernel": params[name][0]} for name in ("up", "gate", "down")}
+    plain = FeedForward(cfg.expert).apply({"params": one}, x)
+    np.testing.assert_allclose(moe.apply({"params": alike}, x), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_balance_of_experts_reaches_the_loss(tmp_path, accumulate):
+    name = "examples.mixture_of_experts:MoeConfig"
+    changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, "train.accumulate": accumulate}
+    _, records = trials.train(tmp_path, **changes)
+    train = [record for record in records if record["split"] == "train"]
+    for record in train:  # each of two layers adds at least balance * 1
+        assert 1.0 <= record["load_balancing"] < 2.0
+        np.testing.assert_allclose(record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5)
+    assert "load_balancing" not in records[-1], "held-out loss is the objective's own"
+    assert trials.resolved(tmp_path)["model"]["feed_forward"]["balance"] == 0.5
+
+
+def test_experts_are_scanned_and_sharded(tmp_path):
+    name = "examples.mixture_of_experts:MoeConfig"
+    changes = {"model.feed_forward.name": name, "model.scan": True, "mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}
+    _, records = trials.train(tmp_path, **changes)
+    assert records[-1]["loss"] < records[0]["loss"] and "load_balancing" in records[1]
+
+
+def test_a_recurrent_language_model_trains_and_writes(tmp_path):
+    _, records = trials.train(tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.lstm:LstmConfig"})
+    assert records[-1]["loss"] < records[0]["loss"]
+    run = workdir.read_run(tmp_path / "run")
+    written = generate(run.model, run.params, IDS, max_new_tokens=4)
+    whole = run.model.apply({"params": run.params}, jnp.asarray(written)).logits
+    np.testing.assert_array_equal(np.argmax(whole[:, 7:-1], axis=-1), written[:, 8:])
+
+
+def test_lstm_documents_do_not_meet_and_padding_is_passed_over():
+    model, params = built(mixer=lstm.LstmConfig(), position=gpt2.config("tiny").position)
+    apply = lambda ids, **more: model.apply({"params": params}, ids, **more).logits  # noqa: E731
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 2]] * 2, jnp.int32)
+    packed, other = apply(IDS, segment_ids=segments), apply(IDS.at[:, :3].set(5), segment_ids=segments)
+    np.testing.assert_array_equal(packed[:, 3:], other[:, 3:])
+    np.testing.assert_allclose(packed[:, 3:], apply(IDS[:, 3:]), rtol=1e-5, atol=1e-6)
+    keep = jnp.asarray([[0, 0, 1, 1, 1, 1, 1, 1]] * 2, jnp.int32)
+    np.testing.assert_allclose(apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6)
+
+
+def test_lstm_in_parts_is_lstm_at_once():
+    model, params = built(mixer=lstm.LstmConfig())
+    whole = model.apply({"params": params}, IDS).logits
+    cache, parts = init_cache(model.cfg, 2, 8), []
+    for start, stop in ((0, 3), (3, 4), (4, 8)):
+        out = model.apply({"params": params}, IDS[:, start:stop], cache=cache)
+        parts, cache = [*parts, out.logits], out.cache
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
+    base, adapted = tmp_path / "base", tmp_path / "adapted"
+    base.mkdir(), adapted.mkdir()
+    trials.train(base)
+    changes = {
+        "model.mixer.name": "examples.lora:LoraConfig", "model.mixer.rank": 4, "optimizer.freeze": r"('^(?!.*lora_)',)",
+        "train.init_from": base / "run",
+    }  # fmt: skip
+    cfg = read_experiment(trials.experiment_dict(adapted, **changes), given=list(changes))
+    trials.loop.run(cfg, adapted / "run")
+    old, new = workdir.read_run(base / "run"), workdir.read_run(adapted / "run")
+    records = trials.metrics.read(adapted / "run" / "metrics.jsonl")
+    before = trials.metrics.read(base / "run" / "metrics.jsonl")[-1]
+    np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
+    assert records[-1]["loss"] < records[0]["loss"]
+    added = trials.paths(new.params) - trials.paths(old.params)
+    assert added and all("attention/lora_" in path for path in added)
+    for path in trials.paths(old.params):
+        a, b = (trials.leaf(run.params, path) for run in (old, new))
+        np.testing.assert_array_equal(a, b, err_msg=path)
+    assert any(trials.leaf(new.params, path).any() for path in added if path.endswith("_b"))
+
+
+@pytest.mark.parametrize(("pattern", "said"), [("('nothing',)", "matches no parameter"), ("('.',)", "every parameter")])
+def test_freezing_what_is_not_there_or_everything(tmp_path, pattern, said):
+    with pytest.raises(ConfigError, match=said):
+        trials.train(tmp_path, **{"optimizer.freeze": pattern})
+
+
+def test_lora_of_rank_zero():
+    with pytest.raises(ConfigError, match="rank=0: at least 1"):
+        lora.LoraConfig(rank=0)
+
+
+def test_a_model_of_ones_own():
+    done = subprocess.run(
+        [sys.executable, "examples/own_model.py"], cwd=Path(__file__).parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    linen, of_nnx = (float(line.split()[1]) for line in done.stdout.splitlines())
+    assert 5 < linen < 6 and 5 < of_nnx < 6
