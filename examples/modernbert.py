@@ -205,18 +205,16 @@ PUBLISHED = Published(
     },
     fixed={"classifier_activation": "gelu", "classifier_bias": False},
     harmless=(
-        "cls_token_id",
-        "deterministic_flash_attn",
-        "embedding_dropout",
-        "initializer_cutoff_factor",
-        "layer_norm_eps",
-        "mlp_dropout",
-        "position_embedding_type",
-        "reference_compile",
-        "repad_logits_with_grad",
-        "sparse_pred_ignore_index",
-        "sparse_prediction",
-    ),  # fmt: skip
+        *(
+            "cls_token_id",
+            "deterministic_flash_attn",
+            "embedding_dropout",
+            "initializer_cutoff_factor",
+            "layer_norm_eps",
+        ),
+        *("mlp_dropout", "position_embedding_type", "reference_compile", "repad_logits_with_grad"),
+        *("sparse_pred_ignore_index", "sparse_prediction"),
+    ),
     read=read,
     write=write,
 )

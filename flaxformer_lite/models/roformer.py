@@ -5,7 +5,6 @@ Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embed
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig

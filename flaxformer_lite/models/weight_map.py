@@ -51,7 +51,7 @@ class Row(NamedTuple):
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
         if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
             raise ConfigError(f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a"
-                              f" digit that says how many are stacked, like {len(paths) if len(paths) > 1 else ''}OI.")  # fmt: skip
+                              f" digit that says how many are stacked, as in 3OI.")  # fmt: skip
         return paths
 
 
