@@ -5,7 +5,7 @@ function does not pay for a trainer.
 """
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -99,7 +99,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -3,26 +3,18 @@
 import argparse
 import importlib
 import importlib.metadata
+import inspect
 import os
 import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.arguments import COMMANDS, CONFIG_HELP, Command
 from flaxformer_lite.runtime import environment, invocation
 
-COMMANDS = {
-    "train": "train a model, or go on with a run that was stopped",
-    "generate": "write text with a model",
-    "convert": "write any checkpoint as published weights",
-    "inspect": "say what a directory holds",
-    "embed": "make vectors of sentences and compare them",
-    "fill-mask": "guess the hidden word of a sentence",
-    "plan": "say what a training run needs of machines that are not there",
-    "verify-mesh": "compare a step on a mesh with the same step on one device",
-}
 EXAMPLES = """examples:
   flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
   flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
@@ -36,14 +28,13 @@ EXAMPLES = """examples:
 A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.
 Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
 """
-CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --help, lists its fields"
 
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and where the help is; examples are started as the program was."""
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+    def __init__(self, prog: str, **options: Any):
+        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
@@ -73,10 +64,10 @@ def main(argv: list[str]) -> None:
     parser = Parser(invocation.program("").strip(), description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, what in COMMANDS.items():
-        add = commands.add_parser(name, help=what, prog=invocation.program(name))
+    for name, command in COMMANDS.items():
+        add = commands.add_parser(name, help=command.summary, prog=invocation.program(name))
         if name in argv[:1]:
-            chosen, command = add, importlib.import_module(f"flaxformer_lite.cli.{name.replace('-', '_')}")
+            chosen = add
             _add_arguments(add, command, argv)
     if "--version" in argv[:2]:
         print(_versions())
@@ -87,26 +78,25 @@ def main(argv: list[str]) -> None:
     args, others = parser.parse_known_args(argv)
     if not args.command:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
-    takes_config = getattr(command, "TAKES_CONFIG", False)
+    command = COMMANDS[args.command]
     if unknown := [arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")]:
         chosen.refuse(unknown)
-    if others and not takes_config:
+    if others and not command.takes_config:
         chosen.refuse(others)
-    if takes_config:
+    if command.takes_config:
         if not args.config:
             command_line.fail(command_line.NO_CONFIG, command_line.BAD_INPUT)
         args.overrides = [f"--config={args.config}", *others]
-    _run(command.run, args)
+    _run(args)
 
 
-def _add_arguments(parser: Parser, command, argv: list[str]) -> None:
-    parser.description, parser.epilog = command.__doc__, command.EXAMPLES
-    takes_config = getattr(command, "TAKES_CONFIG", False)
-    if takes_config:
+def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
+    parser.description, parser.epilog = inspect.getdoc(command.add_arguments), command.examples
+    if command.takes_config:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
         parser.add_argument("--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100")
     command.add_arguments(parser)
-    if takes_config and {"-h", "--help"} & set(argv):
+    if command.takes_config and {"-h", "--help"} & set(argv):
         parser.epilog = _fields(argv) or parser.epilog
 
 
@@ -119,11 +109,11 @@ def _fields(argv: list[str]) -> str:
     chosen = [arg for arg in joined if re.match(r"--config[=.]", arg)]
     if not any(arg.startswith("--config=") for arg in chosen):
         return ""
-    from flaxformer_lite.cli import _fields as fields
+    from flaxformer_lite.cli import list_fields
     from flaxformer_lite.config import ConfigError
 
     try:
-        return fields.describe(command_line.config(chosen))
+        return list_fields.describe(command_line.config(chosen))
     except ConfigError as error:
         command_line.fail(error, command_line.BAD_INPUT)
 
@@ -133,9 +123,10 @@ def _versions() -> str:
     return f"flaxformer_lite {flaxformer_lite.__version__} ({others})"
 
 
-def _run(run, args: argparse.Namespace) -> None:
+def _run(args: argparse.Namespace) -> None:
+    os.environ.update(COMMANDS[args.command].environment(args))
     try:
-        run(args)
+        importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         command_line.fail("interrupted.", 130)

@@ -44,6 +44,7 @@ def get_config(name: str, *arguments: str) -> Any:
     128
     """
     spec = importlib.util.spec_from_file_location(f"flaxformer_lite.configs.{name}", folder() / f"{name}.py")
+    assert spec is not None and spec.loader is not None, "a file's"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config(*arguments)

@@ -68,7 +68,7 @@ def resolve_class(folder: str, name: str) -> type:
     if "__dataclass_params__" not in vars(cls):
         raise ValueError(f"{name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
     if inspect.isabstract(cls):
-        raise ValueError(f"{name!r} lacks {', '.join(sorted(cls.__abstractmethods__))}.")
+        raise ValueError(f"{name!r} lacks {', '.join(sorted(vars(cls)['__abstractmethods__']))}.")
     return cls
 
 

@@ -1,68 +1,83 @@
-"""Imports go down, never up: a file reads only lower layers and its own folder."""
+"""Imports go down, never up, also those inside functions and plug-ins asked for by name."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-LAYERS = [
-    ["axes", "registry", "versions"],
-    ["config"],
-    ["pages"],
-    ["runtime"],
-    ["analysis"],
-    ["functions"],
-    ["attentions"],
-    ["positions"],
-    ["modules"],
-    ["mixers", "feed_forwards"],
-    ["models"],
-    ["objectives"],
-    ["data"],
-    ["sharding"],
-    ["checkpoints"],
-    ["pretrained"],
-    ["generation"],
-    ["training"],
-    ["plan"],
-    ["cli"],
-    ["__main__"],
-]
-HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
+PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
+LAYERS = (
+    "axes", "registry", "versions", "config", "pages", "runtime", "analysis", "functions", "attentions", "positions", "modules",
+    "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints", "pretrained", "generation",
+    "training", "plan", "cli", "__main__",
+)  # fmt: skip
+REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
+# A config's plug-in fields name files of the folders above it; what they hold is imported when a config is read.
+NAMES_PLUGINS = "config"
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]  # which has a name for all
 
 
-def height(module: str) -> int | None:
-    parts = module.split(".")
-    return next((HEIGHT[key] for n in (2, 1) if (key := ".".join(parts[:n])) in HEIGHT), None)
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(path: Path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(source: str) -> list[str]:
+    """Modules and names that a file imports, wherever the import stands."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            assert not node.level, "a relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
-FILES = [p for p in sorted(ROOT.glob("flaxformer_lite/**/*.py")) if p.name != "__init__.py"]
+def plugin_folders(source: str) -> list[str]:
+    """Folders whose plug-ins a file asks the registry for; "" where it names none."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in REGISTRY:
+            folder = node.args[0]
+            found.append(folder.value if isinstance(folder, ast.Constant) else "")
+    return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "flaxformer_lite")))
+def ways_up(layer: str, source: str) -> list[str]:
+    """What a file of this layer takes from a higher one."""
+    own = [name.split(".")[1] for name in imports(source) if name.startswith("flaxformer_lite.")]
+    if layer != NAMES_PLUGINS:  # a folder that is only known when the program runs may be any of them
+        own += [folder or max(LAYERS[:-2], key=LAYERS.index) for folder in plugin_folders(source)]
+    return [name for name in own if LAYERS.index(name) > LAYERS.index(layer)]
+
+
+def test_each_file_and_folder_is_a_layer():
+    assert {layer_of(path) for path in FILES} == set(LAYERS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_down(path):
-    own = path.relative_to(ROOT / "flaxformer_lite").with_suffix("").parts
-    mine = height(".".join(own))
-    assert mine is not None, f"{path} stands in no layer: add it to LAYERS"
-    for name in imports(path):
-        if name.startswith("flaxformer_lite."):
-            other = name.removeprefix("flaxformer_lite.")
-            theirs = height(other)
-            same_folder = other.split(".")[0] == own[0]
-            lower = theirs is not None and theirs < mine
-            assert lower or same_folder, f"{path} imports {name}"
+    assert not ways_up(layer_of(path), path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("layer", "line", "above"),
+    [
+        ("functions", "from flaxformer_lite.models import llama", ["models"]),
+        ("functions", "def f():\n    from flaxformer_lite import training", ["training"]),
+        ("modules", "def f(name):\n    return registry.resolve('models', name)", ["models"]),
+        ("modules", "registry.available(folder)", ["plan"]),
+        ("cli", "registry.available(folder)", []),
+        ("config", "registry.resolve('models', name)", []),
+        ("models", "registry.resolve('attentions', name)\nimport flaxformer_lite.models.llama", []),
+    ],
+)
+def test_ways_up_are_seen(layer, line, above):
+    assert ways_up(layer, line) == above
 
 
 @pytest.mark.parametrize("folder", ["functions", "attentions", "positions"])
 def test_the_pure_layer_knows_no_flax(folder):
-    for path in sorted((ROOT / "flaxformer_lite" / folder).glob("*.py")):
-        assert not [name for name in imports(path) if name.split(".")[0] in ("flax", "optax", "orbax")], path
+    for path in sorted((PACKAGE / folder).glob("*.py")):
+        found = {name.split(".")[0] for name in imports(path.read_text())}
+        assert not found & {"flax", "optax", "orbax"}, path

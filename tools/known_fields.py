@@ -41,12 +41,12 @@ def main() -> None:
     """Prints the table."""
     shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
     print(f'"""The fields of config.json that transformers {transformers.__version__} knows; written by'
-          ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\nKNOWN = {')  # fmt: skip
+          ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\n_KNOWN = {')  # fmt: skip
     for model_type in ("", *NAMES.split()):
         own = shared if not model_type else known(model_type) - shared
         lines = textwrap.wrap(" ".join(sorted(own)), 110)
         print(f'    "{model_type}": """\n' + textwrap.indent("\n".join(lines), " " * 8) + '\n    """,')
-    print("}\nKNOWN = {model_type: frozenset(names.split()) for model_type, names in KNOWN.items()}")
+    print("}\nKNOWN = {model_type: frozenset(names.split()) for model_type, names in _KNOWN.items()}")
 
 
 def known(model_type: str) -> set[str]:

@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,8 @@ class Collective(NamedTuple):
 
 def parse(text: str) -> Module:
     """The computations of a program's text."""
-    computations, entry, current = {}, "", None
+    computations: dict[str, Any] = {}
+    entry, current = "", None
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
             current = computations.setdefault(head[2], [])

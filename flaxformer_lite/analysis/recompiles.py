@@ -50,7 +50,7 @@ def _here() -> int:
 @functools.cache
 def _counts() -> collections.Counter[int]:
     """Compilations of each thread."""
-    counts = collections.Counter()
+    counts: collections.Counter[int] = collections.Counter()
 
     def listen(event: str, *_args, **_kwargs) -> None:
         counts[threading.get_ident()] += event == EVENT

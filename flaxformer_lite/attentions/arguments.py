@@ -60,8 +60,8 @@ class Arguments:
             if index is not None and index.shape != (length,):
                 raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
         mask, rows_ordered, columns_ordered = self.mask, self.q_index is None, self.k_index is None
-        q_index_T = jnp.arange(T, dtype=jnp.int32) if rows_ordered else self.q_index
-        k_index_S = jnp.arange(S, dtype=jnp.int32) if columns_ordered else self.k_index
+        q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
+        k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
             _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))

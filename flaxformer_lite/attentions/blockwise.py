@@ -90,7 +90,7 @@ class _Given(NamedTuple):
 
 def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
     if resolved.mask is None or not resolved.columns_ordered:
-        bounds = [(0, S)] * (q_index_T.size // q_block)
+        bounds: list[tuple[Any, Any]] = [(0, S)] * (q_index_T.size // q_block)
     elif resolved.rows_ordered:
         bounds = [resolved.mask.column_bounds(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
     else:
@@ -102,16 +102,20 @@ def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given):
+def _attend(
+    plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given
+) -> jax.Array:
     return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
 
 
-def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
-    def rows(_, i):
+def _attend_forward(
+    plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    def rows(_: Any, i: jax.Array) -> tuple[None, tuple[jax.Array, jax.Array]]:
         q_i = _block(q_BTNH, i, plan.q_block)
         B, t, N, _ = q_i.shape
 
-        def columns(j, state):
+        def columns(j: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             top_BNT1, total_BNT1, out_BTNH = state
             scores_BNTS = _scores(plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j)
             visible_B1TS = _visible(plan, given, i, j)
@@ -141,15 +145,15 @@ def _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given):
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
 
 
-def _attend_backward(plan, saved, d_out_BTNH):
+def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array) -> tuple[Any, ...]:
     q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
 
-    def rows(totals, i):
+    def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], jax.Array]:
         q_i, d_out_i = _block(q_BTNH, i, plan.q_block), _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
         delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
 
-        def columns(j, state):
+        def columns(j: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
             d_q_i, d_k, d_v, d_bias = state
             k_j, v_j = _block(k_BSKH, j, plan.k_block), _block(v_BSKH, j, plan.k_block)
             score = functools.partial(_scores, plan, i=i, j=j)
@@ -171,7 +175,7 @@ def _attend_backward(plan, saved, d_out_BTNH):
         d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
         return totals, d_q_i.astype(q_i.dtype)
 
-    zeros = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
+    zeros: list[Any] = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
     (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
     return _joined(d_q), d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
 
@@ -184,7 +188,7 @@ def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Any) ->
     return lax.fori_loop(first, last, columns, state)
 
 
-def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i, j) -> jax.Array:
+def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i: jax.Array, j: jax.Array) -> jax.Array:
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
         bias = bias(q_i, rows_T, j * plan.k_block + jnp.arange(plan.k_block, dtype=jnp.int32))
@@ -196,14 +200,14 @@ def _weights(scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Ar
     return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
 
 
-def _visible(plan: _Plan, given: _Given, i, j) -> jax.Array | None:
+def _visible(plan: _Plan, given: _Given, i: jax.Array, j: jax.Array) -> jax.Array | None:
     if given.mask is None:
         return None
     q_index_T = _block(given.q_index_T, i, plan.q_block, axis=0)
     return given.mask(q_index_T, _block(given.k_index_S, j, plan.k_block, axis=0))[:, None]
 
 
-def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i, j) -> jax.Array:
+def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
     if given.dropout_key is None:
         return x_BNTS
     key = jax.random.fold_in(jax.random.fold_in(given.dropout_key, i), j)
@@ -211,7 +215,7 @@ def _drop(plan: _Plan, given: _Given, x_BNTS: jax.Array, i, j) -> jax.Array:
     return jnp.where(keep_BNTS, x_BNTS / (1 - plan.dropout_rate), 0)
 
 
-def _block(x: jax.Array, i, size: int, axis: int = 1) -> jax.Array:
+def _block(x: jax.Array, i: jax.Array, size: int, axis: int = 1) -> jax.Array:
     return lax.dynamic_slice_in_dim(x, i * size, size, axis)
 
 
@@ -226,7 +230,7 @@ def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
     return lax.dynamic_update_slice(total, part, corner)
 
 
-def _part(plan: _Plan, bias: Any, i, j) -> Any:
+def _part(plan: _Plan, bias: Any, i: jax.Array, j: jax.Array) -> Any:
     """What a block needs of the bias: its block of an array, all of a function."""
     if bias is None or callable(bias):
         return bias
@@ -241,7 +245,7 @@ def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
     """A tree like the bias: gradients in place of its floats, and in place of its integers what JAX calls float0."""
     floats = iter(d_floats)
 
-    def gradient(x):
+    def gradient(x: Any) -> Any:
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
         return next(floats).astype(x.dtype) if is_float else np.zeros(x.shape, jax.dtypes.float0)
 

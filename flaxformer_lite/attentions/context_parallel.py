@@ -14,6 +14,7 @@ Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gather
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +47,10 @@ def spread(attend: Callable) -> Callable:
             mask = masks.dense(mask)
         halves = 2 if _lopsided(mask, T, S, ring.count) else 1
 
-        def on_one_device(q_BTNH, k_BSKH, v_BSKH, rows_T, mask, bias, dropout_key):
+        def on_one_device(
+            q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, rows_T: jax.Array,
+            mask: masks.Mask | None, bias: Any, dropout_key: jax.Array | None,
+        ) -> jax.Array:  # fmt: skip
             k_BSKH, v_BSKH = (_gather(x, rows_T, ring) for x in (k_BSKH, v_BSKH))
             parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
             outs = []
@@ -75,7 +79,7 @@ def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
     size = T // count
     reaches = [mask.column_bounds(start, start + size, S) for start in range(0, T, size)]
     seen = [last - first for first, last in reaches]
-    return 2 * min(seen) <= max(seen)
+    return bool(2 * min(seen) <= max(seen))
 
 
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:

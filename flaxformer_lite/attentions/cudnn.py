@@ -7,6 +7,7 @@ Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """
 
 import functools
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from flaxformer_lite.attentions import arguments
 from flaxformer_lite.attentions.mask_structure import structure_of
 from flaxformer_lite.config.rules import ConfigError
 
-KERNEL = "cudnn"  # tests put JAX's own "xla" in its place, which takes the same arguments on any machine
+KERNEL: Literal["cudnn", "xla"] = "cudnn"  # tests put JAX's own "xla" in its place, which runs anywhere
 DTYPES = ("bfloat16", "float16")
 OLDEST = 8.0  # compute capability
 WIDEST = 128  # of a head; Hopper takes 256, which cannot be known where the GPU is only described
@@ -42,7 +43,9 @@ def attend(
     reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
     if reason:
         raise ConfigError(f"attention 'cudnn': {reason}; set model.attention=auto, or implementation='auto'.")
-    bias, structure, letters = args.bias, structure_of(args.mask), "BNTS"
+    bias: Any = args.bias
+    structure, letters = structure_of(args.mask), "BNTS"
+    assert structure is not None, "unsupported_reason has seen it"
     if callable(bias):
         bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
     elif bias is not None:
@@ -87,7 +90,7 @@ def _unsupported_device() -> str:
     return f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer" if oldest < OLDEST else ""
 
 
-def _bias_unfit(q_BTNH: jax.Array, S: int, bias) -> str:
+def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Any) -> str:
     if callable(bias) and not getattr(bias, "by_distance", False):
         return "the bias is neither an array nor one of distances"
     if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > PAIRS:
@@ -111,7 +114,10 @@ def _mask_unfit(T: int, S: int, args: arguments.Arguments) -> str:
     return ""
 
 
-def _attend(scale: float, left: int | None, right: int | None, q_BTNH, k_BSKH, v_BSKH, bias, keep_BS) -> jax.Array:
+def _attend(
+    scale: float, left: int | None, right: int | None, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
+    bias: jax.Array | None, keep_BS: jax.Array | None,
+) -> jax.Array:  # fmt: skip
     """On one device. Without causality and bias the order of columns is nothing: those that are kept come first."""
     (B, T, _, _), S, lengths_B = q_BTNH.shape, k_BSKH.shape[1], None
     if keep_BS is not None:
@@ -121,7 +127,7 @@ def _attend(scale: float, left: int | None, right: int | None, q_BTNH, k_BSKH, v
         lengths_B = keep_BS.sum(axis=1, dtype=jnp.int32)
     if bias is not None:
         bias = (_whole(bias, T, S) if bias.ndim == 2 else bias).astype(q_BTNH.dtype)
-    out_BTNH = jax.nn.dot_product_attention(
+    out_BTNH: jax.Array = jax.nn.dot_product_attention(
         q_BTNH, k_BSKH, v_BSKH, bias=bias, scale=scale, is_causal=right == 0, implementation=KERNEL,
         local_window_size=None if left is None else (left, 0),
         key_value_seq_lengths=None if lengths_B is None else jnp.maximum(lengths_B, 1),

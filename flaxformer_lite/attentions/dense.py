@@ -39,7 +39,7 @@ def attend(
     """
     scores_BNTS, visible_BTS = _scores(q_BTNH, k_BSKH, v_BSKH, args)
     factor_BNTS = None
-    if args.drops:
+    if args.drops and args.dropout_key is not None:
         keep_BNTS = jax.random.bernoulli(args.dropout_key, 1 - args.dropout_rate, scores_BNTS.shape)
         factor_BNTS = keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
     return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor_BNTS)
@@ -59,7 +59,9 @@ def weights(
     return kernels.softmax(*_scores(q_BTNH, k_BSKH, v_BSKH, args))
 
 
-def _scores(q_BTNH, k_BSKH, v_BSKH, args) -> tuple[jax.Array, jax.Array | None]:
+def _scores(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
+) -> tuple[jax.Array, jax.Array | None]:
     """Logits float32 [B, N, T, S], and what is visible of them, bool [B or 1, T, S] or None for all."""
     resolved, bias = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias
     if callable(bias):

@@ -6,6 +6,7 @@ Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683); Dao et al. 2022 (
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +40,11 @@ def attend(
         raise ConfigError(
             f"attention 'flash_relative_bias': {reason}; set model.attention=auto, or implementation='auto'."
         )
+    bias: Any = args.bias  # with a method of_distance, by the check above
     structure = structure_of(args.mask)
+    assert structure is not None, "unsupported_reason has seen it"
     (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
-    diagonals_NL = args.bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
+    diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
     kernel = functools.partial(
         _attend, (resolved.scale, structure.left, structure.right), args.sharding.platform != "tpu"
     )
@@ -62,7 +65,10 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
     return splash.unsupported_arguments(args)
 
 
-def _attend(static, interpret, q_BTNH, k_BSKH, v_BSKH, diagonals_NL, q_ids, k_ids) -> jax.Array:
+def _attend(
+    static: tuple[float, int | None, int | None], interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
+    diagonals_NL: jax.Array, q_ids: jax.Array | None, k_ids: jax.Array | None,
+) -> jax.Array:  # fmt: skip
     """On one device: pads to whole blocks and runs the kernel. The diagonals are those of the padded lengths."""
     (B, T, _, _), S = q_BTNH.shape, k_BSKH.shape[1]
     q_extra, k_extra = -T % splash.LANES, -S % splash.LANES
@@ -70,9 +76,10 @@ def _attend(static, interpret, q_BTNH, k_BSKH, v_BSKH, diagonals_NL, q_ids, k_id
     k_ids = jnp.zeros((B, S), jnp.int32) if k_ids is None else jnp.broadcast_to(k_ids, (B, S))
     q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
                for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
+    scale, left, right = static
     block = 256 if (T + q_extra) % 256 == 0 and S + k_extra <= 1024 else 128
     out_BNTH = flash_relative_bias_kernel.attend(
-        flash_relative_bias_kernel.Plan(*static, block, interpret), q, k, v, diagonals_NL.astype(jnp.float32),
+        flash_relative_bias_kernel.Plan(scale, left, right, block, interpret), q, k, v, diagonals_NL.astype(jnp.float32),
         jnp.pad(q_ids, ((0, 0), (0, q_extra))), jnp.pad(k_ids, ((0, 0), (0, k_extra)), constant_values=-1),
     )  # fmt: skip
     return jnp.swapaxes(out_BNTH[:, :, :T], 1, 2)

@@ -5,7 +5,7 @@ block of rows by rolling each row one further than the one above, and adds its g
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,15 @@ class Plan(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(plan: Plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS) -> jax.Array:
+def attend(
+    plan: Plan,
+    q_BNTH: jax.Array,
+    k_BNSH: jax.Array,
+    v_BNSH: jax.Array,
+    diagonals_NL: jax.Array,
+    q_ids_BT: jax.Array,
+    k_ids_BS: jax.Array,
+) -> jax.Array:
     """Attention whose logits are `scale q . k + diagonals[n, T - 1 + column - row]`; ids must be equal to meet.
 
     Args:
@@ -41,7 +49,15 @@ def attend(plan: Plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS)
     return _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS)[0]
 
 
-def _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS):
+def _forward(
+    plan: Plan,
+    q_BNTH: jax.Array,
+    k_BNSH: jax.Array,
+    v_BNSH: jax.Array,
+    diagonals_NL: jax.Array,
+    q_ids_BT: jax.Array,
+    k_ids_BS: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     (B, N, T, H), S, t = q_BNTH.shape, k_BNSH.shape[2], plan.block
     rows, columns = _row_spec(t, H), _column_spec(S, H)
     out_BNTH, lse_BNT1 = pl.pallas_call(
@@ -56,7 +72,7 @@ def _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS):
     return out_BNTH, (q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS, out_BNTH, lse_BNT1)
 
 
-def _backward(plan, saved, d_out_BNTH):
+def _backward(plan: Plan, saved: tuple[jax.Array, ...], d_out_BNTH: jax.Array) -> tuple[Any, ...]:
     q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS, out_BNTH, lse_BNT1 = saved
     (B, N, T, H), S, t = q_BNTH.shape, k_BNSH.shape[2], plan.block
     delta_BNT1 = (d_out_BNTH.astype(jnp.float32) * out_BNTH.astype(jnp.float32)).sum(axis=-1, keepdims=True)
@@ -82,7 +98,17 @@ def _backward(plan, saved, d_out_BNTH):
 attend.defvjp(_forward, _backward)
 
 
-def _forward_kernel(plan, q_ref, k_ref, v_ref, diagonals_ref, q_ids_ref, k_ids_ref, out_ref, lse_ref):
+def _forward_kernel(
+    plan: Plan,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    diagonals_ref: Any,
+    q_ids_ref: Any,
+    k_ids_ref: Any,
+    out_ref: Any,
+    lse_ref: Any,
+) -> None:
     scores_TS, seen_TS = _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref)
     top_T1 = scores_TS.max(axis=-1, keepdims=True)
     weights_TS = jnp.where(seen_TS, jnp.exp(scores_TS - top_T1), 0.0)
@@ -95,18 +121,18 @@ def _forward_kernel(plan, q_ref, k_ref, v_ref, diagonals_ref, q_ids_ref, k_ids_r
 
 
 def _backward_kernel(
-    plan, q_ref, k_ref, v_ref, diagonals_ref, q_ids_ref, k_ids_ref, d_out_ref, lse_ref, delta_ref,
-    d_q_ref, d_k_ref, d_v_ref, d_diagonals_ref,
-):  # fmt: skip
+    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, d_out_ref: Any,
+    lse_ref: Any, delta_ref: Any, d_q_ref: Any, d_k_ref: Any, d_v_ref: Any, d_diagonals_ref: Any,
+) -> None:  # fmt: skip
     example, block = pl.program_id(1), pl.program_id(2)
 
     @pl.when(block == 0)
-    def _():
+    def _() -> None:
         d_k_ref[...] = jnp.zeros_like(d_k_ref)
         d_v_ref[...] = jnp.zeros_like(d_v_ref)
 
     @pl.when((example == 0) & (block == 0))
-    def _():
+    def _() -> None:
         d_diagonals_ref[...] = jnp.zeros_like(d_diagonals_ref)
 
     q_TH, k_SH, v_SH, d_out_TH = (ref[0, 0] for ref in (q_ref, k_ref, v_ref, d_out_ref))
@@ -121,7 +147,9 @@ def _backward_kernel(
     d_diagonals_ref[0, :, pl.ds(start, length)] += _gathered(d_scores_TS, plan.block)
 
 
-def _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref):
+def _scores(
+    plan: Plan, q_ref: Any, k_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any
+) -> tuple[jax.Array, jax.Array]:
     """Logits of a block of rows, MASKED where they do not count, and which count."""
     t, S = plan.block, k_ref.shape[2]
     start, length = _diagonals_of(plan, S, diagonals_ref.shape[-1])
@@ -137,7 +165,7 @@ def _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref):
     return jnp.where(seen_TS, scores_TS, MASKED), seen_TS
 
 
-def _diagonals_of(plan: Plan, S: int, count: int):
+def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
     """Where the diagonals begin that a block of rows meets, and how many there are: a multiple of the lanes, both."""
     return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, 128), S + plan.block
 

@@ -7,6 +7,7 @@ Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (ar
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +43,7 @@ def attend(
     if reason:
         raise ConfigError(f"attention 'splash': {reason}; set model.attention=auto, or implementation='auto'.")
     structure = structure_of(args.mask)
+    assert structure is not None, "unsupported_reason has seen it"
     kernel = functools.partial(
         _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
     )
@@ -76,19 +78,26 @@ def unsupported_arguments(args: arguments.Arguments) -> str:
     return ""
 
 
+Window = tuple[int | None, int | None]
+
+
 def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     """A number for each row and column that may meet where they are equal; hidden columns have one of their own."""
     q_BT, k_BS, keep_BS = structure[2:]
     if q_BT is None and keep_BS is None:
         return None, None
     if q_BT is None:
+        assert keep_BS is not None
         return jnp.ones((len(keep_BS), 1), jnp.int32), keep_BS.astype(jnp.int32)
     k_BS = q_BT if k_BS is None else k_BS
     visible_BS = k_BS != 0 if keep_BS is None else (k_BS != 0) & keep_BS
     return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
 
 
-def _attend(window, softcap, interpret, q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids) -> jax.Array:
+def _attend(
+    window: Window, softcap: float, interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
+    q_ids: jax.Array | None, k_ids: jax.Array | None,
+) -> jax.Array:  # fmt: skip
     """On one device: pads to whole blocks and runs the kernel on each example."""
     (B, T, N, _), S = q_BTNH.shape, k_BSKH.shape[1]
     q_extra, k_extra = -T % LANES, -S % LANES
@@ -97,7 +106,7 @@ def _attend(window, softcap, interpret, q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids) ->
     q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
                for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
     ids = None
-    if k_ids is not None:
+    if q_ids is not None and k_ids is not None:
         q_ids = jnp.pad(jnp.broadcast_to(q_ids, (B, T)), ((0, 0), (0, q_extra)))
         k_ids = jnp.pad(jnp.broadcast_to(k_ids, (B, S)), ((0, 0), (0, k_extra)), constant_values=-1)
         ids = splash_attention_kernel.SegmentIds(q_ids, k_ids)
@@ -106,7 +115,7 @@ def _attend(window, softcap, interpret, q_BTNH, k_BSKH, v_BSKH, q_ids, k_ids) ->
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
 
 
-def _kernel(window, N: int, T: int, S: int, softcap: float, interpret: bool):
+def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: bool) -> Any:
     q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
     blocks = splash_attention_kernel.BlockSizes(
         block_q=q_block, block_kv=k_block, block_kv_compute=k_block,
@@ -119,7 +128,7 @@ def _kernel(window, N: int, T: int, S: int, softcap: float, interpret: bool):
     )  # fmt: skip
 
 
-def _mask(window, shape: tuple[int, int]):
+def _mask(window: Window, shape: tuple[int, int]) -> Any:
     if window == (None, None):
         return splash_attention_mask.FullMask(shape)
     if window == (None, 0):
@@ -131,7 +140,8 @@ def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.
     """Which rows see anything at all, [B or 1, T]; None: all do. Only some rows at a time are compared with all columns."""
     if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:  # each row sees itself
         return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
+    seen = masks.full() if mask is None else mask
     columns_S, extra = jnp.arange(S, dtype=jnp.int32), -T % ROWS
     blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
-    sees = jax.lax.map(lambda rows_T: mask(rows_T, columns_S).any(axis=-1), blocks)
+    sees = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
     return jnp.moveaxis(sees, 0, 1).reshape(sees.shape[1], -1)[:, :T]

@@ -38,7 +38,7 @@ def digest(tree: Any) -> str:
 def _digest(leaf: jax.Array | np.ndarray) -> str:
     if leaf.nbytes < SMALL and getattr(leaf, "is_fully_addressable", True):
         words = np.ascontiguousarray(leaf).reshape(-1).view(f"uint{_bits(leaf.dtype)}").astype(np.uint32)
-        sums = _sums(words, np.arange(words.size, dtype=np.uint32))
+        sums: Any = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
         sums = np.asarray(_on_devices(leaf))  # waited for before the next one starts, as in evaluate.py
     return "".join(f"{int(s):08x}" for s in sums)

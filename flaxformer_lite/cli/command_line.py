@@ -42,7 +42,7 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 
     values, line = flags.FlagValues(), ["", *argv]
     holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
-    values["config"].parser = _Pages(values["config"].parser, argv)
+    values["config"].parser = _Pages(values["config"].parser, argv)  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
 

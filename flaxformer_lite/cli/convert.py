@@ -1,35 +1,105 @@
-"""Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
-
-SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST must
-not exist yet; it appears when it is whole.
-"""
+"""From any checkpoint to published weights, one tensor at a time, and all of the directory or nothing."""
 
 import argparse
+import contextlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from flaxformer_lite.cli import command_line
+import jax
+import numpy as np
 
-EXAMPLES = """examples:
-  flaxformer_lite convert runs/gpt2 published/gpt2
-  flaxformer_lite convert old/flax_bert published/bert --dtype bfloat16
-  flaxformer_lite convert path/to/llama published/llama --shard_size 2GB
-  flaxformer_lite convert path/to/bert published/bert_body --head none
-"""
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.choices import DTYPES
+from flaxformer_lite.data.progress import reading
+from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.save import save_pretrained
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("src", metavar="SRC", type=command_line.path, help="what to read")
-    parser.add_argument("dst", metavar="DST", type=command_line.path, help="directory to make")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the weights; else as they are")
-    command_line.add_family(parser)
-    parser.add_argument("--head", help="of the model, where it is not the one that config.json names")
-    parser.add_argument(
-        "--shard_size", default="5GB", help="most that one file holds, like 500MB (default: %(default)s)"
-    )
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import _convert
+    convert(args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
 
-    _convert.convert(
-        args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size
-    )
+
+def convert(
+    src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None
+) -> None:
+    """Makes `dst`, and says in one line what it holds.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: what cannot be read or has no published form.
+    """
+    source, shard_bytes = folder_of(src), _bytes_of(shard_size)
+    with _new_directory(Path(dst).expanduser()) as made:
+        if workdir.is_workdir(source):
+            if head is not None:
+                raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")
+        else:
+            dtype = dtype or _stored_dtype(source)
+        with notices():
+            model, params = open_pretrained(
+                source, head, family=family, **{"dtype": dtype, "param_dtype": dtype} if dtype else {}
+            )
+        total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
+        with reading(f"writing {dst}", total) as advance:
+            watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
+            save_pretrained(made, model, watched, shard_bytes=shard_bytes)
+    cfg = model.cfg
+    print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
+
+
+class _Watched:
+    """A parameter that says how many of its bytes are read."""
+
+    def __init__(self, leaf: Any, advance: Callable[[int], None]):
+        self.shape, self.dtype, self._leaf, self._advance = leaf.shape, leaf.dtype, leaf, advance
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        self._advance(_size(self) // self.shape[0])
+        return np.asarray(self._leaf[row])
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        self._advance(_size(self))
+        return np.asarray(self._leaf)
+
+
+def _stored_dtype(source: Path) -> str:
+    """That of all tensors in a directory if it is one that we compute with, else the float32 that holds any of them."""
+    kinds = {str(t.array.dtype) for t in folder.open_weights(source).values() if t.array.dtype.kind not in "iub"}
+    if len(kinds) == 1 and kinds <= set(DTYPES):
+        return kinds.pop()
+    notice(f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another.")
+    return "float32"
+
+
+def _bytes_of(size: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
+    if not found or not float(found[1]):
+        raise ConfigError(f"--shard_size={size}: a size like 500MB or 2GB.")
+    prefix = found[2].rstrip("B")
+    return int(float(found[1]) * UNITS[prefix and prefix + "B"])
+
+
+def _size(leaf: Any) -> int:
+    return int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
+
+
+@contextlib.contextmanager
+def _new_directory(target: Path) -> Iterator[Path]:
+    """A directory beside the target, which becomes the target if all goes well, and nothing otherwise."""
+    if target.exists():
+        raise ConfigError(f"{target}: is there already and is not overwritten; remove it or choose another DST.")
+    made = target.parent / f".{target.name}.partial"
+    shutil.rmtree(made, ignore_errors=True)  # of a conversion that was killed
+    made.mkdir(parents=True)
+    try:
+        yield made
+        made.rename(target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)

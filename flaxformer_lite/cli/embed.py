@@ -1,33 +1,123 @@
-"""Makes a vector of each text: the mean of the encoder's last hidden states, of length one.
-
-Prints how alike the texts are (cosine similarity); with --out writes the vectors as a .npy file.
-"""
+"""Texts to vectors, as sentence-transformers makes them of the same directory."""
 
 import argparse
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-from flaxformer_lite.cli import command_line
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-EXAMPLES = """examples:
-  flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
-  flaxformer_lite embed --model path/to/minilm --file sentences.txt --out vectors.npy
-"""
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model, read_json
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.functions.pooling import mean_pool
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    model_help = "directory of an encoder's published weights, or its --workdir"
-    parser.add_argument("--model", required=True, type=command_line.path, help=model_help)
-    parser.add_argument(
-        "--text", action="append", type=command_line.text, default=[], help="may be given several times"
-    )
-    parser.add_argument("--file", type=command_line.path, help="one text a line; - is stdin")
-    parser.add_argument(
-        "--out", metavar="FILE.npy", type=command_line.path, help="where the vectors go, float32 [texts, width]"
-    )
-    command_line.add_family(parser)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
+BATCH, STEP = 32, 16  # texts at a time, of lengths rounded up to multiples, so that few shapes are compiled
+MOST = 12  # texts whose similarities fit on a screen
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import _embed
+    """Prints similarities, or writes vectors.
 
-    _embed.show(args)
+    Raises:
+      ConfigError, WeightsError, CheckpointError: no texts, no encoder, or what cannot be read.
+    """
+    texts = args.text + list(_lines(args.file))
+    if not texts:
+        raise ConfigError("no text: give --text TEXT, several times to compare, or --file FILE.")
+    if args.out and Path(args.out).suffix != ".npy":
+        raise ConfigError(f"--out={args.out}: must end in .npy.")
+    folder = folder_of(args.model)
+    first = reads_first(folder)
+    opened = open_model(args.model, dtype=args.dtype, family=args.family)
+    vectors = embed(opened, texts, limit=limit_of(folder, opened), first=first)
+    if args.out:
+        np.save(args.out, vectors)
+        print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")
+    else:
+        _print(texts, vectors)
+
+
+def embed(opened: Opened, texts: list[str], *, limit: int | None, first: bool = False) -> np.ndarray:
+    """Vectors of texts, float32 [texts, D], each of length one.
+
+    Args:
+      opened: an encoder, or an encoder-decoder, whose encoder it then is.
+      texts: each on its own.
+      limit: tokens beyond which a text is cut; None where the model knows no end.
+      first: take the first token's vector, not the mean of all.
+    """
+    if not opened.cfg.encoder_layers:
+        raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
+    rows = [check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit)) for text in texts]
+    cut = sum(len(row) == limit and len(opened.tokenizer.encode(text)) > limit for row, text in zip(rows, texts))  # noqa: B905
+    if cut:
+        notice(f"{cut} of {len(texts)} texts are longer than {limit} tokens, and cut there.")
+    vectors = np.zeros((len(texts), opened.cfg.d_model), np.float32)
+    order = sorted(range(len(texts)), key=lambda i: len(rows[i]))
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        width = -(-max(1, *(len(rows[i]) for i in chosen)) // STEP) * STEP
+        width = min(width, opened.cfg.max_length) if opened.cfg.has_position_table else width
+        ids_BT = np.full((min(BATCH, len(order)), width), opened.tokenizer.pad_id, np.int32)
+        mask_BT = np.zeros_like(ids_BT)
+        for row, i in enumerate(chosen):
+            ids_BT[row, : len(rows[i])], mask_BT[row, : len(rows[i])] = rows[i], 1
+        kept_BT = mask_BT * (np.arange(width) == 0) if first else mask_BT
+        vectors[chosen] = np.asarray(_vectors(opened.model, opened.params, ids_BT, mask_BT, kept_BT))[: len(chosen)]
+    return vectors
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _vectors(model, params, ids_BT, mask_BT, kept_BT):
+    return mean_pool(model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode"), kept_BT)
+
+
+def limit_of(folder: Path, opened: Opened) -> int | None:
+    """Tokens of the longest text: sentence-transformers' own limit, the tokenizer's and the model's, the least of them."""
+    limits = [read_json(folder / "sentence_bert_config.json").get("max_seq_length"), opened.tokenizer.max_length]
+    limits += [opened.cfg.max_length] if opened.cfg.has_position_table else []
+    return min((n for n in limits if n), default=None)
+
+
+def reads_first(folder: Path) -> bool:
+    """Whether a sentence model's vectors are those of the first token; else they are means.
+
+    Raises:
+      ConfigError: it pools in another way, or has layers after pooling.
+    """
+    pooling = read_json(folder / "1_Pooling" / "config.json")
+    others = [name for name, on in pooling.items() if on is True and name.startswith("pooling_mode_")]
+    if others not in ([], ["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
+        raise ConfigError(f"{folder}/1_Pooling/config.json: {', '.join(others)}: embed takes the mean over tokens, or the"
+                          f" first token.")  # fmt: skip
+    if (folder / "2_Dense").exists():
+        raise ConfigError(f"{folder}/2_Dense: this model has a layer after pooling, which is not read here.")
+    return others == ["pooling_mode_cls_token"]
+
+
+def _print(texts: list[str], vectors: np.ndarray) -> None:
+    if len(texts) > MOST:
+        raise ConfigError(
+            f"{len(texts)} texts: more than {MOST} do not fit on a screen; --out FILE.npy keeps the vectors."
+        )
+    table = Table(box=None, pad_edge=False)
+    for title in ("", *map(str, range(1, len(texts) + 1)), ""):
+        table.add_column(title, justify="right" if title else "left", no_wrap=bool(title))
+    for number, (text, row) in enumerate(zip(texts, vectors @ vectors.T, strict=True), start=1):
+        table.add_row(str(number), *(f"{value:.4f}" for value in row), text)
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+
+
+def _lines(file: str | None) -> Iterator[str]:
+    if file is None:
+        return
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).expanduser().read_text(encoding="utf-8")
+        text.encode()  # some locales read other bytes as surrogates
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--file={file}: cannot be read as UTF-8 text ({error}).") from None
+    yield from (line for line in text.splitlines() if line.strip())

@@ -1,32 +1,64 @@
-"""Guesses the hidden word of a sentence: the likeliest tokens with their probabilities."""
+"""Guesses at masked tokens."""
 
 import argparse
 
-from flaxformer_lite.cli import command_line
+import jax
+import numpy as np
 
-EXAMPLES = """examples:
-  flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
-  flaxformer_lite fill-mask --model runs/bert "import [MASK]" --top_k 10
+from flaxformer_lite.checkpoints.workdir import is_workdir
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained import folder
 
-[MASK] stands for the model's own mask token, which may be written as well (<mask> for RoBERTa). Several are guessed one by
-one, none knowing the others' guess.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=command_line.path,
-        help="directory of an encoder with its masked-LM head, or its --workdir",
-    )
-    parser.add_argument("text", type=command_line.text, help="with [MASK] in it")
-    parser.add_argument("--top_k", type=int, default=5, help="guesses to show (default: %(default)s)")
-    command_line.add_family(parser)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
+HEADS = ("masked_lm", "pretraining")
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import _fill_mask
+    """Prints guesses and their probabilities, for each mask in turn.
 
-    _fill_mask.show(args)
+    Raises:
+      ConfigError, WeightsError, CheckpointError: no mask, no such head, or what cannot be read.
+    """
+    if args.top_k < 1:
+        raise ConfigError(f"--top_k={args.top_k}: at least 1.")
+    opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
+    if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
+        raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")
+    guesses = fill(opened, args.text, args.top_k)
+    for number, found in enumerate(guesses, start=1):
+        if len(guesses) > 1:
+            print(f"mask {number}")
+        for token, probability in found:
+            print(f"{probability:7.4f}  {token}")
+
+
+def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:
+    """For each mask in the text, the likeliest tokens and their probabilities, the likeliest first."""
+    tokenizer, cfg = opened.tokenizer, opened.cfg
+    if "mask" not in tokenizer.ids:
+        raise ConfigError("this model's tokenizer has no mask token.")
+    ids = check_vocabulary(opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"])))
+    places = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
+    if not places:
+        raise ConfigError("the text hides nothing; put [MASK] where a word is to be guessed.")
+    if cfg.has_position_table and len(ids) > cfg.max_length:
+        raise ConfigError(
+            f"the text has {len(ids)} tokens, and the model's positions end at {cfg.max_length}; shorten it."
+        )
+    output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
+    logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
+    probabilities_MV = np.asarray(jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1))
+    return [_best(opened, row_V, top_k) for row_V in probabilities_MV]
+
+
+def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, float]]:
+    known_V = row_V[: opened.tokenizer.vocab_size]
+    best = np.argsort(-known_V, kind="stable")[:top_k]
+    tokens = [opened.tokenizer.token(i) for i in best]
+    return [(token.strip() or repr(token), float(known_V[i])) for token, i in zip(tokens, best, strict=True)]
+
+
+def _head(path: str) -> str | None:
+    """The masked-LM head, also where config.json names a larger one; None in a workdir, which has the one it trained."""
+    where = folder_of(path)
+    return None if is_workdir(where) or not folder.read_config(where).get("architectures") else "masked_lm"

@@ -1,72 +1,120 @@
-"""Writes text with a decoder or an encoder-decoder; only what the model wrote goes to stdout.
-
-Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each token is the
-likeliest. --temperature 0 --num_beams 1 is always that.
-"""
+"""Prompts to text on stdout."""
 
 import argparse
+import sys
+from typing import Any
 
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli.arguments import SETTINGS
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.generation.engine import is_encoder_decoder
+from flaxformer_lite.generation.generate import generate, stream
+from flaxformer_lite.generation.published import DRAWS, published_settings
+from flaxformer_lite.generation.settings import settings
+from flaxformer_lite.generation.task import longest
+from flaxformer_lite.pretrained.chat import render
 
-EXAMPLES = """examples:
-  flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --max_new_tokens 40
-  flaxformer_lite generate --model runs/gpt2 --prompt "def " --temperature 0.8 --top_p 0.95 --stream
-  flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: Good day." --num_beams 4
-  flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
-  echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
-"""
-SETTINGS = (
-    ("temperature", float, "above 0 draws tokens; 1 is the model's own distribution"),
-    ("top_k", int, "draw from the k likeliest"),
-    ("top_p", float, "draw from the likeliest that together have this probability"),
-    ("min_p", float, "draw from those with at least this fraction of the highest probability"),
-    ("repetition_penalty", float, "above 1 makes tokens that occurred less likely"),
-    ("no_repeat_ngram_size", int, "no n tokens appear twice"),
-    ("min_new_tokens", int, "write no stop token before"),
-    ("num_beams", int, "beam search with so many beams"),
-    ("length_penalty", float, "of beam search; above 0 favours long texts"),
-    ("num_return_sequences", int, "texts for each prompt"),
-    ("seed", int, "of the draws"),
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add, integer = (
-        parser.add_argument,
-        command_line.integer(-command_line.INT32),
-    )  # generate says more of what is too small
-    add(
-        "--model",
-        required=True,
-        type=command_line.path,
-        help="directory of published weights, or the --workdir of train",
-    )
-    add(
-        "--prompt",
-        required=True,
-        action="append",
-        type=command_line.text,
-        help="may be given several times; - reads stdin",
-    )
-    add("--max_new_tokens", type=integer, metavar="INT", help="tokens to write at most; else 64, or what fits")
-    for name, kind, what in SETTINGS:
-        add(f"--{name}", type=integer if kind is int else kind, metavar=kind.__name__.upper(), help=what)
-    add(
-        "--stop",
-        action="append",
-        type=command_line.text,
-        metavar="TEXT",
-        help="ends the text; may be given several times",
-    )
-    command_line.add_family(parser)
-    add("--stream", action="store_true", help="print the text as it is written")
-    add("--chat", action="store_true", help="ask as a user would, by the model's chat template")
-    add("--system", metavar="TEXT", type=command_line.text, help="with --chat, what the assistant is told beforehand")
-    add("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: %(default)s")
+NEW_TOKENS = 64  # where the user does not say
+SEARCH = ("num_beams", "length_penalty", "early_stopping")
+UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import _generate
+    """Writes a continuation of each prompt.
 
+    Raises:
+      ConfigError, WeightsError, CheckpointError: what cannot be read, or settings that exclude each other.
+    """
     names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
-    _generate.write(args, {name: value for name in names if (value := getattr(args, name)) is not None})
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
+    if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
+        raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")
+    if args.system is not None and not args.chat:
+        raise ConfigError("--system: is part of a conversation; add --chat.")
+    opened = open_model(args.model, dtype=args.dtype, family=args.family)
+    if opened.tokenizer.chat_template and not args.chat:
+        notice(
+            "this model has a chat template; --chat asks by it, and without it the prompt is continued as it stands."
+        )
+    prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]
+    options = with_published(args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options)
+    if args.stop:
+        options |= {"stop_strings": tuple(args.stop), "tokenizer": opened.tokenizer}
+    if args.stream:
+        _stream(opened, prompts, options)
+    else:
+        _whole(opened, prompts, options)
+
+
+def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
+    """Tokens to write where the user does not say: as many as the model's positions leave room for, and not too many."""
+    taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
+    return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
+
+
+def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
+    """A prompt's ids: framed by special tokens, or rendered by the chat template, which spells out its own."""
+    tokenizer = opened.tokenizer
+    if args.chat:
+        system = [{"role": "system", "content": args.system}] if args.system is not None else []
+        turns = [*system, {"role": "user", "content": text}]
+        return tokenizer.encode(render(tokenizer, turns), special_tokens=False)
+    ids = tokenizer.encode(text)
+    if not ids and "bos" in tokenizer.ids:
+        return [tokenizer.ids["bos"]]  # an empty prompt
+    if not ids:
+        raise ConfigError("--prompt: is empty, and this model has no token that begins a text.")
+    return ids
+
+
+def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
+    """The user's settings over those that the directory brings, less those of its own that the user's rule out."""
+    try:
+        own = published_settings(folder_of(path))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    tokenizer, vocab = opened.tokenizer, opened.cfg.of_decoder.vocab_size
+    if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
+        own = {name: value for name, value in own.items() if name not in DRAWS}
+    if options.get("temperature"):
+        own = {name: value for name, value in own.items() if name not in SEARCH}
+    chosen = {name: value for name, value in own.items() if "token" not in name and name not in options}
+    if chosen:
+        notice(f"settings of this model: {', '.join(f'{name}={value}' for name, value in chosen.items())}")
+    if "eos" in tokenizer.ids:
+        own = {"eos_token_id": tokenizer.ids["eos"]} | own
+    own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
+    rounding = tuple(range(tokenizer.vocab_size, vocab))  # ids that only round the table's size up have no text
+    return own | {"suppress_tokens": (*own.get("suppress_tokens", ()), *rounding)} | options
+
+
+def _whole(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+    result = generate(opened.model, opened.params, prompts, return_scores=True, **options)
+    new = result.lengths.max()
+    for number, (row, length) in enumerate(zip(result.sequences, result.lengths, strict=True)):
+        start = row.shape[0] - new
+        text = opened.tokenizer.decode(row[start : start + length])
+        print(text if len(result.sequences) == 1 else f"[{number + 1}] {text}")
+
+
+def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
+    ids, shown = [], ""
+    for new in stream(opened.model, opened.params, prompts, **options):
+        ids += new[0].tolist()
+        text = opened.tokenizer.decode(ids)
+        if not text.endswith(UNFINISHED) and text.startswith(shown):
+            print(text[len(shown) :], end="", flush=True)
+            shown = text
+    print(opened.tokenizer.decode(ids)[len(shown) :])
+
+
+def _text(prompt: str) -> str:
+    if prompt != "-":
+        return prompt
+    try:
+        text = sys.stdin.read().rstrip("\n")
+        text.encode()  # some locales read other bytes as surrogates
+        return text
+    except UnicodeError as error:
+        raise ConfigError(f"--prompt -: stdin cannot be read as UTF-8 text ({error}).") from None

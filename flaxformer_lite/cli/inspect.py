@@ -1,29 +1,149 @@
-"""Says what a directory holds: family, head, sizes, every tensor, and a checksum over names and contents."""
+"""What a directory of weights holds, as rows and a table on the terminal."""
 
 import argparse
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from flaxformer_lite.cli import command_line
+import numpy as np
+from flax.traverse_util import flatten_dict
+from rich.console import Console
+from rich.table import Table
 
-EXAMPLES = """examples:
-  flaxformer_lite inspect path/to/bert
-  flaxformer_lite inspect runs/gpt2 --all
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
+from flaxformer_lite.pretrained import folder, hf_config, tensor_names
+from flaxformer_lite.pretrained.save import published_tensors
 
-Tensors have their published names, so a training workdir, its conversion to safetensors, and Flax's old msgpack of the
-same model have the same checksum.
-"""
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer_)\d+")  # of a layer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "directory", type=command_line.path, help="published weights, Flax msgpack, or the --workdir of train"
-    )
-    command_line.add_family(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
-    )
+class Contents(NamedTuple):
+    """Attributes:
+    form: "safetensors", "Flax msgpack" or "training workdir, step 30".
+    cfg: None where we have no such model.
+    why: we have none.
+    tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or by its `read`.
+    """
+
+    form: str
+    cfg: ModelConfig | None
+    why: str
+    tensors: Mapping[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import _inspect
+    """Prints it all; reads each tensor once, for the checksum."""
+    contents = read(folder_of(args.directory), args.family)
+    out = Console(width=None if Console().is_terminal else 200, highlight=False)
+    rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
+    if contents.why:
+        rows["model"] = f"none of ours: {contents.why}"
+    sizes = {name: (tuple(t.shape), _dtype(t)) for name, t in contents.tensors.items()}
+    count = {name: int(np.prod(shape, dtype=np.int64)) for name, (shape, _) in sizes.items()}
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("tensor", "shape", "dtype", "each", "bytes"):
+        table.add_column(title, justify="right" if title in ("each", "bytes") else "left", overflow="fold")
+    for label, times, (shape, dtype) in _folded(sizes, args.all):
+        each = int(np.prod(shape, dtype=np.int64))
+        shown = " x ".join(map(str, shape)) or "scalar"
+        table.add_row(
+            label, shown, str(dtype), f"{times} times" if times > 1 else "", f"{times * each * dtype.itemsize:,}"
+        )
+    for name, value in rows.items():
+        out.print(f"{name:<12} {value}", soft_wrap=True)
+    out.print(table)
+    total_bytes = sum(count[name] * dtype.itemsize for name, (_, dtype) in sizes.items())
+    out.print(f"{'total':<12} {len(sizes)} tensors, {sum(count.values()):,} numbers, {total_bytes:,} bytes")
+    out.print(f"{'sha256':<12} {checksum(contents.tensors)}", soft_wrap=True)
 
-    _inspect.show(args.directory, every=args.all, family=args.family)
+
+def read(where: Path, family: str | None = None) -> Contents:
+    """The tensors of a directory, none of which is read yet if they are safetensors.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: there is nothing that can be read.
+    """
+    if workdir.is_workdir(where):
+        run = workdir.read_run(where)
+        for what in run.notices:
+            notice(what)
+        form = f"training workdir, step {run.step} ({plugin_name(run.cfg.objective)})"
+        return Contents(form, run.cfg.model, "", published_names(run.cfg.model, run.params))
+    tensors = folder.open_weights(where)
+    form = "safetensors" if any(where.glob("model*.safetensors*")) else "Flax msgpack"
+    published = folder.read_config(where)
+    try:
+        plugin = hf_config.family_of(published, where, family)
+        named = {} if family is None else {"family": family}
+        cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, None), **named)
+    except ConfigError as error:
+        return Contents(form, None, str(error), tensors)
+    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
+    return Contents(
+        form, cfg, "", {tensor_names.full_name(plugin.PUBLISHED, cfg, name): t for name, t in short.items()}
+    )
+
+
+def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
+    """A model's tensors as save_pretrained would write them; where it would not, its parameters by their own paths."""
+    family, flat = registry.resolve("models", cfg.family), flatten_dict(params, sep="/")
+    if hasattr(family, "PUBLISHED"):
+        try:
+            hf_config.write_config(family, cfg)
+            return published_tensors(family.PUBLISHED, cfg, flat)
+        except ConfigError as error:
+            notice(f"own parameter names, as there is no published form ({error})")
+    return flat
+
+
+def checksum(tensors: Mapping[str, Any]) -> str:
+    """SHA-256 over names, dtypes, shapes and contents, in the order of names; one tensor is in memory at a time."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        array = np.ascontiguousarray(tensor.read() if hasattr(tensor, "read") else np.asarray(tensor))
+        digest.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _dtype(tensor: Any) -> np.dtype:
+    return np.dtype(tensor.array.dtype if hasattr(tensor, "array") else tensor.dtype)
+
+
+def _about(cfg: ModelConfig | None) -> dict[str, str]:
+    if cfg is None:
+        return {}
+    layers = {"encoder": cfg.encoder_layers, "decoder": cfg.decoder_layers}
+    depth = ", ".join(f"{n} {side} layers" for side, n in layers.items() if n)
+    heads = f"{cfg.num_heads} heads of {cfg.head_width}"
+    if cfg.kv_heads != cfg.num_heads:
+        heads += f" ({cfg.kv_heads} for keys and values)"
+    return {
+        "family": cfg.family,
+        "head": cfg.head,
+        "sizes": f"{depth}, width {cfg.d_model}, {heads}, mlp {cfg.mlp_dim}, vocabulary {cfg.vocab_size}",
+        "positions": f"{plugin_name(cfg.position)}{f', up to {cfg.max_length}' if cfg.has_position_table else ''}",
+    }
+
+
+def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
+    """(label, how many, (shape, dtype)); tensors that differ only in a layer's number share a label like h.{0-11}.ln."""
+    groups: dict[tuple, list[str]] = {}
+    for name, size in sizes.items():
+        groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)
+    for (pattern, size), inside in groups.items():
+        if len(inside) == 1:
+            yield inside[0], 1, size
+            continue
+        numbers = zip(*(map(int, NUMBER.findall(name)) for name in inside), strict=True)
+        spans = iter([f"{min(n)}" if min(n) == max(n) else f"{{{min(n)}-{max(n)}}}" for n in map(list, numbers)])
+        parts = pattern.split("{}")
+        label = "".join(itertools.chain.from_iterable(zip(parts, [*spans, ""], strict=True)))
+        yield label, len(inside), size

@@ -1,38 +1,47 @@
-"""Says whether a training run fits a machine, and what it will cost, before there is one.
-
-The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip install
-'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan is analytic, and
-says so.
-"""
+"""The plan of a config on the terminal, or as JSON."""
 
 import argparse
-import os
+import json
+import sys
 
 from flaxformer_lite.cli import command_line
-
-TAKES_CONFIG = True
-EXAMPLES = """examples:
-  flaxformer_lite plan --config=llama_7b --topology=v5e:16x16 --config.mesh.fsdp=16
-  flaxformer_lite plan --config=gpt2_small --topology=h100:8 --search
-  flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json
-
-Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or as their makers call them (v5e-256; v5p-128 counts cores);
-a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the compiler's estimate, not measured.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
-    parser.add_argument("--search", action="store_true", help="try meshes, batches and remat policies, and rank them")
-    parser.add_argument("--compiles", type=command_line.integer(0), default=6, help="of a search, at most (default 6)")
-    parser.add_argument("--analytic", action="store_true", help="no compiler, even where there is one")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.plan import planner, report, search, topology
+from flaxformer_lite.training.start.adopt import read_experiment
 
 
 def run(args: argparse.Namespace) -> None:
-    from flaxformer_lite.plan.environment import ENVIRONMENT
+    """Prints the plan. Exits with 1 where nothing fits."""
+    machine = topology.parse(args.topology)
+    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
+    if args.search:
+        _search(args, cfg, machine)
+        return
+    plan = planner.make(cfg, machine, compiler=not args.analytic)
+    if args.json:
+        print(json.dumps(plan.json(), indent=2))
+    else:
+        _print(report.rows(plan))
+    if not plan.fits:
+        sys.exit(command_line.FAILED)
 
-    os.environ.update(ENVIRONMENT)  # before jax starts, and a config may import it
-    from flaxformer_lite.cli import _plan
 
-    _plan.show(args)
+def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
+    compiler = not args.analytic
+    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=_say)
+    if args.json:
+        print(json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2))
+    else:
+        _print(report.ranking(found))
+    if not found:
+        command_line.fail("nothing that was tried fits; take more chips, or a smaller batch.", command_line.FAILED)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print(rows: report.Rows) -> None:
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")

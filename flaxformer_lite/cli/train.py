@@ -1,8 +1,4 @@
-"""Trains a model, or goes on with a run that was stopped: the same command continues it.
-
---config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command in every
-process; docs/launch.md has the recipes.
-"""
+"""Checks the command line before jax is imported, and hands the run to `launch`."""
 
 import argparse
 import faulthandler
@@ -10,32 +6,7 @@ import signal
 
 from flaxformer_lite.cli import command_line
 
-TAKES_CONFIG = True
-EXAMPLES = """examples:
-  flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
-  flaxformer_lite train --config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt
-  flaxformer_lite train --config=gpt2_tiny --help
-"""
 JOINING = ("coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", type=command_line.path, help="folder for checkpoints, metrics and the loss curve")
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, where no cluster is detected")
-    parser.add_argument("--num_processes", type=int, help="of all; 1 trains alone, also inside a cluster")
-    parser.add_argument("--process_id", type=int, help="of this process, from 0")
-    parser.add_argument(
-        "--start_timeout",
-        type=command_line.integer(1),
-        default=300,
-        help="seconds for all processes to appear (default %(default)s)",
-    )
-    parser.add_argument(
-        "--peer_timeout",
-        type=command_line.integer(5),
-        default=60,
-        help="seconds until a silent process counts as lost (default %(default)s)",
-    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,36 +1,66 @@
-"""Says whether a config computes the same on a mesh as on one device: one step of both, gradient by gradient.
-
-The devices are made up, on this CPU. The text is random words, the arithmetic float32, dropout off and the optimizer
-plain gradient descent, so that what differs is the mesh. Give large configs fewer layers and rows with --config.FIELD.
-"""
+"""The verdict on a mesh as tables on the terminal."""
 
 import argparse
-import os
+import sys
 
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from flaxformer_lite import sharding
 from flaxformer_lite.cli import command_line
+from flaxformer_lite.plan import verify_mesh
+from flaxformer_lite.sharding import activations
+from flaxformer_lite.training.start.adopt import read_experiment
 
-MOST = 512  # devices: each has threads of its own
-TAKES_CONFIG = True
-EXAMPLES = """examples:
-  flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
-  flaxformer_lite verify-mesh --config=t5_tiny --config.mesh.context=4 --devices=4 --all
-  flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
-
-Exits with 1 where a gradient differs by more than rounding. Also lists the large parameters that every device holds
-whole, what the devices exchange, and which of it nothing in the design explains.
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--devices", type=command_line.integer(1, MOST), default=8, help=f"to make up, {MOST} at most (default 8)"
-    )
-    parser.add_argument("--all", action="store_true", help="every parameter, instead of the worst")
+SHOWN = 10  # parameters, worst first
 
 
 def run(args: argparse.Namespace) -> None:
-    flag = f"--xla_force_host_platform_device_count={args.devices}"
-    os.environ.update(JAX_PLATFORMS="cpu", XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flag}")  # before jax starts
-    from flaxformer_lite.cli import _verify_mesh
+    """Prints the verdict. Exits with 1 where the mesh computes something else."""
+    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
+    sharding.build_mesh(cfg.mesh)  # says what cannot work before anything is compiled
+    verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
+    out = Console(width=None if Console().is_terminal else 160, highlight=False)
+    sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
+    mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "one device"
+    one, many = verdict.losses
+    out.print(f"mesh        {mesh}, by {cfg.mesh.mode}", soft_wrap=True)
+    out.print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh", soft_wrap=True)
+    out.print(_gradients(verdict.gradients if args.all else verdict.gradients[:SHOWN]))
+    for what in verdict.replicated:
+        out.print(
+            f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}", markup=False, soft_wrap=True
+        )
+    out.print(_exchanged(verdict.exchanges))
+    for sentence in verdict.strange:
+        out.print(f"unexpected  {sentence}", markup=False, soft_wrap=True)
+    worst = verdict.gradients[0]
+    said = "equal to rounding" if verdict.equal else "DIFFERENT"
+    out.print(
+        f"{said}: {len(verdict.gradients)} gradients, the worst {worst.path} by {worst.difference:.1e}", soft_wrap=True
+    )
+    if not verdict.equal:
+        sys.exit(command_line.FAILED)
 
-    _verify_mesh.show(args)
+
+def _gradients(gradients: list[verify_mesh.Gradient]) -> Table:
+    table = _table(("gradient of", "shape", "split over", "largest", "difference"), right=2)
+    for g in gradients:
+        split = ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
+        table.add_row(g.path, " x ".join(map(str, g.shape)), split, f"{g.largest:.2e}", f"{g.difference:.1e}")
+    return table
+
+
+def _exchanged(exchanges: list[verify_mesh.Exchange]) -> Table:
+    table = _table(("exchanged", "over", "times", "bytes a step"), right=2)
+    for e in exchanges:
+        table.add_row(e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}")
+    return table
+
+
+def _table(titles: tuple[str, ...], right: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="right" if i >= len(titles) - right else "left", overflow="fold")
+    return table

@@ -9,14 +9,18 @@ from flaxformer_lite.config.experiment import (
     OptimizerConfig,
     TokenizerConfig,
     TrainConfig,
-    choose_plugins,
-    fingerprint,
-    from_config_dict,
-    plugin_name,
-    to_config_dict,
 )
+from flaxformer_lite.config.parsing import choose_plugins, fingerprint, from_config_dict, to_config_dict
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    among,
+    not_negative,
+    optional_plugin,
+    plugin,
+    plugin_name,
+    positive,
+)
 
 __all__ = [
     "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",

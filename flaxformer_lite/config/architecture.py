@@ -2,14 +2,18 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
-from flaxformer_lite.config.execution import Execution
-from flaxformer_lite.config.parts import NORMS, InitConfig, NormConfig
+from flaxformer_lite.config import choices
+from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
+from flaxformer_lite.config.parts import InitConfig, NormConfig
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive, resolved
 
-NORM_SLOTS = ("embed", "in", "branch", "out", "final")
-BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
+# Fields besides those of Execution that say nothing of a checkpoint's weights: where a model without any begins, and what
+# a task puts on top.
+INIT_FIELDS = ("init", "init_stddev")
+TASK_FIELDS = ("head", "num_labels", "pad_token_id")
+WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,7 @@ class Architecture:
         return self.head_dim or self.d_model // self.num_heads
 
     @property
-    def of_decoder(self) -> "ModelConfig":
+    def of_decoder(self) -> Self:
         """The config as the decoder sees it."""
         if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size):
             return self
@@ -112,8 +116,9 @@ class Architecture:
             "mlp_dim": self.decoder_mlp_dim,
             "vocab_size": self.decoder_vocab_size,
         }
-        own = {f"decoder_{name}": 0 for name in sizes}
-        return dataclasses.replace(self, **own, **{name: size for name, size in sizes.items() if size})
+        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in sizes}
+        changes |= {name: size for name, size in sizes.items() if size}
+        return dataclasses.replace(self, **changes)
 
     @property
     def embedding_width(self) -> int:
@@ -153,7 +158,7 @@ class Architecture:
     def norm_config(self) -> NormConfig:
         return NormConfig(kind=self.norm, eps=self.norm_eps)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
         not_negative(
             self,
@@ -183,14 +188,14 @@ class Architecture:
                 f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
                 f" head_dim."
             )
-        among(self, "norm_at", NORM_SLOTS)
-        among(self, "bias_at", BIAS_SLOTS)
-        among(self, "norm", NORMS)
-        among(self, "qk_norm", ("none", *NORMS))
-        among(self, "activation", ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"))
-        among(self, "mlp", ("plain", "gated"))
-        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
-        among(self, "init", ("normal", "normal_residual", "fan_in", "xavier"))
+        among(self, "norm_at", choices.NORM_SLOTS)
+        among(self, "bias_at", choices.BIAS_SLOTS)
+        among(self, "norm", choices.NORMS)
+        among(self, "qk_norm", ("none", *choices.NORMS))
+        among(self, "activation", choices.ACTIVATIONS)
+        among(self, "mlp", choices.MLPS)
+        among(self, "residual", choices.RESIDUALS)
+        among(self, "init", choices.INITS)
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(
@@ -207,7 +212,7 @@ class Architecture:
 class ModelConfig(Execution, Architecture):
     """What a model is, and how it runs: the two records as one, so that a page or a command line names any field in a word."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         Architecture.__post_init__(self)
         Execution.__post_init__(self)
         if self.attention != "auto":

@@ -1,12 +1,10 @@
 """How a model runs: no field of this record changes what the weights mean."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import ConfigError, among
-
-DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")
-DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +25,19 @@ class Execution:
     # Where activations live, as a trainer says it (functions/sharding.py); no config page does.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") are as good as their names
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
-        among(self, "dropout_at", DROPOUT_SLOTS)
-        among(self, "remat", ("none", "dots", "full"))
-        among(self, "dtype", DTYPES)
-        among(self, "param_dtype", DTYPES)
+        among(self, "dropout_at", choices.DROPOUT_SLOTS)
+        among(self, "remat", choices.REMATS)
+        among(self, "dtype", choices.DTYPES)
+        among(self, "param_dtype", choices.DTYPES)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout={self.dropout}: a probability in [0, 1).")
+
+
+EXECUTION_FIELDS = tuple(f.name for f in fields(Execution) if "internal" not in f.metadata)
 
 
 def _name_of(field: str, dtype: Any) -> str:

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
 
-NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")
-NORM_SLOTS = ("in", "branch", "out")
 Rules = tuple[tuple[str, tuple], ...]  # (pattern of a parameter's path, mesh axes of its last dimensions)
 
 
@@ -26,8 +25,8 @@ class InitConfig:
     stddev: float = 0.02
     layers: int = 1
 
-    def __post_init__(self):
-        among(self, "kind", ("normal", "normal_residual", "fan_in", "xavier"))
+    def __post_init__(self) -> None:
+        among(self, "kind", choices.INITS)
         positive(self, "stddev", "layers")
 
 
@@ -39,8 +38,8 @@ class NormConfig:
     kind: str = "layer"
     eps: float = 1e-6
 
-    def __post_init__(self):
-        among(self, "kind", NORMS)
+    def __post_init__(self) -> None:
+        among(self, "kind", choices.NORMS)
         not_negative(self, "eps")
 
 
@@ -77,6 +76,10 @@ class Mixer(Part):
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
         """The linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) where one was passed."""
         raise NotImplementedError
+
+    def table_sizes(self, d_model: int) -> dict[str, Any]:
+        """The sizes of a position encoding's tables, for mixers that have a field `position`."""
+        return {"d_model": d_model}
 
     def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:
         """What all layers of this kind read, made once for a stack: the context, with more in it.
@@ -127,10 +130,10 @@ class LayerConfig:
     norm_at: tuple[str, ...] = ("in",)
     residual: str = "sequential"
 
-    def __post_init__(self):
-        among(self, "residual", ("sequential", "parallel", "parallel_shared"))
-        named = tuple(f"{name}_{slot}" for name in self.parts for slot in NORM_SLOTS)
-        among(self, "norm_at", NORM_SLOTS + named)
+    def __post_init__(self) -> None:
+        among(self, "residual", choices.RESIDUALS)
+        named = tuple(f"{name}_{slot}" for name in self.parts for slot in choices.LAYER_NORM_SLOTS)
+        among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
         if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip
@@ -138,9 +141,9 @@ class LayerConfig:
     @property
     def parts(self) -> dict[str, Part]:
         """What the layer runs, in order, by the name of its module."""
-        named = {"cross_attention": self.cross}
+        named: dict[str, Part | None] = {"cross_attention": self.cross}
         if self.mixer is not None:
-            named = {self.mixer.name: self.mixer} | named
+            named = {self.mixer.name: self.mixer, **named}
         if self.feed_forward is not None:
             named |= {self.feed_forward.name: self.feed_forward}
         return {name: part for name, part in named.items() if part is not None}
@@ -166,7 +169,7 @@ class StackConfig:
     final_norm: NormConfig | None = None
     share: tuple[int, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive(self, "num_layers")
         if not self.pattern:
             raise ConfigError("pattern=(): at least one kind of layer.")

@@ -33,6 +33,11 @@ def resolved(cfg: Any, name: str, folder: str) -> Any:
         raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None
 
 
+def plugin_name(value: Any) -> str:
+    """The key of a plug-in's dataclass instance: its file's name or, of one outside the package, `module:Class`."""
+    return registry.name_of(type(value))
+
+
 def positive(cfg: Any, *names: str) -> None:
     for name in names:
         if getattr(cfg, name) <= 0:

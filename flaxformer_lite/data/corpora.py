@@ -56,11 +56,14 @@ def code_docstrings() -> Iterator[dict[str, str]]:
                     yield {"source": "".join(code), "target": text}
 
 
+CORPORA = {"stdlib_code": stdlib_code, "docstrings": docstrings, "code_docstrings": code_docstrings}
+
+
 def write(name: str, path: Path) -> None:
     """Extracts the corpus `name` into a jsonl file, each text once."""
     seen = set()
     with path.open("w", encoding="utf-8") as file:
-        for record in globals()[name]():
+        for record in CORPORA[name]():
             line = json.dumps(record)
             if line not in seen:
                 seen.add(line)
@@ -77,7 +80,9 @@ def version(name: str) -> str:
 
 def _trees() -> Iterator[tuple[ast.Module, str]]:
     for package in PACKAGES:
-        for source in _sources(Path(importlib.util.find_spec(package).origin).parent):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.origin is not None, "a requirement of this package"
+        for source in _sources(Path(spec.origin).parent):
             with contextlib.suppress(SyntaxError, ValueError):
                 tree = ast.parse(source)
                 yield tree, source

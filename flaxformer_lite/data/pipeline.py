@@ -60,7 +60,7 @@ class Dataset:
         batch_size: int,
         seed: int = 0,
         start_step: int = 0,
-        rows: Sequence[int] | None = None,
+        rows: Sequence[int] | np.ndarray | None = None,
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
     ) -> Iterator[Any]:
@@ -81,7 +81,7 @@ class Dataset:
         Yields:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
-        rows = np.arange(batch_size) if rows is None else np.asarray(rows)
+        own_rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         if self.split == "train":
             order = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
             count = ENDLESS
@@ -92,11 +92,11 @@ class Dataset:
             count, example = -(-self.num_examples // batch_size), self._held_out
 
         def own(number: int) -> Batch:
-            step, row = divmod(int(number), len(rows))
-            return example(step * batch_size + int(rows[row]))
+            step, row = divmod(int(number), len(own_rows))
+            return example(step * batch_size + int(own_rows[row]))
 
-        examples = grain.MapDataset.range(count * len(rows)).map(own)
-        placed = examples.batch(len(rows))[start_step:].to_iter_dataset(THREADS).map(place)
+        examples = grain.MapDataset.range(count * len(own_rows)).map(own)
+        placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
     def example(self, row: int, seed: int, position: int) -> Batch:

@@ -41,7 +41,7 @@ class Split:
 
     def side(self, document: Document) -> str:
         """The split of a whole document, by its hash."""
-        return "eval" if _hash(document) <= self.below else "train"
+        return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
@@ -56,7 +56,8 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
     Raises:
       ConfigError: no text, or too little to give each side some.
     """
-    sizes, longest, texts, tails = collections.Counter(), 0, 0, 0
+    sizes: collections.Counter[int] = collections.Counter()
+    longest, texts, tails = 0, 0, 0
     for document in documents:
         sizes[_hash(document)] += sum(map(len, document))
         longest = max(longest, len(document[0]))

@@ -154,7 +154,7 @@ class HuggingFace(Tokenizer):
         tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
         special = self.specials() | {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
         kind = re.search(r"'?(ByteLevel|WordPiece)", str(self._tokenizer.decoder))
-        read = {"ByteLevel": _byte_level, "WordPiece": _word_piece}.get(kind and kind[1], _meta_space)
+        read = {"ByteLevel": _byte_level, "WordPiece": _word_piece}.get(kind[1] if kind else "", _meta_space)
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _first(self, names: tuple[str, ...]) -> int | None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import Execution, InitConfig, among, not_negative, parts
+from flaxformer_lite.config import Execution, InitConfig, among, choices, not_negative, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
@@ -36,14 +36,14 @@ class MlpConfig(parts.FeedForward):
     bias: bool = False
     initial: InitConfig = field(default_factory=InitConfig)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         not_negative(self, "mlp_dim")
-        among(self, "activation", tuple(ACTIVATIONS))
+        among(self, "activation", choices.ACTIVATIONS)
 
-    def module(self, execution, *, name=None):
+    def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
         return FeedForward(self, execution, name=name)
 
-    def partition_rules(self):
+    def partition_rules(self) -> parts.Rules:
         return WEIGHTS + (BIASES if self.bias else ())
 
 

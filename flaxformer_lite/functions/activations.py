@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 
-def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]):
+def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]) -> jax.custom_jvp:
     """The activation with its slope as a formula of x that shares no step with it.
 
     What both passes share XLA computes once and keeps, up to four arrays as large as the layer; so only x is.

@@ -56,15 +56,15 @@ def recompute_matmul(make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: j
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recomputed(make, inputs, kernel_IO):
+def _recomputed(make: Callable[..., Any], inputs: Any, kernel_IO: jax.Array) -> Any:
     return make(inputs) @ kernel_IO
 
 
-def _forward(make, inputs, kernel_IO):
+def _forward(make: Callable[..., Any], inputs: Any, kernel_IO: jax.Array) -> tuple[Any, Any]:
     return make(inputs) @ kernel_IO, (inputs, kernel_IO)
 
 
-def _backward(make, residuals, d_out):
+def _backward(make: Callable[..., Any], residuals: Any, d_out: jax.Array) -> tuple[Any, Any]:
     inputs, kernel_IO = residuals
     # Late, for XLA would make it while it has the inputs at hand, and keep it.
     inputs = jax.tree.map(lambda x: schedule_after([d_out[(0,) * (d_out.ndim - 1)]], x), inputs)

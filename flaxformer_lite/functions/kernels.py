@@ -137,7 +137,7 @@ def softmax_pool(
 
 
 @softmax_pool.defjvp
-def _softmax_pool_jvp(primals, tangents):
+def _softmax_pool_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     scores_BNTS, v_BSKH, visible_BTS, factor_BNTS = primals
     d_scores_BNTS, d_v_BSKH = tangents[:2]
     kernel_BNTS, total_BTN1 = _exponentials(scores_BNTS, visible_BTS)

@@ -198,7 +198,9 @@ def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 @_looked_up.defjvp
-def _looked_up_jvp(primals, tangents):
+def _looked_up_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     logits, labels = primals
     columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     found = (columns == labels[..., None]).astype(
@@ -211,7 +213,7 @@ def _looked_up_jvp(primals, tangents):
 def _fused(
     options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, ...]:
-    total = ()
+    total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
         x = _after(projection.sharding, total[:1], projection.x[..., part, :])
         logits = dataclasses.replace(projection, x=x).logits()
@@ -219,15 +221,20 @@ def _fused(
     return total
 
 
-def _fused_forward(options, projection, labels, weights):
+def _fused_forward(
+    options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
     """The sums, and the gradients of the first, chunk by chunk: no logits survive to the backward pass."""
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
-    def loss(dots, bias_V, labels, weights):
+    def loss(
+        dots: jax.Array, bias_V: jax.Array | None, labels: jax.Array, weights: jax.Array
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).from_dots(dots), labels, weights)
         return sums[0], sums
 
-    total, d_x, d_kernel_VD = (), [], None
+    total: Any = ()
+    d_x, d_kernel_VD = [], None
     for part in _parts(options, labels):
         x = projection.x[..., part, :]
         if d_kernel_VD is not None and projection.sharding.is_single_cpu:
@@ -242,11 +249,14 @@ def _fused_forward(options, projection, labels, weights):
         d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
         total = _add(total, (sums, d_bias_V))
     sums, d_bias_V = total
+    assert d_kernel_VD is not None, "there is at least one chunk"
     gradient = dataclasses.replace(projection, x=jnp.concatenate(d_x, axis=-2), kernel_VD=d_kernel_VD, bias_V=d_bias_V)
     return sums, jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, projection)
 
 
-def _fused_backward(options, gradient, cotangents):
+def _fused_backward(
+    options: _Options, gradient: DeferredLogits, cotangents: tuple[jax.Array, ...]
+) -> tuple[DeferredLogits, None, None]:
     return jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient), None, None
 
 
@@ -261,7 +271,7 @@ def _by_part(
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
         return projection, labels, weights
     cut = [x.reshape(x.shape[0], parts, -1, *x.shape[2:]) for x in (projection.x, labels, weights)]
-    return dataclasses.replace(projection, x=cut[0]), *cut[1:]
+    return dataclasses.replace(projection, x=cut[0]), cut[1], cut[2]
 
 
 def _parts(options: _Options, labels: jax.Array) -> list[slice]:
@@ -286,7 +296,7 @@ def _add_product(projection: DeferredLogits, total_VD: jax.Array | None, d_dots:
     """`total + d_dots^T x`, summed over tokens."""
     tokens = tuple(range(x.ndim - 1))
 
-    def product(d_dots, x):
+    def product(d_dots: jax.Array, x: jax.Array) -> jax.Array:
         return projection.dot(d_dots, x, (tokens, tokens))
 
     if total_VD is None:

@@ -15,10 +15,14 @@ Masks are pytrees, so they pass through jit, scan and remat like any array.
 """
 
 from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Slot = int | jax.Array  # an array where it is not known before the program runs
+M = TypeVar("M", bound="Mask")
 
 
 class Mask:
@@ -35,7 +39,7 @@ class Mask:
         """The rule itself, which a new mask defines; negative columns are not its concern."""
         raise NotImplementedError
 
-    def column_bounds(self, start: int, stop: int, length: int) -> tuple[int, int]:
+    def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
         """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1.
 
         start and stop are ints, or int32 arrays that are not known before the program runs; so are the bounds then.
@@ -62,13 +66,14 @@ class Mask:
         return Not(self)
 
 
-def _mask(cls: type) -> type:
+@dataclass_transform(eq_default=False, frozen_default=True)
+def _mask(cls: type[M]) -> type[M]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
 
 
 @_mask
 class Full(Mask):
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return jnp.ones((1, *q_index_T.shape, *k_index_S.shape), bool)
 
 
@@ -79,7 +84,7 @@ class Window(Mask):
     left: int | None = field(metadata={"static": True})
     right: int | None = field(metadata={"static": True})
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         ahead_1TS = (k_index_S[None, :] - q_index_T[:, None])[None]
         seen_1TS = jnp.ones_like(ahead_1TS, bool)
         if self.left is not None:
@@ -88,7 +93,7 @@ class Window(Mask):
             seen_1TS &= ahead_1TS <= self.right
         return seen_1TS
 
-    def column_bounds(self, start, stop, length):
+    def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
         first = 0 if self.left is None else _least(_most(start - self.left, 0), length)
         last = length if self.right is None else _least(stop + self.right, length)
         return first, _most(first, last)
@@ -100,7 +105,7 @@ class Columns(Mask):
 
     keep_BS: jax.Array
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         keep_B1S = jnp.take(self.keep_BS, k_index_S, axis=1, mode="clip")[:, None, :]
         return jnp.broadcast_to(keep_B1S, (keep_B1S.shape[0], *q_index_T.shape, *k_index_S.shape))
 
@@ -110,7 +115,7 @@ class Segments(Mask):
     q_BT: jax.Array
     k_BS: jax.Array | None  # None: the rows' own, so that it is known that a row sees itself
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         k_BS = self.q_BT if self.k_BS is None else self.k_BS
         q_BT1 = jnp.take(self.q_BT, q_index_T, axis=1, mode="clip")[:, :, None]
         k_B1S = jnp.take(k_BS, k_index_S, axis=1, mode="clip")[:, None, :]
@@ -121,7 +126,7 @@ class Segments(Mask):
 class Dense(Mask):
     mask_BTS: jax.Array
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         rows_BTS = jnp.take(self.mask_BTS, q_index_T, axis=1, mode="clip")
         return jnp.take(rows_BTS, k_index_S, axis=2, mode="clip")
 
@@ -131,10 +136,10 @@ class And(Mask):
     a: Mask
     b: Mask
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
 
-    def column_bounds(self, start, stop, length):
+    def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
             self.b.column_bounds(start, stop, length),
@@ -148,10 +153,10 @@ class Or(Mask):
     a: Mask
     b: Mask
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
 
-    def column_bounds(self, start, stop, length):
+    def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
         (a_first, a_last), (b_first, b_last) = (
             self.a.column_bounds(start, stop, length),
             self.b.column_bounds(start, stop, length),
@@ -163,7 +168,7 @@ class Or(Mask):
 class Not(Mask):
     a: Mask
 
-    def allows(self, q_index_T, k_index_S, /):
+    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return ~self.a.allows(q_index_T, k_index_S)
 
 
@@ -222,7 +227,7 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
     return Segments(q_BT, k_BS)
 
 
-def dense(mask_BTS: jax.Array) -> Mask:
+def dense(mask_BTS: jax.Array) -> "Dense":
     """Any boolean array as a mask, to be combined with the others: [B or 1, T, S], [T, S] or [B or 1, 1, T, S]."""
     if mask_BTS.ndim == 2:
         mask_BTS = mask_BTS[None]
@@ -258,11 +263,11 @@ def picture(mask: Mask, T: int, S: int | None = None) -> str:
     return mask.picture(T, S)
 
 
-def _least(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
+def _least(a: Slot, b: Slot) -> Slot:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.minimum(a, b)
 
 
-def _most(a: int | jax.Array, b: int | jax.Array) -> int | jax.Array:
+def _most(a: Slot, b: Slot) -> Slot:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
 
 

@@ -47,7 +47,9 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 
 
 @_standardised.defjvp
-def _standardised_jvp(eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]):
+def _standardised_jvp(
+    eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     """Keeps the result and a number a row for the backward pass; the steps' own derivatives would keep three arrays."""
     y, shrink = _standardise(*primals, eps, centre)
     d_x = tangents[0] - _mean(tangents[0]) if centre else tangents[0]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 @jax.tree_util.register_dataclass
@@ -24,7 +25,7 @@ class Phase:
 
 
 def phase(
-    positions_BT: jax.Array, frequencies_P: jax.Array, *, amplitude: float = 1.0, interleaved: bool = False
+    positions_BT: jax.Array, frequencies_P: jax.Array | np.ndarray, *, amplitude: float = 1.0, interleaved: bool = False
 ) -> Phase:
     """The phase `position * frequency` of every pair, as sines and cosines.
 

@@ -143,7 +143,7 @@ def _from_the_top(logits_BV: jax.Array, weights_BV: jax.Array, limit: jax.Array 
     """
     least_B = jnp.full(len(logits_BV), _ordinal(jnp.float32(-jnp.inf)))
 
-    def halve(_, bounds):
+    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low_B, high_B = bounds
         middle_B = (low_B >> 1) + (high_B >> 1) + (low_B & high_B & 1)  # their mean, rounded down, without overflow
         above_B = jnp.where(logits_BV >= _float(middle_B + 1)[:, None], weights_BV, 0).sum(axis=-1)
@@ -177,7 +177,7 @@ def _first_above(cumulative_BT: jax.Array, at_B1: jax.Array) -> jax.Array:
     return (cumulative_BT <= at_B1).sum(axis=-1, keepdims=True, dtype=jnp.int32)
 
 
-def _marked(shape: tuple[int, int], tokens_BT: jax.Array, where_BT: jax.Array) -> jax.Array:
+def _marked(shape: tuple[int, ...], tokens_BT: jax.Array, where_BT: jax.Array) -> jax.Array:
     """bool [B, V], True at the tokens of the columns where `where_BT`."""
     B, V = shape
     rows_B1 = jnp.arange(B, dtype=jnp.int32)[:, None]

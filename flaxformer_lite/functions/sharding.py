@@ -14,7 +14,7 @@ Names = tuple[str, ...]
 class Shards(NamedTuple):
     """How many shards an axis is split into, and what `jax.lax`'s collectives call the axis of the mesh that splits it."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     mesh_axis: str | Names
 
 

@@ -19,8 +19,7 @@ from flaxformer_lite.generation.rules import Rules, constrain, ends
 NEVER = -1e9  # the score of what must not be chosen; finite, as in transformers, so that ties fall alike
 
 
-@flax.struct.dataclass
-class Pool:
+class Pool(flax.struct.PyTreeNode):
     """The best continuations that have ended, best first.
 
     Attributes:
@@ -36,8 +35,7 @@ class Pool:
     filled_BJ: jax.Array
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """Beams as far as they are written.
 
     Attributes:
@@ -59,8 +57,7 @@ class State:
     cache: Any
 
 
-@flax.struct.dataclass
-class Search:
+class Search(flax.struct.PyTreeNode):
     """What beam search has beside the rules; arrays, so that another way of stopping compiles nothing.
 
     Attributes:
@@ -69,9 +66,9 @@ class Search:
       never: bool, `early_stopping="never"`.
     """
 
-    length_penalty: jax.Array
-    until_full: jax.Array
-    never: jax.Array
+    length_penalty: Any
+    until_full: Any
+    never: Any
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))

@@ -7,6 +7,7 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import DeferredLogits
@@ -25,8 +26,8 @@ class Rows:
       source_mask_BS: bool, the encoder's tokens; None in a decoder.
     """
 
-    start_B: jax.Array
-    source_mask_BS: jax.Array | None = None
+    start_B: jax.Array | np.ndarray
+    source_mask_BS: jax.Array | np.ndarray | None = None
 
 
 def is_encoder_decoder(cfg: ModelConfig) -> bool:

@@ -1,7 +1,7 @@
 """Text from a trained model: greedy, drawn or searched, whole or as it is written."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 import flax
 import flax.linen as nn
@@ -33,6 +33,26 @@ class Generation:
     sequences_scores: np.ndarray | None = None
 
 
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[False] = False,
+    **options: Any,
+) -> np.ndarray: ...
+@overload
+def generate(
+    model: nn.Module,
+    params: Any,
+    input_ids: Any,
+    attention_mask: Any = None,
+    *,
+    return_scores: Literal[True],
+    **options: Any,
+) -> Generation: ...
 def generate(
     model: nn.Module,
     params: Any,
@@ -105,7 +125,7 @@ def stream(
     return _new_columns(model, params, task, every)
 
 
-def _new_columns(model, params, task: Task, every: int) -> Iterator[np.ndarray]:
+def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np.ndarray]:
     seen = task.columns
     for state in _states(model, params, task, False, every):
         stop = task.columns + int(state.new)
@@ -113,13 +133,13 @@ def _new_columns(model, params, task: Task, every: int) -> Iterator[np.ndarray]:
         seen = stop
 
 
-def _read(model, params, task: Task, copies: int) -> tuple[jax.Array, Any]:
+def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
     """The logits of what follows each prompt, and the caches, `copies` of each prompt's in turn."""
     logits_BV, cache = prefill(model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, slots=task.slots)
     return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
 
 
-def _states(model, params, task: Task, scores: bool, every: int) -> Iterator[sample.State]:
+def _states(model: Any, params: Any, task: Task, scores: bool, every: int) -> Iterator[sample.State]:
     """The rows after each `every` new tokens; a state's arrays are gone once the next is asked for."""
     s, seed = task.settings, np.uint32(task.settings.seed % 2**32)
     logits_BV, cache = _read(model, params, task, s.num_return_sequences)
@@ -147,7 +167,7 @@ def _written(task: Task, state: sample.State) -> Generation:
     return Generation(sequences, np.asarray(state.lengths_B), logprobs)
 
 
-def _search(model, params, task: Task) -> Generation:
+def _search(model: Any, params: Any, task: Task) -> Generation:
     s = task.settings
     until_full, never = np.bool_(s.early_stopping is True), np.bool_(s.early_stopping == "never")
     search = beam.Search(np.float32(s.length_penalty), until_full, never)

@@ -39,7 +39,7 @@ def bucket(length: int, least: int = 16) -> int:
 
 def read_ids(
     vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True
-):
+) -> tuple[np.ndarray, np.ndarray]:
     """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of rows of any lengths,
     which are padded on the left or the right.
 

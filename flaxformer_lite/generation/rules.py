@@ -2,6 +2,7 @@
 is off is None, and costs nothing."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,32 +11,34 @@ import numpy as np
 from flaxformer_lite.functions import sampling
 from flaxformer_lite.generation.settings import Settings
 
+Number = Any  # numpy's outside of jit, jax's within
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """Attributes: see `Settings`; `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens."""
 
-    max_new: np.ndarray
-    pad: np.ndarray
-    eos_E: np.ndarray | None
-    min_new: np.ndarray | None
-    suppress_U: np.ndarray | None
-    forced_bos: np.ndarray | None
-    forced_eos: np.ndarray | None
-    repetition_penalty: np.ndarray | None
-    temperature: np.ndarray | None
-    top_k: np.ndarray | None
-    top_p: np.ndarray | None
-    min_p: np.ndarray | None
+    max_new: Number
+    pad: Number
+    eos_E: Number | None
+    min_new: Number | None
+    suppress_U: Number | None
+    forced_bos: Number | None
+    forced_eos: Number | None
+    repetition_penalty: Number | None
+    temperature: Number | None
+    top_k: Number | None
+    top_p: Number | None
+    min_p: Number | None
     no_repeat_ngram: int = field(metadata={"static": True})
 
 
 def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
-    def number(value, off):
+    def number(value: float, off: float) -> Number | None:
         return None if value == off else np.float32(value)
 
-    def token(value):
+    def token(value: int | None) -> Number | None:
         return None if value is None else np.int32(value)
 
     return Rules(
@@ -74,7 +77,7 @@ def constrain(
         logits_BV = sampling.no_repeat_ngram(logits_BV, tokens_BT, start_B, length, rules.no_repeat_ngram)
     if rules.suppress_U is not None:
         logits_BV = sampling.suppress(logits_BV, rules.suppress_U)
-    if rules.min_new is not None:
+    if rules.min_new is not None and rules.eos_E is not None:
         logits_BV = jnp.where(new < rules.min_new, sampling.suppress(logits_BV, rules.eos_E), logits_BV)
     if rules.forced_bos is not None:
         logits_BV = jnp.where(new == 0, sampling.force(logits_BV, rules.forced_bos), logits_BV)

@@ -12,8 +12,7 @@ from flaxformer_lite.generation.engine import Params, Rows
 from flaxformer_lite.generation.rules import Rules, choose, constrain, ends
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """Rows as far as they are written.
 
     Attributes:

@@ -67,7 +67,8 @@ def score(
     limit, sources = longest(cfg), None
     if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
-        sources = pad_source(*read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False), 0, limit)
+        ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
+        sources = pad_source(ids_BS, mask_BS, 0, limit)
         start = cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
         prompts = [[start or 0]] * len(prompts)
     rows = [[*prompt, *continuation] for prompt, continuation in zip(prompts, continuations, strict=True)]
@@ -85,11 +86,13 @@ def score(
     logprobs_BU, best_BU = map(np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU))
     kept_BU = np.arange(U)[None] < np.asarray([[len(continuation)] for continuation in continuations])
     logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(map(len, continuations))]
-    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, (best_BU | ~kept_BU).all(axis=1))
+    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1)))
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _score(model, params, source, tokens_BT, columns_BU, targets_BU) -> tuple[jax.Array, jax.Array]:
+def _score(
+    model: Any, params: Any, source: Any, tokens_BT: jax.Array, columns_BU: jax.Array, targets_BU: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities of the targets [B, U], and whether each is the likeliest."""
     variables = {"params": params}
     if source is None:
@@ -99,7 +102,7 @@ def _score(model, params, source, tokens_BT, columns_BU, targets_BU) -> tuple[ja
         x_BTD, _ = model.apply(variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode")
     x_BUD = gather_positions(x_BTD, columns_BU)
 
-    def one(pair):
+    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x_D, target = pair
         logits_V = model.apply(variables, x_D[None, None], method="project").logits()[0, 0]
         return logits_V[target] - jax.nn.logsumexp(logits_V), jnp.argmax(logits_V) == target

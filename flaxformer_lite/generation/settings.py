@@ -74,7 +74,7 @@ class Settings:
     pad_token_id: int = 0
     decoder_start_token_id: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             object.__setattr__(self, f.name, f.default if value is None else _read(f.name, value, f.type))

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flaxformer_lite import registry
 from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dispatch import select_implementation
-from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, not_negative, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, choices, not_negative, parts
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.rotary import rotate
+from flaxformer_lite.functions.rotary import Phase, rotate
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context, with_options
@@ -22,9 +23,8 @@ from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.position_tables import PositionTables
 from flaxformer_lite.modules.sharding import sharding_of
-from flaxformer_lite.positions.encoding import Encoding, hooks
+from flaxformer_lite.positions.encoding import Bias, Encoding, hooks
 
-BIAS_SLOTS = ("query", "key", "value", "out")
 WEIGHTS = (
     (r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),
     (r"attention/out/kernel$", ("tensor", None, "fsdp")),
@@ -67,11 +67,11 @@ class AttentionConfig(parts.Mixer):
     initial: InitConfig = field(default_factory=InitConfig)
     cross: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_heads < 1:
             raise ConfigError(f"num_heads={self.num_heads}: must be positive.")
         not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
-        among(self, "bias", BIAS_SLOTS)
+        among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
         if self.num_heads % self.kv_heads:
             raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
                               f" kv heads.")  # fmt: skip
@@ -94,21 +94,24 @@ class AttentionConfig(parts.Mixer):
             "max_length": self.max_length, "initial": self.initial,
         }  # fmt: skip
 
-    def module(self, execution, *, causal, name=None):
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "Attention":
         return Attention(self, execution, causal, name=name)
 
-    def partition_rules(self):
+    def partition_rules(self) -> parts.Rules:
         inward = IN_BIASES if {"query", "key", "value"} & set(self.bias) else ()
         return WEIGHTS + inward + (OUT_BIAS if "out" in self.bias else ())
 
-    def init_cache(self, batch, length, d_model, dtype):
+    def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
         return caches.empty(batch, self.kv_heads, length, self.head_width(d_model), dtype, window=self.window)
 
-    def prepare(self, context, x_BTD, execution, *, causal, tables):
+    def prepare(
+        self, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool, tables: Callable[..., Any]
+    ) -> Context:
         """Turns and bias tables of the whole stack and, where the implementation would make them in each layer, the
         mask and the bias as arrays."""
         if "phase" in hooks(self.position):
             width = self.head_width(x_BTD.shape[-1])
+            assert context.position_ids_BT is not None, "a stack numbers its tokens"
             context = context.replace(phase=self.position.phase(context.position_ids_BT, width))
         if "bias" in hooks(self.position) and not self.position.per_layer:
             context = context.replace(tables=tables(self.position, **self.table_sizes(x_BTD.shape[-1])))
@@ -142,7 +145,7 @@ class Attention(nn.Module):
         *,
         mask: Any = None,
         position_ids: jax.Array | None = None,
-    ):
+    ) -> Any:
         """Returns y [B, T, D], or (y, cache) where a cache was passed."""
         context = with_options(context, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
@@ -159,13 +162,13 @@ class Attention(nn.Module):
                 q_BTNH, k_BSKH = rotate(q_BTNH, phase), rotate(k_BSKH, phase)
                 v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
             q_index = k_index = None
-            if has_cache:
+            if cache is not None:
                 cache, k_BSKH, v_BSKH, q_index, k_index = caches.extend(
                     cache, k_BSKH, v_BSKH, context.index, window=cfg.window, first=context.first
                 )
             q_index_T, k_index_S = _or_arange(q_index, q_BTNH), _or_arange(k_index, k_BSKH)
             mask, bias = self._mask(context, q_index_T, k_index_S), self._bias(context, x_BTD, q_index_T, k_index_S)
-        dropout = {}
+        dropout: dict[str, Any] = {}
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
         sharding = sharding_of(run)
@@ -198,14 +201,17 @@ class Attention(nn.Module):
     def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.project("key", "BSD,DKH->BSKH", x_BSD), self.project("value", "BSD,DKH->BSKH", x_BSD)
 
-    def _cross_keys(self, context: Context, cache: LayerCache | None):
+    def _cross_keys(self, context: Context, cache: LayerCache | None) -> tuple[jax.Array, jax.Array, LayerCache | None]:
         if context.encoder_output_BSD is None:
-            return *map(caches.heads_first, (cache.cross_k_BKSH, cache.cross_v_BKSH)), cache
+            if cache is None or cache.cross_k_BKSH is None or cache.cross_v_BKSH is None:
+                raise ConfigError("encoder_output_BSD=None: cross-attention needs the encoder's output, or a cache that has"
+                                  " read it.")  # fmt: skip
+            return caches.heads_first(cache.cross_k_BKSH), caches.heads_first(cache.cross_v_BKSH), cache
         k_BSKH, v_BSKH = self._keys(context.encoder_output_BSD)
         k_BKSH, v_BKSH = map(caches.heads_first, (k_BSKH, v_BSKH))
         return k_BSKH, v_BSKH, cache and cache.replace(cross_k_BKSH=k_BKSH, cross_v_BKSH=v_BKSH)
 
-    def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array):
+    def _phase(self, context: Context, cache: LayerCache | None, x_BTD: jax.Array) -> Phase | None:
         encoding = self.cfg.position
         if context.prepared:
             return context.phase
@@ -216,11 +222,13 @@ class Attention(nn.Module):
             return None
         positions_BT = context.position_ids_BT
         if positions_BT is None:
-            before = 0 if cache is None or context.first else cache.length if context.index is None else context.index
+            before: Any = (
+                0 if cache is None or context.first else cache.length if context.index is None else context.index
+            )
             positions_BT = before + arange(x_BTD)[None]
         return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
 
-    def _mask(self, context: Context, q_index_T: jax.Array, k_index_S: jax.Array):
+    def _mask(self, context: Context, q_index_T: jax.Array, k_index_S: jax.Array) -> masks.Mask | jax.Array | None:
         mask, window = context.mask, self.cfg.window
         if self.causal and not context.structured:
             mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
@@ -229,7 +237,7 @@ class Attention(nn.Module):
         near = masks.window(window - 1, 0 if self.causal else window - 1)
         return masks.both(mask, near, q_index_T, k_index_S)
 
-    def _bias(self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array):
+    def _bias(self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array) -> Any:
         encoding = self.cfg.position
         if "bias" not in hooks(encoding) or context.bias is not None:
             return context.bias
@@ -248,7 +256,7 @@ def bias_over_slots(
     columns_BS: jax.Array | None = None,
     *,
     causal: bool,
-) -> Callable | None:
+) -> Bias | None:
     """The encoding's bias.
 
     Distances between slots are those between positions, for documents packed into one row and for prompts padded on the
@@ -258,7 +266,7 @@ def bias_over_slots(
         return encoding.attention_bias(tables, q_index_T[None], k_index_S[None], bidirectional=not causal)
     q_BT, k_BS = (jnp.take(columns_BS, index, axis=1, mode="clip") for index in (q_index_T, k_index_S))
     bias = encoding.attention_bias(tables, q_BT, k_BS, bidirectional=not causal)
-    return dataclasses.replace(bias, consecutive=False)
+    return bias and dataclasses.replace(bias, consecutive=False)
 
 
 def arange(x_BT: jax.Array) -> jax.Array:
@@ -287,5 +295,5 @@ def materialize_mask_and_bias(
         heads = jnp.zeros(
             (1, 1, cfg.num_heads, 1)
         )  # a bias shared by all layers asks of its queries only how many heads
-        context = context.replace(bias=bias(heads, index_T, index_T))
+        context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context

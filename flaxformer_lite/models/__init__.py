@@ -9,7 +9,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig, among
 SHARED = ("presets", "rope_fields", "weight_map")
 
 
-def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any):
+def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any) -> Any:
     """The linen module of a config, or of a family's preset.
 
         >>> model = build_model("gpt2", "tiny", vocab_size=100)
@@ -24,10 +24,11 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
       ConfigError: no such preset, or sizes that do not fit each other.
     """
     versions.notice_untested()
-    if not isinstance(family, ModelConfig):
-        plugin = registry.resolve("models", family)
-        family = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
-    return check_family(family)(family)
+    if isinstance(family, ModelConfig):
+        return check_family(family)(family)
+    plugin = registry.resolve("models", family)
+    cfg = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
+    return check_family(cfg)(cfg)
 
 
 def check_family(cfg: ModelConfig) -> type[Any]:

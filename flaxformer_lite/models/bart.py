@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, Head, Published, Row, rows, within
 from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
@@ -35,6 +35,10 @@ class Model(EncoderDecoderModel):
     trained_bias = False
 
     def shift_right(self, input_ids) -> jax.Array:
+        if self.cfg.decoder_start_token_id is None:
+            raise ConfigError(
+                "decoder_start_token_id=None: what the decoder reads first; set it, or pass decoder_input_ids."
+            )
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
 
@@ -58,7 +62,7 @@ def names(cfg: ModelConfig) -> tuple:
     )
     cross = within("encoder_attn", "cross_attention", ATTENTION)
     cross += rows(("encoder_attn_layer_norm", f"cross_attention_{slot}_norm"))
-    found = ()
+    found: tuple[Row, ...] = ()
     for side, inside in (("encoder", layer), ("decoder", layer + cross)):
         found += within(f"{side}.layers.{{i}}", f"{side}/layer_{{i}}", inside) + rows(
             (f"{side}.embed_positions.weight", f"{side}_embed/position/position"),

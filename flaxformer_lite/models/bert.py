@@ -3,6 +3,8 @@
 Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers" (2019).
 """
 
+from typing import Any
+
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel as Model
@@ -11,7 +13,7 @@ from flaxformer_lite.positions.learned import Learned
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
-BASE = dict(
+BASE: dict[str, Any] = dict(
     vocab_size=30522, max_length=512, type_vocab_size=2, position=Learned(), norm_eps=1e-12, norm_at=("embed", "out"),
     bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, head="pretraining",
 )  # fmt: skip

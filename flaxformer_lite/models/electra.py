@@ -3,6 +3,8 @@
 Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators" (2020), section 2.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 
@@ -34,7 +36,7 @@ class Discriminator(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         cfg, sizes = self.cfg, {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
-        how = {"initial": cfg.initial, "execution": cfg.execution}
+        how: dict[str, Any] = {"initial": cfg.initial, "execution": cfg.execution}
         h_BTA = ACTIVATIONS[cfg.activation](Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD))
         return Einsum("BTA,AC->BTC", sizes, True, **how, name="output")(h_BTA)[..., 0]
 
@@ -52,7 +54,7 @@ class Model(EncoderModel):
     masked_lm_activation = "gelu"
     head_modules = ("discriminator",)
 
-    def setup_head(self):
+    def setup_head(self) -> None:
         super().setup_head()
         self.discriminator = Discriminator(self.cfg)
 

@@ -35,11 +35,11 @@ class Model(DecoderModel):
 
     heads = ("lm", "sequence_classification", "question_answering", "none")
 
-    def setup(self):
+    def setup(self) -> None:
         super().setup()
         sizes = {"E": self.cfg.embedding_width, "D": self.cfg.d_model}
         if self.narrow:
-            how = {"initial": self.cfg.initial, "execution": self.cfg.execution}
+            how: dict[str, Any] = {"initial": self.cfg.initial, "execution": self.cfg.execution}
             self.project_in = Einsum("BTE,ED->BTD", sizes, **how)
             self.project_out = Einsum("BTD,DE->BTE", sizes, **how)
 

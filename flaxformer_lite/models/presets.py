@@ -1,5 +1,6 @@
 """How a family's table of presets becomes a config."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
@@ -7,9 +8,7 @@ from flaxformer_lite.models import check_family
 from flaxformer_lite.registry import nearest
 
 
-def build(
-    family: str, base: dict[str, Any], presets: dict[str, dict[str, Any]], preset: str, overrides: dict
-) -> ModelConfig:
+def build(family: str, base: dict[str, Any], presets: Mapping[str, Any], preset: str, overrides: dict) -> ModelConfig:
     """The family's base, the preset's sizes over it, the caller's overrides over both.
 
     Raises:

@@ -5,7 +5,7 @@ Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach"
 
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.functions.segments import positions_in_segments
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
@@ -33,6 +33,8 @@ class Model(EncoderModel):
         if position_ids is not None:
             return super().positions(input_ids, position_ids, attention_mask, segment_ids)
         pad = self.cfg.pad_token_id
+        if pad is None:
+            raise ConfigError("pad_token_id=None: RoBERTa's positions count from it; set it, or pass position_ids.")
         if segment_ids is not None:
             return positions_in_segments(segment_ids) + (pad + 1)
         real_BT = (input_ids != pad).astype(jnp.int32)

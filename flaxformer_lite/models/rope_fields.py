@@ -100,7 +100,7 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
 
 def write_rope(rope: Rope) -> dict[str, Any]:
     """The old spelling, which both versions read."""
-    found = {"rope_theta": rope.base}
+    found: dict[str, Any] = {"rope_theta": rope.base}
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}

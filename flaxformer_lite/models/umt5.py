@@ -39,7 +39,7 @@ def read(fields: Fields) -> dict[str, Any]:
 PUBLISHED = dataclasses.replace(
     mt5.PUBLISHED,
     model_type="umt5",
-    defaults=mt5.PUBLISHED.defaults | dict(vocab_size=250112),
+    defaults={**mt5.PUBLISHED.defaults, "vocab_size": 250112},
     heads=t5.heads("UMT5"),
     read=read,
     write=t5.write,

@@ -50,8 +50,11 @@ class Row(NamedTuple):
         paths = (self.ours,) if isinstance(self.ours, str) else self.ours
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
         if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
-            raise ConfigError(f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a"
-                              f" digit that says how many are stacked, as in 3OI.")  # fmt: skip
+            example = f"{len(paths) if len(paths) > 1 else ''}OI"
+            raise ConfigError(
+                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a digit"
+                f" that says how many are stacked, like {example}."
+            )
         return paths
 
 
@@ -86,7 +89,7 @@ class Fields:
     """A published config that knows which of its fields were read; null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = ""):
-        self.values, self.where, self.read = dict(values), f"config.json: {where}", set()
+        self.values, self.where, self.read = dict(values), f"config.json: {where}", set[str]()
 
     def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
         """A field's value, or the default.

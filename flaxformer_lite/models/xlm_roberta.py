@@ -25,6 +25,6 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
 PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="xlm-roberta",
-    defaults=roberta.PUBLISHED.defaults | dict(vocab_size=30522),
+    defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
     heads=roberta.heads("XLMRoberta"),
 )

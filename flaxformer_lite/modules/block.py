@@ -30,7 +30,7 @@ class Block(nn.Module):
     causal: bool = False
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None):
+    def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None) -> Any:
         """Returns y [B, T, D], or (y, cache) where a cache was passed."""
         cfg, context = self.cfg, with_options(context, mask=mask)
         has_cache = cache is not None

@@ -11,8 +11,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.config import Execution, StackConfig
 
 
-@flax.struct.dataclass
-class LayerCache:
+class LayerCache(flax.struct.PyTreeNode):
     """Keys are stored rotated.
 
     Attributes:
@@ -25,7 +24,7 @@ class LayerCache:
 
     k_BKSH: jax.Array
     v_BKSH: jax.Array
-    length: jax.Array
+    length: jax.Array | np.ndarray
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
 
@@ -39,12 +38,13 @@ def empty(batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLik
 def empty_stack(cfg: StackConfig, execution: Execution, batch: int, length: int, d_model: int) -> list:
     """Empty caches of a stack: one per layer, or one for each kind, stacked over a leading Y axis where it scans."""
     dtype = jnp.dtype(execution.dtype)
-    kinds = [layer.mixer.init_cache(batch, length, d_model, dtype) for layer in cfg.pattern]
+    mixers = [layer.mixer for layer in cfg.pattern]
+    kinds = [mixer and mixer.init_cache(batch, length, d_model, dtype) for mixer in mixers]
     if not cfg.scans(execution):
         return [kinds[cfg.kind(layer)] for layer in range(cfg.num_layers)]
     stacked = cfg.num_layers // len(kinds)
 
-    def stack(x):
+    def stack(x: Any) -> Any:
         return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], (stacked, *x.shape))
 
     return jax.tree.map(stack, kinds)
@@ -71,20 +71,20 @@ def extend(
     Returns:
       The cache, keys and values, and the slots of the new positions and of the keys (None: as they stand).
     """
-    index, length, capacity = cache.length if index is None else index, k_BTKH.shape[1], cache.k_BKSH.shape[-2]
+    length, capacity = k_BTKH.shape[1], cache.k_BKSH.shape[-2]
     rolls = capacity == window
-    index = 0 if first else index
+    start: Any = 0 if first else cache.length if index is None else index
     k_BKSH, v_BKSH = (
-        append(old, new, index, rolls=rolls) for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
+        append(old, new, start, rolls=rolls) for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
     )
-    written = cache.replace(k_BKSH=k_BKSH, v_BKSH=v_BKSH, length=jnp.asarray(index + length, jnp.int32))
+    written = cache.replace(k_BKSH=k_BKSH, v_BKSH=v_BKSH, length=jnp.asarray(start + length, jnp.int32))
     if first:
         return written, k_BTKH, v_BTKH, None, None
-    rows_T = index + jnp.arange(length, dtype=jnp.int32)
+    rows_T = start + jnp.arange(length, dtype=jnp.int32)
     if length == 1 or not rolls:
-        return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, index + length - 1)
+        return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
     # What the new positions write over, the first of them still see.
-    k_index_S = jnp.concatenate([slots(capacity, index - 1), rows_T])
+    k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
     k_BSKH, v_BSKH = (
         jnp.concatenate([read(old), new.astype(old.dtype)], axis=1)
         for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))

@@ -6,8 +6,7 @@ import flax
 import jax
 
 
-@flax.struct.dataclass
-class Context:
+class Context(flax.struct.PyTreeNode):
     """Arrays and masks, so that scan and remat take it. None means "nothing to say".
 
     Attributes:

@@ -1,5 +1,6 @@
 """From token ids to the residual stream."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import flax.linen as nn
@@ -46,7 +47,7 @@ class EmbedConfig:
     stddev: float | None = None
     initial: InitConfig = field(default_factory=InitConfig)
 
-    def table_initializer(self):
+    def table_initializer(self) -> Callable[..., jax.Array]:
         return nn.initializers.normal(self.initial.stddev if self.stddev is None else self.stddev)
 
 
@@ -56,7 +57,7 @@ class TokenEmbed(nn.Module):
     cfg: EmbedConfig
     execution: Execution = Execution()
 
-    def setup(self):
+    def setup(self) -> None:
         shape, dtype = (self.cfg.vocab_size, self.cfg.width), jnp.dtype(self.execution.param_dtype)
         self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
 

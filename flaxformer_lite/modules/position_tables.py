@@ -1,5 +1,7 @@
 """The learned tables of a position encoding, as parameters."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -40,7 +42,7 @@ class PositionTables(nn.Module):
             if self.hook == (table.hook or hooks(self.encoding)[0])
         }
 
-    def _initializer(self, table: Table):
+    def _initializer(self, table: Table) -> Callable[..., jax.Array]:
         if table.init == "zeros":
             return nn.initializers.zeros
         return nn.initializers.normal(self.initial.stddev if table.init == "normal" else table.init)

@@ -28,7 +28,7 @@ class Group(nn.Module):
     causal: bool
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches=None):
+    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any = None) -> Any:
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
@@ -64,7 +64,7 @@ class Stack(nn.Module):
         caches: Any = None,
         *,
         mask: Any = None,
-    ):
+    ) -> Any:
         """Returns the last hidden state [B, T, D], or (state, caches) where caches were passed."""
         cfg, context = self.cfg, with_options(context, mask=mask, position_ids_BT=position_ids_BT)
         if caches is not None and context.index is None:
@@ -96,7 +96,7 @@ class Stack(nn.Module):
     def _embedded(self, x_BTD: jax.Array, context: Context) -> jax.Array:
         mixer = self.cfg.pattern[0].mixer
         encoding = getattr(mixer, "position", None)
-        if encoding is None or "embed" not in hooks(encoding):
+        if mixer is None or encoding is None or "embed" not in hooks(encoding):
             return x_BTD
         sizes = mixer.table_sizes(x_BTD.shape[-1])
         tables = PositionTables(encoding, "embed", **sizes, execution=self.execution, name="embed_position")()
@@ -122,7 +122,7 @@ class Stack(nn.Module):
                 made[layer.mixer] = whole.replace(prepared=True)
         return tuple(made[layer.mixer] for layer in self.cfg.pattern)
 
-    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches):
+    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any) -> Any:
         cfg, run, kept, blocks = self.cfg, self.execution, [], {}
         make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
         if sharding_of(run).tuned:
@@ -137,7 +137,7 @@ class Stack(nn.Module):
             kept.append(cache)
         return x_BTD, caches and kept
 
-    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches):
+    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any) -> Any:
         remat = self.execution.remat
         group = Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(

@@ -31,7 +31,7 @@ class CausalLm(TextObjective):
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.documents not in DOCUMENTS:
             raise ValueError(f"documents={self.documents!r}: choose from {', '.join(DOCUMENTS)}.")

@@ -5,6 +5,7 @@ Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -47,17 +48,17 @@ class MaskedLm(TextObjective):
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
 
     @property
-    def head(self) -> str:
+    def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
         return "masked_lm" if self.pairs == "none" else "pretraining"
 
     @property
-    def shown(self) -> tuple[Metric, ...]:
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         """The headline is the loss of masked tokens alone; the guess about pairs is told by its accuracy."""
         tokens = Metric("nll", "loss", unit="nats per masked token")
         pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
         return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")
@@ -87,7 +88,8 @@ class MaskedLm(TextObjective):
         """
         tokenizer = records.tokenizer
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-        inputs, targets = {}, {}
+        inputs: dict[str, Any] = {}
+        targets: dict[str, Any] = {}
         if self.pairs == "none":
             texts = [np.concatenate([cls, piece, sep]) for piece in records.row(index)]
         else:
@@ -103,7 +105,7 @@ class MaskedLm(TextObjective):
         inputs["segment_ids" if self.pairs == "none" else "attention_mask"] = segments
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
 
-    def loss(self, outputs: Any, targets: dict, *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         """Masked tokens and, with pairs, the guess about the pair: two terms, each over its own weight."""
         tokens = token_loss(self, outputs, targets, chunks)
         if self.pairs == "none":

@@ -33,7 +33,7 @@ class SpanCorruption(TextObjective):
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.noise_density < 1:
             raise ValueError(f"noise_density={self.noise_density}: a share strictly between 0 and 1.")

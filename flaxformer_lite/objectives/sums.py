@@ -1,5 +1,8 @@
 """Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the whole batch."""
 
+import functools
+import operator
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +39,7 @@ class LossSums(NamedTuple):
           float32 scalar; a term whose weight is 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return sum(ratio(self.loss[term], totals[term]) for term in self.loss)
+        return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
         """The sums with further terms, such as a router's balance: means over the part, which weigh as its tokens do."""
@@ -60,7 +63,7 @@ class LossSums(NamedTuple):
         no pass, and no copy, to be scaled.
         """
         others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
-        return self.loss.get(TOKENS, 0.0) + sum(others)
+        return functools.reduce(operator.add, others, self.loss.get(TOKENS, jnp.float32(0)))
 
 
 def tokens(totals: dict[str, Array]) -> Array:
@@ -79,7 +82,7 @@ def ratio(total: Array, weight: Array) -> Array:
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
 
 
-def token_loss(objective: Any, features: Any, targets: dict[str, Array], chunks: int) -> LossSums:
+def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chunks: int) -> LossSums:
     """Cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
 
     Args:

@@ -34,10 +34,10 @@ class TextObjective(Objective):
     z_loss = 0.0  # no annotation, hence no field
     label_smoothing = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check(self)
 
-    def loss(self, outputs: Any, targets: Mapping, *, chunks: int) -> LossSums:
+    def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:

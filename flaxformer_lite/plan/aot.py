@@ -74,7 +74,7 @@ def devices(topology: Topology, slices: int) -> list:
     """
     if topology.chip.maker == "gpu":
         return gpu.devices(topology)
-    options = {"num_slices": slices} if slices > 1 else {}
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
     if topology.chip.name == "v4":
         options["chip_config_name"] = "megacore"
     if topology.count == 1:
@@ -113,7 +113,7 @@ def needed(excess: str, arguments: int) -> int | None:
     """Bytes that the compiler says it would have needed; where it speaks of temporaries, the arguments come on top."""
     found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
     size = found and SIZE.match(found[1] or found[2])
-    return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if size else None
+    return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if found and size else None
 
 
 def _peak(sizes: Any) -> int:

@@ -93,6 +93,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     """The program of a run on the machine; `described`: on nothing but the sizes of its mesh."""
     slices = cfg.mesh.slices
     sizes = sharding.mesh_sizes(cfg.mesh, topology.count * slices)
+    mesh: Any  # described, it has all that a mesh has but devices
     if described:
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
     else:
@@ -113,8 +114,8 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     done = aot.compile_step(program)
     how = f"compiled by {aot.compiler(topology)} with jax {jax.__version__}"
     if done.peak is None:
-        needs = aot.needed(done.excess, sum(memory.held(program)[:2]))
-        needs = needs and memory.compiled(program, needs)
+        total = aot.needed(done.excess, sum(memory.held(program)[:2]))
+        needs = memory.compiled(program, total) if total else None
         return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
     module = hlo.parse(done.text)
     seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # rows of a decoder see half of all pairs
@@ -140,7 +141,7 @@ def _plan(
     compile_seconds: float | None = None,
 ) -> Plan:
     cfg, chip, chips = program.cfg, topology.chip, program.mesh.size
-    seconds = cost and cost.seconds
+    seconds = cost.seconds if cost else None
     ideal = program.flops_per_step / chips / chip.peak
     return Plan(
         topology=topology.name,
@@ -164,7 +165,7 @@ def _plan(
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
         timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
-        utilisation=seconds and (ideal / seconds[1], ideal / seconds[0]),
+        utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
         largest=tuple(cost.largest()) if cost else (),
         unknown_loops=cost.unknown if cost else 0,
         warnings=warnings,

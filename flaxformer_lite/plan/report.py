@@ -43,6 +43,8 @@ def ranking(found: list[Candidate], count: int = 12) -> Rows:
     """The best of a search, best first, each with what to put on the command line."""
     rows = []
     for number, (overrides, plan) in enumerate(found[:count], start=1):
+        if plan.seconds is None or plan.memory is None:
+            continue  # nothing was found out
         low, high = plan.seconds
         used = f"{plan.memory.total / GIB:5.2f} of {plan.available / GIB:.2f} GiB"
         kind = "compiled" if plan.compile_seconds is not None else "analytic"
@@ -79,7 +81,7 @@ def _traffic(plan: Plan) -> Rows:
 
 
 def _time(plan: Plan) -> Rows:
-    if plan.seconds is None:
+    if plan.seconds is None or plan.utilisation is None:
         return []
     low, high = plan.seconds
     worst, best = plan.utilisation

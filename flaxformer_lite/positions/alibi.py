@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions.encoding import Encoding, relative
+from flaxformer_lite.positions.encoding import Encoding, Tables, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,15 @@ class Alibi(Encoding):
 
     max_bias: float = 8.0
 
-    def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
+    def bias(
+        self,
+        tables: Tables,
+        q_BTNH: jax.Array,
+        q_positions_BT: jax.Array,
+        k_positions_BS: jax.Array,
+        *,
+        bidirectional: bool,
+    ) -> jax.Array:
         slopes_N = jnp.asarray(slopes(q_BTNH.shape[2], self.max_bias), jnp.float32)
         distance_BTS = jnp.abs(relative(q_positions_BT, k_positions_BS)).astype(jnp.float32)
         return -slopes_N[None, :, None, None] * distance_BTS[:, None]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.positions.encoding import Encoding, add
+from flaxformer_lite.positions.encoding import Encoding, Tables, add
 
 BITS = 31  # of a nonnegative int32
 
@@ -13,7 +14,7 @@ BITS = 31  # of a nonnegative int32
 class Binary(Encoding):
     """`PE(pos, d) = floor(pos / 2^d) mod 2`; zero where a position has no further bits."""
 
-    def embed(self, tables, x_BTD, positions_BT):
+    def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         width = x_BTD.shape[-1]
         shifts_11D = jnp.arange(min(width, BITS), dtype=jnp.int32)[None, None, :]
         bits_BTD = (positions_BT[:, :, None].astype(jnp.int32) >> shifts_11D) & 1

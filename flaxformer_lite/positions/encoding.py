@@ -107,7 +107,13 @@ class Bias:
     def __call__(self, q_BTNH: jax.Array, rows_T: jax.Array, columns_S: jax.Array, /) -> jax.Array:
         q_positions_BT = jnp.take(self.q_positions_BT, rows_T, axis=1, mode="clip")
         k_positions_BS = jnp.take(self.k_positions_BS, columns_S, axis=1, mode="clip")
-        return self.encoding.bias(self.tables, q_BTNH, q_positions_BT, k_positions_BS, bidirectional=self.bidirectional)
+        return self._of(q_BTNH, q_positions_BT, k_positions_BS)
+
+    def _of(self, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
+        two_sided = self.bidirectional
+        bias = self.encoding.bias(self.tables, q_BTNH, q_positions_BT, k_positions_BS, bidirectional=two_sided)
+        assert bias is not None, "attention_bias gives none of an encoding without"
+        return bias
 
     @property
     def by_distance(self) -> bool:
@@ -118,7 +124,7 @@ class Bias:
         first = self.k_positions_BS[:1, :1] - self.q_positions_BT[:1, :1]
         ahead_1L = first + jnp.arange(1 - T, S + 1, dtype=jnp.int32)[None]
         row = jnp.zeros((1, 1), jnp.int32)
-        return self.encoding.bias(self.tables, q_BTNH[:1, :1], row, ahead_1L, bidirectional=self.bidirectional)[0, :, 0]
+        return self._of(q_BTNH[:1, :1], row, ahead_1L)[0, :, 0]
 
 
 def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.positions.encoding import Encoding, add
+from flaxformer_lite.positions.encoding import Encoding, Tables, add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,9 +14,9 @@ class Index(Encoding):
 
     unit: float = 512.0  # positions that add one
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.unit <= 0:
             raise ValueError(f"unit={self.unit}: the positions that add one, hence positive.")
 
-    def embed(self, tables, x_BTD, positions_BT):
+    def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         return add(x_BTD, positions_BT[:, :, None].astype(jnp.float32) / self.unit)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import jax
+
 from flaxformer_lite.functions.tables import take_rows
-from flaxformer_lite.positions.encoding import Encoding, Table, add
+from flaxformer_lite.positions.encoding import Encoding, Table, Tables, add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,17 +17,17 @@ class Learned(Encoding):
 
     offset: int = 0  # rows before position 0: 2 in OPT, BART and RoBERTa
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.offset < 0:
             raise ValueError(f"offset={self.offset}: the rows before position 0, hence not negative.")
 
-    def tables(self, *, d_model, num_heads, head_dim, max_length):
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"position": Table((max_length + self.offset, d_model), "TD")}
 
-    def span(self, max_length):
+    def span(self, max_length: int) -> range:
         return range(-self.offset, max_length)
 
-    def embed(self, tables, x_BTD, positions_BT):
+    def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         table_TD = tables["position"]
         capacity = table_TD.shape[0] - self.offset
         if isinstance(x_BTD.shape[1], int) and x_BTD.shape[1] > capacity:

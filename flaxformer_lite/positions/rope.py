@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions import rotary
-from flaxformer_lite.positions.encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding, Table
 
 LAYOUTS = ("halves", "interleaved")
 SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
@@ -51,7 +51,7 @@ class Rope(Encoding):
     ] = ()  # longrope: each pair's frequency is divided by its own, up to the original length
     long_factor: tuple[float, ...] = ()  # longrope: and beyond it
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout={self.layout!r}: choose from {', '.join(LAYOUTS)}.")
         if self.scaling not in SCALINGS:
@@ -75,7 +75,7 @@ class Rope(Encoding):
         if not all(factor > 0 for factor in self.short_factor + self.long_factor):
             raise ValueError(f"short_factor={self.short_factor}, long_factor={self.long_factor}: must be positive.")
 
-    def _check_original(self):
+    def _check_original(self) -> None:
         if self.original_max_position_embeddings < 1:
             raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
         if self.scaling == "yarn" and self.base == 1:
@@ -85,11 +85,11 @@ class Rope(Encoding):
         if self.scaling == "longrope" and self.original_max_position_embeddings == 1:
             raise ValueError("original_max_position_embeddings=1: longrope divides by its logarithm; at least 2.")
 
-    def tables(self, *, d_model, num_heads, head_dim, max_length):
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         self.rotated(head_dim)
         return {}
 
-    def phase(self, positions_BT, head_dim):
+    def phase(self, positions_BT: jax.Array, head_dim: int) -> rotary.Phase:
         length = jnp.max(positions_BT) + 1 if self.scaling in BY_LENGTH else None
         phase = rotary.phase(
             positions_BT,

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.positions.encoding import Encoding, Table, relative
+from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +22,22 @@ class Shaw(Encoding):
 
     max_distance: int = 16  # k: distances beyond it count as k
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.max_distance < 1:
             raise ValueError(f"max_distance={self.max_distance}: at least 1.")
 
-    def tables(self, *, d_model, num_heads, head_dim, max_length):
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"key": Table((2 * self.max_distance + 1, head_dim), "RH")}
 
-    def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
+    def bias(
+        self,
+        tables: Tables,
+        q_BTNH: jax.Array,
+        q_positions_BT: jax.Array,
+        k_positions_BS: jax.Array,
+        *,
+        bidirectional: bool,
+    ) -> jax.Array:
         key_RH = tables["key"].astype(q_BTNH.dtype)
         dots_BNTR = jnp.einsum("BTNH,RH->BNTR", q_BTNH, key_RH, preferred_element_type=jnp.float32)
         ahead_BTS = jnp.clip(relative(q_positions_BT, k_positions_BS), -self.max_distance, self.max_distance)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions.encoding import Encoding, add
+from flaxformer_lite.positions.encoding import Encoding, Table, Tables, add
 
 LAYOUTS = ("interleaved", "halves")
 
@@ -20,16 +21,16 @@ class Sinusoidal(Encoding):
     base: float = 10000.0
     layout: str = "interleaved"  # sin, cos, sin, cos ... as in the paper; or halves: all sines first (Marian, Pegasus)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout={self.layout!r}: choose from {', '.join(LAYOUTS)}.")
 
-    def tables(self, *, d_model, num_heads, head_dim, max_length):
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         if d_model % 2:
             raise ValueError(f"d_model={d_model}: sinusoidal positions need an even width; try {d_model + 1}.")
         return {}
 
-    def embed(self, tables, x_BTD, positions_BT):
+    def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         width = x_BTD.shape[-1]
         frequencies = self.base ** (-np.arange(0, width, 2) / width)
         # A float32 angle of a thousand radians is off by 3e-5. The frequency's first 12 bits times a position below 4096

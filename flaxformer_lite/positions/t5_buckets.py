@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.positions.encoding import Encoding, Table, relative
+from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class T5Buckets(Encoding):
 
     num_buckets: int = 32
     max_distance: int = 128  # distances from here on share the last bucket
-    per_layer: bool = False
+    per_layer: bool = False  # type: ignore[misc]  # a field here, in others a constant of the class
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_buckets < 4 or self.num_buckets % 2:
             raise ValueError(f"num_buckets={self.num_buckets}: even, since half serve each direction, and at least 4.")
         if self.max_distance <= self.num_buckets // 2:
@@ -32,10 +32,18 @@ class T5Buckets(Encoding):
                 f" half the buckets; try max_distance={4 * self.num_buckets}."
             )
 
-    def tables(self, *, d_model, num_heads, head_dim, max_length):
+    def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"relative": Table((self.num_buckets, num_heads), "RN", d_model**-0.5)}
 
-    def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
+    def bias(
+        self,
+        tables: Tables,
+        q_BTNH: jax.Array,
+        q_positions_BT: jax.Array,
+        k_positions_BS: jax.Array,
+        *,
+        bidirectional: bool,
+    ) -> jax.Array:
         ahead_BTS = relative(q_positions_BT, k_positions_BS)
         bucket_BTS = buckets(ahead_BTS, self.num_buckets, self.max_distance, bidirectional=bidirectional)
         bias_BTSN = jnp.take(tables["relative"].astype(jnp.float32), bucket_BTS, axis=0)
@@ -58,7 +66,7 @@ def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectio
         num_buckets //= 2
         first, distance = jnp.where(ahead > 0, num_buckets, 0), jnp.abs(ahead)
     else:
-        first, distance = 0, jnp.maximum(-ahead, 0)
+        first, distance = jnp.asarray(0, jnp.int32), jnp.maximum(-ahead, 0)
     return first + jnp.take(_bucket_of_distance(num_buckets, max_distance), distance, mode="clip")
 
 

@@ -4,7 +4,7 @@ import datetime
 import json
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer
+from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 
 
 def render(tokenizer: PublishedTokenizer, messages: list[dict[str, str]]) -> str:

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, Execution, LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
 from flaxformer_lite.pretrained.known_fields import KNOWN
 
@@ -38,10 +39,8 @@ top_p torch_dtype torchscript transformers.js_config transformers_version typica
 use_bfloat16 use_cache
 """
 HARMLESS = frozenset(_HARMLESS.split())
-# What says how a model is trained or run, not what it computes. A family that binds max_length has a field for it.
-OURS_ONLY = {
-    "family", "head", "init", "init_stddev", "num_labels", "max_length", *(f.name for f in dataclasses.fields(Execution)),
-}  # fmt: skip
+# What config.json has no field for, besides those of Execution. A family that binds max_length has one, and all a pad token.
+OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding"} - {"pad_token_id"}
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
 KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)

@@ -1,7 +1,7 @@
 """The fields of config.json that transformers 5.23.0 knows; written by tools/known_fields.py."""
 
 # By model_type; "" are those of every family.
-KNOWN = {
+_KNOWN = {
     "": """
         _commit_hash allow_is_causal_skip architectures attention_chunk_size attn_implementation
         chunk_size_feed_forward classifier_dropout default_theta dtype experts_implementation head_dim hidden_dropout
@@ -153,4 +153,4 @@ KNOWN = {
         tie_word_embeddings type_vocab_size use_cache vocab_size
     """,
 }
-KNOWN = {model_type: frozenset(names.split()) for model_type, names in KNOWN.items()}
+KNOWN = {model_type: frozenset(names.split()) for model_type, names in _KNOWN.items()}

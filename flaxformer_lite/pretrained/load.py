@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from jax.sharding import Mesh, NamedSharding
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.models import check_family
-from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import folder, hf_config, tensor_names
+from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
@@ -27,7 +26,6 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
 LOG = logging.getLogger("flaxformer_lite")
-FREE = ("dropout", "dropout_at", "scan", "remat", "attention")
 
 
 def load_pretrained(
@@ -95,8 +93,10 @@ def open_pretrained(
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
     path = Path(path).expanduser()
-    if unknown := sorted(set(overrides) - {*FREE, "dtype", "param_dtype"}):
-        raise ConfigError(f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(FREE)} can.")
+    if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
+        raise ConfigError(
+            f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
+        )
     if is_workdir(path):
         return _open_run(path, head, overrides)
     published = folder.read_config(path)
@@ -106,11 +106,11 @@ def open_pretrained(
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
         raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
                            f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
-    cfg = _untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
+    cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     model = check_family(cfg)(cfg, source=str(path))
     shapes = parameter_shapes(model)
     found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
-    _check(plugin.PUBLISHED, cfg, path, tensors, found)
+    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found)
     return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
 
 
@@ -131,17 +131,18 @@ class Stored:
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.read((slice(None),) * len(self.shape))
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and dtypes of a model's parameters by path; nothing is computed."""
-    return _shapes(type(model), model.cfg)
+    kind: Any = type(model)
+    return _shapes(kind, model.cfg)
 
 
 @functools.lru_cache(maxsize=32)
-def _shapes(kind: type, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
     return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
@@ -178,83 +179,6 @@ def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tup
         return found.astype(leaf.dtype)
 
     return read
-
-
-def _untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
-    saves it); one that repeats the input's table is tied."""
-    out = tensor_names.vocab_kernel(spelled, cfg)
-    if not cfg.tie_embeddings or out not in tensors:
-        return cfg
-    table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
-    place = tensor_names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
-    same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
-    return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
-
-
-def _check(
-    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
-) -> None:
-    """Every parameter has its tensor, of its shape, and every tensor its parameter."""
-
-    def among(problems: list[str]) -> str:
-        return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-
-    wanted = {place.name: (ours, place) for ours, place in found.items()}
-    if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
-        ours = wanted[missing[0]][0]
-        raise WeightsError(
-            f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
-            f" nothing is initialised in its stead: choose a head that the file holds."
-        )
-    wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
-    if wrong:
-        shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
-        raise WeightsError(
-            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json makes it"
-            f" {list(due)}; one of the two is from another model."
-        )
-    integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
-    if integers:
-        raise WeightsError(
-            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
-            f" not read; fetch the model in float32, float16 or bfloat16."
-        )
-    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
-    left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
-    left -= _repeated(spelled, cfg, path, tensors, left)
-    if left:
-        extra = sorted(left)
-        raise WeightsError(
-            f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
-            f" nothing is dropped in silence: correct the config or the file."
-        )
-
-
-def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
-    """Of the tensors left over, those that follow from others or from the config, as they must."""
-    # A table of positions is made only where one is stored: config.json alone might ask for one of any size.
-    tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
-    derived, known = spelled.derived(cfg) if tables else {}, set()
-    originals = dict(spelled.duplicates)
-    if cfg.tie_embeddings and (out := tensor_names.vocab_kernel(spelled, cfg)):
-        known.add(out)  # compared already
-    for name in sorted(left & set(originals)):
-        if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
-            raise WeightsError(f"{path}: {name} differs from {originals[name]}, of which it should be a copy.")
-        known.add(name)
-    for name in sorted(left & set(derived)):
-        stored = tensors[name].read().astype(np.float32)
-        if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
-            raise WeightsError(
-                f"{path}: {name} is not the table that config.json implies; such positions are not known here."
-            )
-        known.add(name)
-    return known & left
-
-
-def _rounding(tensor: Tensor) -> float:
-    return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -90,7 +91,8 @@ def save_file(
       entries: name: (shape, dtype), in the order of `arrays`.
       arrays: the tensors.
     """
-    header, at = {"__metadata__": {"format": "pt"}}, 0
+    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
+    at = 0
     for name, (shape, dtype) in entries.items():
         end = at + math.prod(shape) * np.dtype(dtype).itemsize
         header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(shape), "data_offsets": [at, end]}
@@ -132,7 +134,7 @@ def _unique(path: Path, pairs: list[tuple]) -> Iterator[tuple]:
         yield key, value
 
 
-def _entry(path: Path, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
+def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
     try:
         kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):

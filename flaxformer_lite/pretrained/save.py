@@ -71,8 +71,9 @@ def save_pretrained(
     config = hf_config.write_config(family, cfg)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     path.mkdir(parents=True, exist_ok=True)
-    like = like or model.source
-    if like and workdir.is_workdir(like := Path(like).expanduser()):
+    source = like or model.source
+    like = Path(source).expanduser() if source else None
+    if like and workdir.is_workdir(like):
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
     elif like:
         config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.fields})
@@ -87,7 +88,7 @@ def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]
         for row, one in enumerate(layers_of(cfg, path, (*leaf.shape, 1)[0])):
             sources[one] = (leaf, row if STACKED.search(path) else None)
     shapes = {one: leaf.shape[1:] if row is not None else leaf.shape for one, (leaf, row) in sources.items()}
-    tensors = {}
+    tensors: dict[str, Any] = {}
     for one, place in tensor_names.places(spelled, cfg, shapes).items():
         name = tensor_names.full_name(spelled, cfg, place.name)
         tensors.setdefault(name, Pieces()).append((place, *sources[one]))
@@ -108,7 +109,7 @@ class Pieces(list):
     def dtype(self) -> np.dtype:
         return np.dtype(self[0][1].dtype)
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         tensor = np.empty(self.shape, self.dtype)
         for place, leaf, row in self:
             place.write(np.asarray(leaf if row is None else leaf[row]), tensor)
@@ -141,7 +142,8 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
 
 def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
     sizes = {name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize for name, t in tensors.items()}
-    shards, room = [[]], shard_bytes
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
     for name, size in sizes.items():
         if size > room and shards[-1]:
             shards, room = [*shards, []], shard_bytes

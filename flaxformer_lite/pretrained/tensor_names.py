@@ -107,7 +107,7 @@ def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: I
 
 
 def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:
-    table = {}
+    table: dict[str, Any] = {}
     for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
         table |= {path: (row, part, len(row.paths)) for part, path in enumerate(row.paths)}
     return table

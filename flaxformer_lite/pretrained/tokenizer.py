@@ -1,25 +1,16 @@
-"""Tokenizers that lie beside published weights: tokenizer.json or a sentencepiece model, with their special tokens.
-
-The tokenizers of data/tokenizer.py give the ids of a text alone, as training wants them. Those here do what the model was
-published with: add its special tokens, find those that a text spells out, pad on its side, know its chat template.
-"""
+"""Reads the tokenizer that lies beside published weights: tokenizer.json or a sentencepiece model, and its special tokens."""
 
 import json
-import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import tokenizers
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.pretrained import hf_config
+from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer, JsonTokenizer, PublishedTokenizer
 
-ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
-JSON, BYTES = "tokenizer.json", "tokenizer.bytes"
+BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
 STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # as their sentencepiece tokenizers do
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
@@ -28,161 +19,6 @@ OTHERS = (
     "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
     "tokenizer_config.json",
 )  # fmt: skip
-ENDLESS = 1_000_000  # what tokenizer_config.json says where there is no longest text
-
-
-class PublishedTokenizer:
-    """Text to a model's inputs and back.
-
-    Attributes:
-      vocab_size: ids are 0 .. vocab_size - 1.
-      ids: of the special tokens by role (pad, bos, eos, cls, sep, mask, unk), where there are such.
-      padding_side, truncation_side: "right" or "left".
-      max_length: tokens of the longest text that the model was published for; None is any.
-      chat_template: Jinja source, or "".
-    """
-
-    def __init__(self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]):
-        self.padding_side = config.get("padding_side", "right")
-        self.truncation_side = config.get("truncation_side", "right")
-        longest = config.get("model_max_length")
-        self.max_length = int(longest) if longest and longest < ENDLESS else None
-        self.chat_template = chat_template
-        self.tokens, self.ids = {}, {}
-        said = any(f"{role}_token" in config for role in ROLES)
-        for role in ROLES:
-            usual = () if said else plain.KNOWN.get(role, ("[UNK]", "<unk>"))
-            named = _content(config.get(f"{role}_token"))
-            for token in (named,) if named else usual:
-                if token_to_id(token) is not None:
-                    self.tokens[role], self.ids[role] = token, token_to_id(token)
-                    break
-        self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
-
-    vocab_size: int
-
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        """Ids of a text, at most max_length of them; the special tokens that frame it are kept."""
-        raise NotImplementedError
-
-    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        """Ids of two texts that the model reads together, and for each id which of them it belongs to, 0 or 1.
-
-        Of texts that are too long for max_length, the longer loses tokens first.
-        """
-        raise ConfigError("pairs of texts: only a tokenizer.json says how a model reads two; this one has none.")
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens have none."""
-        raise NotImplementedError
-
-    def token(self, index: int) -> str:
-        """How the vocabulary writes an id, special or not."""
-        named = {i: self.tokens[role] for role, i in self.ids.items()}
-        return named.get(int(index)) or self.decode([index]) or f"<{index}>"
-
-    @property
-    def pad_id(self) -> int:
-        return next((self.ids[role] for role in ("pad", "eos", "unk") if role in self.ids), 0)
-
-    def __call__(
-        self,
-        texts: str | list[str],
-        pairs: str | list[str] | None = None,
-        *,
-        max_length: int | None = None,
-        pad_to: int | None = None,
-        pad_to_multiple_of: int | None = None,
-    ) -> dict[str, np.ndarray]:
-        """What a model is called with: int32 [B, T], padded to the longest row, or further, so that few shapes are compiled.
-
-        >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
-
-        Args:
-          texts: one or several.
-          pairs: the second text of each, where the model reads two (a question and its passage).
-          max_length: tokens, special ones included, beyond which a row is cut; None is the model's own.
-
-          pad_to: T at the least; a row that is longer is refused, and max_length cuts it.
-          pad_to_multiple_of: T is rounded up to one.
-
-        Returns:
-          input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
-        """
-        texts, pairs = ([x] if isinstance(x, str) else x for x in (texts, pairs))
-        limit = max_length or self.max_length
-        if pairs is None:
-            rows = [(self.encode(text, max_length=limit), []) for text in texts]
-        elif len(texts) == len(pairs):
-            rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
-        else:
-            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: give each text its second.")
-        shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
-        ids_BT = np.full(shape, self.pad_id, np.int32)
-        mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        for number, (ids, types) in enumerate(rows):
-            at = slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
-            ids_BT[number, at], mask_BT[number, at], types_BT[number, at] = ids, 1, types or 0
-        told_apart = {"token_type_ids": types_BT} if types_BT.any() else {}
-        return {"input_ids": ids_BT, "attention_mask": mask_BT} | told_apart
-
-
-class _Json(PublishedTokenizer):
-    def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
-        self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        super().__init__(config, chat_template, self._tokenizer.token_to_id)
-
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        if not special_tokens:
-            return encoding.ids[:max_length]
-        if max_length is not None:
-            room = max(max_length - self._tokenizer.num_special_tokens_to_add(False), 0)
-            encoding.truncate(room, direction=self.truncation_side)
-        return self._tokenizer.post_process(encoding).ids
-
-    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        sides = [self._tokenizer.encode(part, add_special_tokens=False) for part in (text, second)]
-        if max_length is not None:
-            room = max(max_length, self._tokenizer.num_special_tokens_to_add(True))
-            self._tokenizer.enable_truncation(room, strategy="longest_first", direction=self.truncation_side)
-        both = self._tokenizer.post_process(*sides)
-        self._tokenizer.no_truncation()
-        return both.ids, both.type_ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
-
-
-class _Framed(PublishedTokenizer):
-    """A tokenizer of data/tokenizer.py between `before` and `after`; special tokens that a text spells out are found."""
-
-    def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
-        self._inner, self._spelled = inner, spelled
-        self.vocab_size = inner.vocab_size
-        super().__init__(config, chat_template, spelled.get)
-        self.before: list[int] = []
-        self.after: list[int] = []
-
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        names = map(re.escape, sorted(self._spelled, key=len, reverse=True))
-        # In a byte-level vocabulary a word's token begins with its space, so a hidden word takes the space along.
-        space = (
-            f" (?={re.escape(self.tokens['mask'])})" if self._inner.file == JSON and "mask" in self.tokens else "(?!)"
-        )
-        ids = []
-        for part in re.split(f"({'|'.join(names)})", re.sub(space, "", text)):
-            ids += [self._spelled[part]] if part in self._spelled else self._inner.encode(part) if part else []
-        if not special_tokens:
-            return ids[:max_length]
-        room = None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
-        return [*self.before, *ids[:room], *self.after]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._inner.decode(ids)
 
 
 def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
@@ -206,7 +42,7 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
     template = _chat_template(folder, config)
     try:
         if (folder / JSON).is_file():
-            return _Json(folder / JSON, config, template)
+            return JsonTokenizer(folder / JSON, config, template)
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
             return framed(plain.load(folder / BYTES), model.skeleton)
@@ -229,16 +65,16 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
 
 def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
     """A tokenizer of our own training runs, with what stands around a text in training."""
-    made = _Framed(inner, {}, "", named_specials(inner))
+    made = FramedTokenizer(inner, {}, "", named_specials(inner))
     made.before, made.after = frame(inner, skeleton)
     return made
 
 
 def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
     """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
-    if skeleton == "encoder":
-        return [inner.cls_id], [inner.sep_id]
-    return [], [inner.eos_id] if skeleton == "encoder_decoder" else []
+    before = inner.cls_id if skeleton == "encoder" else None
+    after = {"encoder": inner.sep_id, "encoder_decoder": inner.eos_id}.get(skeleton)
+    return [before] if before is not None else [], [after] if after is not None else []
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
@@ -257,22 +93,13 @@ def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str)
     spelled = {plain.KNOWN[role][1]: i for role, i in roles.items() if i is not None}
     if kind in ENDS_WITH_EOS:
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
-    made = _Framed(inner, config, template, spelled)
+    made = FramedTokenizer(inner, config, template, spelled)
     if kind in ENDS_WITH_EOS:
         made.after = [inner.eos_id]
     else:
         made.before = [inner.bos_id] if config.get("add_bos_token", True) and inner.bos_id is not None else []
         made.after = [inner.eos_id] if config.get("add_eos_token", False) else []
     return made
-
-
-def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
-    for name, value in (("pad_to", pad_to), ("pad_to_multiple_of", multiple)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: at least 1.")
-    if pad_to is not None and longest > pad_to:
-        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; max_length={pad_to} cuts it there.")
-    return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -294,7 +121,3 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str:
     if isinstance(template, list):  # several by name
         template = next((entry["template"] for entry in template if entry.get("name") == "default"), "")
     return template
-
-
-def _content(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token

@@ -187,6 +187,7 @@ def join(
         coordinator, num_processes, process_id, devices = _detect(start_timeout)
         if num_processes in (None, 1):
             return ALONE
+    assert coordinator is not None and num_processes is not None and process_id is not None, "_check, or _detect"
     if process_id == 0:
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
@@ -239,7 +240,7 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
             f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: all three, or none (a TPU pod,"
             " Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 alone trains alone."
         )
-    if not any(given) or alone:
+    if alone or coordinator is None or count is None or index is None:
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:

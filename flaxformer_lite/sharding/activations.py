@@ -46,12 +46,12 @@ class MeshSharding(ActivationSharding):
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
         entry = ACTIVATIONS.get(name, ())
-        return Shards(axis_size(entry, self.mesh), entry)
+        return Shards(axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry))
 
     def per_shard(
         self, function: Callable[..., Any], inputs: Sequence[Any], output: Any, *, over: str | None = None
     ) -> Callable[..., Any]:
-        by_hand = self.mesh.axis_names
+        by_hand: Sequence[str] = self.mesh.axis_names
         if over is not None:
             by_hand = [a for name in check_letters("per_shard", over) for a in mesh_names(ACTIVATIONS[name])]
 
@@ -68,7 +68,7 @@ class MeshSharding(ActivationSharding):
                 return _once([e if e in split else None for e in entries])
 
             return jax.shard_map(
-                lambda *leaves: function(*tree.unflatten(leaves)),
+                lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
                 mesh=self.mesh,
                 in_specs=tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized),
                 out_specs=jax.tree.map(spec, output),
@@ -97,5 +97,5 @@ def mesh_names(entry: Any) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
-def axis_size(entry: Any, mesh: Mesh) -> int:
+def axis_size(entry: Any, mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[name] for name in mesh_names(entry))

@@ -50,7 +50,7 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
     def run(state, batch):
         return mapped(state, by_device(batch))
 
-    run.lower = lambda state, batch: mapped.lower(state, by_device(batch))
+    run.lower = lambda state, batch: mapped.lower(state, by_device(batch))  # type: ignore[attr-defined]  # as jit's
     return run
 
 

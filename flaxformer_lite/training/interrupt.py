@@ -35,7 +35,8 @@ class Interrupt:
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, group: Processes = ALONE, start: int = 0):
-        self._group, self._step, self._last = group, start, None
+        self._group, self._step = group, start
+        self._last: int | None = None
         self._lock = threading.Lock()
         self.caught, self.by = "", 0
 

@@ -55,7 +55,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
         terminal = Terminal(cfg.train.steps, cfg.objective.shown, is_main_process=group.first)
         stack.enter_context(terminal.listening())
-        make = functools.partial(initial_state, experiment, cfg.train.init_from)
+        make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
             if checkpoints.latest_step is None and not cfg.train.init_from:  # a thread that reads files outlives ctrl-c

@@ -80,7 +80,7 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
     """
     chain = optax.chain(
         optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small)) if cfg.clip_norm else optax.identity(),
-        _direction(cfg),
+        DIRECTIONS[cfg.name](cfg),
         optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
@@ -145,24 +145,6 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
 
 
-def _direction(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    if cfg.name == "adamw":
-        return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
-    if cfg.name == "lion":
-        return optax.scale_by_lion(cfg.b1, cfg.b2)
-    if cfg.name == "sgd":
-        return optax.trace(cfg.b1)
-    if cfg.name == "adafactor":
-        return optax.chain(
-            optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
-        )
-    muon = optax.chain(
-        contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers),
-        optax.stateless(_to_adam_size),
-    )
-    return optax.partition({"muon": muon, "adam": optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)}, _muon_labels)
-
-
 def _to_adam_size(updates: Any, _: Any) -> Any:
     """An orthogonal matrix of A x B has root mean square 1 / sqrt(max(A, B)); Adam's updates have about 0.2."""
 
@@ -193,3 +175,26 @@ def _dimension_numbers(params: Any) -> Any:
         return contrib.MuonDimensionNumbers((-2,), (-1,))
 
     return jax.tree_util.tree_map_with_path(numbers, params)
+
+
+def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
+
+
+def _adafactor(_: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
+
+
+def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
+    muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers)
+    sized = optax.chain(muon, optax.stateless(_to_adam_size))
+    return optax.partition({"muon": sized, "adam": _adam(cfg)}, _muon_labels)
+
+
+DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
+    "adamw": _adam,
+    "adafactor": _adafactor,
+    "lion": lambda cfg: optax.scale_by_lion(cfg.b1, cfg.b2),
+    "sgd": lambda cfg: optax.trace(cfg.b1),
+    "muon": _muon,
+}

@@ -44,8 +44,8 @@ class Program:
     target: state.TrainState
     batch: Any
     create: ClosedJaxpr
-    train_step: Callable
-    eval_step: Callable
+    train_step: Any  # as jax.jit returns it: called, or lowered first
+    eval_step: Any
     tokens_per_step: int
 
     @functools.cached_property

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import optax
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """All that a step reads and writes; random keys and data positions are functions of `step`, so they are not kept.
 
     Attributes:

@@ -1,5 +1,6 @@
 """The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for evaluation."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -48,16 +49,7 @@ def train_step(
     def whole(sums):
         return jax.lax.psum(sums, over) if over else sums
 
-    def gradient(params, microbatch, totals, key):
-        def loss(params):
-            out, auxiliary = outputs(params, microbatch["inputs"], key)
-            sums = objective.loss(out, microbatch["targets"], chunks=chunks)
-            weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
-            sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
-            return sums.times_tokens(weights), sums
-
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
-        return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
+    gradient = functools.partial(_gradient, outputs, functools.partial(objective.loss, chunks=chunks))
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
@@ -70,7 +62,7 @@ def train_step(
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         with jax.numpy_dtype_promotion(
             "standard"
-        ):  # a weight of bfloat16 and its update of float32 are added as the latter
+        ):  # a weight of bfloat16 and its update of float32 add up as the latter
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
@@ -82,6 +74,22 @@ def train_step(
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     return step
+
+
+def _gradient(
+    outputs: Outputs, loss_sums: Callable, params: Any, microbatch: Any, totals: Any, key: jax.Array | None
+) -> tuple[Any, LossSums]:
+    """Gradients of a microbatch's part in the whole batch's loss, float32, and its sums."""
+
+    def loss(params):
+        out, auxiliary = outputs(params, microbatch["inputs"], key)
+        sums = loss_sums(out, microbatch["targets"])
+        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
+        sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
+        return sums.times_tokens(weights), sums
+
+    (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
 
 
 def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:

@@ -46,7 +46,7 @@ class DecoderModel(nn.Module):
     head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)

@@ -42,7 +42,7 @@ class EncoderModel(nn.Module):
     head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg), run)
@@ -122,8 +122,9 @@ class EncoderModel(nn.Module):
             return output.replace(logits=self.classify(self.summarise(x_BTD, inputs.get("attention_mask"))))
         if head not in self.pooled:
             return output
-        output = output.replace(pooler_output=self.pooler(x_BTD))
-        return output if head == "none" else output.replace(logits=self.next_sentence(output.pooler_output))
+        pooled_BD = self.pooler(x_BTD)
+        output = output.replace(pooler_output=pooled_BD)
+        return output if head == "none" else output.replace(logits=self.next_sentence(pooled_BD))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]")

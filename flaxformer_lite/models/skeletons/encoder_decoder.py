@@ -45,7 +45,7 @@ class EncoderDecoderModel(nn.Module):
         True  # of the logits; False for BART's `final_logits_bias`, which torch calls a buffer
     )
 
-    def setup(self):
+    def setup(self) -> None:
         cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.encoder_embed = EmbedInputs(parts.embed(cfg), run)

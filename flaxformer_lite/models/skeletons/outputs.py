@@ -8,8 +8,7 @@ import jax
 from flaxformer_lite.functions.losses import DeferredLogits
 
 
-@flax.struct.dataclass
-class Output:
+class Output(flax.struct.PyTreeNode):
     """Fields that a model or head does not have are None.
 
     Attributes:
@@ -37,8 +36,7 @@ class Output:
     cache: Any = None
 
 
-@flax.struct.dataclass
-class Features:
+class Features(flax.struct.PyTreeNode):
     """What a pretraining objective needs: the hidden states and the weights that make logits of them, not the logits.
 
     Attributes:

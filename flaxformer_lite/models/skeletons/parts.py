@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from flaxformer_lite.config import LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig
+from flaxformer_lite.config import LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig, choices
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.mixers.attention import BIAS_SLOTS, AttentionConfig
+from flaxformer_lite.mixers.attention import AttentionConfig
 from flaxformer_lite.modules.cache import empty_stack
 from flaxformer_lite.modules.embed import EmbedConfig
 from flaxformer_lite.modules.heads import VocabConfig
-
-LAYER_SLOTS = ("in", "branch", "out")
 
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
@@ -18,7 +16,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
         num_heads=cfg.num_heads,
         num_kv_heads=cfg.num_kv_heads,
         head_dim=cfg.head_dim,
-        bias=tuple(slot for slot in BIAS_SLOTS if slot in cfg.bias_at),
+        bias=tuple(slot for slot in choices.ATTENTION_BIAS_SLOTS if slot in cfg.bias_at),
         scale=cfg.attention_scale,
         softcap=cfg.attention_softcap,
         window=0 if cross else kind.window or 0,
@@ -44,7 +42,9 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
     """The record of the layers of one kind."""
     mixer, fed = kind.mixer or cfg.mixer, kind.feed_forward or cfg.feed_forward
-    norm_at = tuple(slot for slot in cfg.norm_at if slot in LAYER_SLOTS) if kind.norm_at is None else kind.norm_at
+    norm_at = kind.norm_at
+    if norm_at is None:
+        norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
         mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
         cross=attention(cfg, kind, cross=True) if cross else None,

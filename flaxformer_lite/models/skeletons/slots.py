@@ -34,14 +34,18 @@ class Slots:
 
     def own(self, x_BS: jax.Array | None) -> jax.Array | None:
         """Of an array over slots the part that is this call's tokens, [B, T]."""
-        if x_BS is None or self.first:
+        return None if x_BS is None else self.part(x_BS)
+
+    def part(self, x_BS: jax.Array) -> jax.Array:
+        """As `own`, of an array that is given."""
+        if self.first or self.index is None:
             return x_BS
         return jax.lax.dynamic_slice_in_dim(x_BS, self.index, self.length, axis=1)
 
     def columns(self) -> jax.Array:
         """int32 [1, T]."""
         columns_T = jnp.arange(self.length, dtype=jnp.int32)
-        return (columns_T if self.first else self.index + columns_T)[None]
+        return (columns_T if self.first or self.index is None else self.index + columns_T)[None]
 
     def in_context(self, context: Context) -> Context:
         return context if self.index is None else context.replace(index=self.index, first=self.first)
@@ -54,7 +58,7 @@ class Slots:
 
 
 def place(
-    cfg: ModelConfig, tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: jax.Array | None
+    cfg: ModelConfig, tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any
 ) -> tuple[Slots, list[jax.Array | None]]:
     """The slots of a call's tokens, and the arrays over slots as layers want them.
 

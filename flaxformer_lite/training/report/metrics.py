@@ -62,7 +62,7 @@ class Meter:
         out: Record = {"step": step, "split": "train"}
         for name in steps[-1]:
             out[name] = steps[-1][name] if name in LATEST else sum(s[name] for s in steps) / len(steps)
-        if self._timed:
+        if self._timed and self._since is not None:
             seconds = (now - self._since) / self._timed
             out |= {"step_seconds": seconds, "tokens_per_second": self._tokens / seconds}
             out["data_wait"] = self._waited / (now - self._since)

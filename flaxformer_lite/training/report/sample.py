@@ -33,7 +33,12 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
     cfg, tokenizer = model.cfg, data.tokenizer
     prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
     room = cfg.max_length - len(prompt) if cfg.has_position_table else tokens
-    options = {"eos_token_id": tokenizer.eos_id, "temperature": TEMPERATURE, "top_p": TOP_P, "seed": seed}
+    options: dict[str, Any] = {
+        "eos_token_id": tokenizer.eos_id,
+        "temperature": TEMPERATURE,
+        "top_p": TOP_P,
+        "seed": seed,
+    }
     unused = tuple(range(data.vocab_size, cfg.vocab_size))  # ids that only round the table's size up
     written = generate(model, params, prompt[None], max_new_tokens=min(tokens, room), suppress_tokens=unused, **options)
     return tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())

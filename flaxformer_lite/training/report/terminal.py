@@ -3,9 +3,10 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from flaxformer_lite.objectives.base import LOSS, Metric
 from flaxformer_lite.training.report.metrics import Record
@@ -32,7 +33,9 @@ class Terminal:
         console: Console | None = None,
     ):
         self.console = console or Console(highlight=False, soft_wrap=True, quiet=not is_main_process)
-        self._steps, self._bar, self._unsaid = steps, None, []
+        self._steps = steps
+        self._bar: tuple[Progress, TaskID] | None = None
+        self._unsaid: list[str] | None = []
         self._headline, *others = metrics
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
@@ -86,7 +89,7 @@ class Terminal:
         if self._bar:
             progress, task = self._bar
             waiting = progress.tasks[task].fields["text"] == COMPILING
-            progress.update(task, completed=step, **({"text": ""} if waiting else {}))
+            progress.update(task, completed=step, **({"text": ""} if waiting else dict[str, Any]()))
 
     def train_record(self, record: Record) -> None:
         """The interval's figures."""
@@ -123,7 +126,7 @@ def _clock(seconds: float) -> str:
 @contextlib.contextmanager
 def _noted(note: Callable[[str], None]) -> Iterator[None]:
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
-    handler.emit = lambda record: note(record.getMessage())
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -51,6 +51,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
 def _data(experiment: Experiment) -> Rows:
     """The text, what was read of it, and how much of it is held out."""
     cfg, corpus = experiment.cfg.data, experiment.train_data.corpus
+    assert corpus is not None, "a run's records are of a corpus"
     source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
     train, held = corpus.tokens["train"], corpus.tokens["eval"]
     share = len(held.ids) / (len(held.ids) + len(train.ids))

@@ -15,7 +15,6 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import (
     ConfigError,
-    Execution,
     ExperimentConfig,
     ModelConfig,
     TrainConfig,
@@ -23,15 +22,16 @@ from flaxformer_lite.config import (
     plugin_name,
     to_config_dict,
 )
+from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
+from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.pretrained import folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
-from flaxformer_lite.pretrained.tokenizer import BYTES, JSON, SENTENCEPIECE, load_tokenizer
+from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start.resume import flatten
 
-# How a model is run: the config's own, whatever the weights are.
-EXECUTION = ("init", "init_stddev", *(f.name for f in dataclasses.fields(Execution) if "internal" not in f.metadata))
-FREE = (*EXECUTION, "head", "num_labels", "pad_token_id")
+OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # the config's, whatever the weights are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Task:
 def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
     """A config as it is run. Where it begins with a directory's weights, the directory says what the model is.
 
-    The page's own model is then replaced, all but the fields of EXECUTION, and the head is the objective's. The text is
+    The page's own model is then replaced, all but the fields of OWN, and the head is the objective's. The text is
     read with the directory's tokenizer unless `data.tokenizer` is set. A run that has a checkpoint goes on with what it
     took when it began: the directory need no longer be there.
 
@@ -65,10 +65,10 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     data, section = dict(config.get("data", {})), dict(config.get("model", {}))
     chosen = dict(data.get("tokenizer", {}))
     if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
-        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun else _tokenizer_of(train.init_from)
+        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else _tokenizer_of(train.init_from)
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, _plain(section), asked)
-    own = (*EXECUTION, *(name for name in asked if name in FREE or name == "max_length"))
+    own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
@@ -111,7 +111,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     path, where = Path(init_from).expanduser(), f"train.init_from={init_from}"
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
     stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
-    published = None if stored else folder.read_config(path)
+    published = {} if stored else folder.read_config(path)
     named = dict(config.get("model", {})).get("family") or ""
     named = named if ":" in named else None  # the page's own family is replaced; one from outside is the user's word
     family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path, named)
@@ -136,7 +136,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
 def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
     """What was asked for on the command line must be what the weights have."""
     due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
-    free = FREE if model.has_position_table else (*FREE, "max_length")
+    free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
     wraps = ("mixer.", "feed_forward.")  # plug-ins in place of the model's own parts
     wrong = {name: ours[name] for name in asked if name not in free and name in ours and not name.startswith(wraps)}
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
@@ -154,7 +154,7 @@ def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> boo
     meaning = hf_config.MEANING.get(name)
     with contextlib.suppress(ConfigError, TypeError):
         value = tuple(value) if isinstance(value, list) else value
-        return bool(meaning) and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
+        return meaning is not None and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
     return False
 
 

@@ -35,7 +35,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     shardings, tree = jax.tree.flatten(shardings)
 
     def make() -> Any:
-        alike, made = collections.defaultdict(list), {}
+        alike, made = collections.defaultdict(list), dict[int, jax.Array]()
         for part in _parts(create):
             alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without Python's lock
@@ -43,7 +43,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
         for program, parts in zip(programs, alike.values(), strict=True):
             for part in parts:
                 made.update(zip(part.leaves, program(*part.numbers), strict=True))
-        return tree.unflatten(made[i] for i in range(len(shardings)))
+        return jax.tree.unflatten(tree, [made[i] for i in range(len(shardings))])
 
     return make
 
@@ -61,10 +61,11 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
     def part(leaves):
         numbers, places = [], []
 
-        def place(var):
+        def place(var: Any) -> Any:
             if not isinstance(var, Literal):
                 return var
-            numbers.append(np.asarray(var.val, var.aval.dtype))
+            aval: Any = var.aval  # of an array, so it has a dtype
+            numbers.append(np.asarray(var.val, aval.dtype))
             places.append(Var(var.aval))
             return places[-1]
 

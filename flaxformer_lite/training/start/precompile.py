@@ -17,7 +17,7 @@ Made = TypeVar("Made")
 class BackgroundCompiled:
     """A jitted function that is traced at once and compiles in the background; a call waits until it has."""
 
-    def __init__(self, background: Executor, function: Callable, *shapes: Any):
+    def __init__(self, background: Executor, function: Any, *shapes: Any):
         lowered = function.lower(*shapes)  # here: two threads that trace hold each other up (a state mostly runs)
         self._compiling = background.submit(lowered.compile)
 
@@ -44,9 +44,8 @@ def precompile(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
     with _thread() as background:  # one step after the other: XLA takes all cores for each
-        yield dataclasses.replace(
-            program, **{name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
-        )
+        steps: Any = {name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
+        yield dataclasses.replace(program, **steps)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import flax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -91,7 +92,7 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    out = {}
+    out: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
         out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
@@ -109,5 +110,5 @@ def _sources() -> str:
 
 def _same_rates(cfg: ExperimentConfig, old_steps: int, taken: int) -> bool:
     steps = np.arange(taken)
-    old, new = (optimizer.schedule(cfg.optimizer, n)(steps) for n in (old_steps, cfg.train.steps))
+    old, new = (optimizer.schedule(cfg.optimizer, n)(jnp.asarray(steps)) for n in (old_steps, cfg.train.steps))
     return bool((old == new).all())

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ class Experiment(Program):
     train_data: Dataset
     eval_data: Dataset
 
-    def train_batches(self, start: int) -> Iterator[Any]:
+    def train_batches(self, start: int) -> Generator[Any, None, None]:
         """Batches from step `start` on, without end, placed on the devices before a step asks for them."""
         with contextlib.closing(self._placed(self.train_data, start, ahead=2)) as batches:
             yield from batches
@@ -34,7 +34,7 @@ class Experiment(Program):
         for batch, _ in zip(batches, range(self.cfg.train.eval_batches), strict=False):
             yield batch
 
-    def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Iterator[Any]:
+    def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
         size = self.cfg.train.batch_size
         return data.batches(
             batch_size=size,

@@ -33,10 +33,14 @@ def describe(config: ConfigDict) -> str:
 def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
     yield f"{path}:"
     if folder:
-        yield _line(f"{path}.name", plugin_name(cfg), f"str: {_one_of(', '.join(registry.available(folder)))}")
-    fields = [f for f in dataclasses.fields(cfg) if f.init]
+        yield _line(
+            f"{path}.name", plugin_name(cfg) if cfg else "", f"str: {_one_of(', '.join(registry.available(folder)))}"
+        )
+    if cfg is None:  # an optional plug-in that is not chosen
+        return
+    fields = [f for f in dataclasses.fields(cfg) if f.init and "internal" not in f.metadata]
     hints, helps = typing.get_type_hints(type(cfg)), comments(type(cfg))
-    sections = [f for f in fields if dataclasses.is_dataclass(getattr(cfg, f.name))]
+    sections = [f for f in fields if "plugin" in f.metadata or dataclasses.is_dataclass(getattr(cfg, f.name))]
     for f in fields:
         if f not in sections:
             about = filter(None, (helps.get(f.name), _one_of(choices(cfg, f.name, hints[f.name]))))
@@ -57,9 +61,9 @@ def comments(cls: type) -> dict[str, str]:
             continue
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         lines = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-        for node in ast.parse(source).body[0].body:
-            if isinstance(node, ast.AnnAssign):
-                said = lines.get(node.end_lineno, "")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                said = lines.get(node.end_lineno or 0, "")
                 found[node.target.id] = "" if said.startswith("noqa") else said
     return found
 

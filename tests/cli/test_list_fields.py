@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import config, pages
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli import _fields
+from flaxformer_lite.cli import list_fields
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
 
@@ -59,7 +59,7 @@ def test_every_field_of_a_run_has_its_words():
         config.TrainConfig,
         config.MeshConfig,
     ):
-        said = _fields.comments(cls)
+        said = list_fields.comments(cls)
         plain = [f.name for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING]
         assert plain and all(said[name] for name in plain), cls
 

@@ -1,37 +1,30 @@
 """One step on a mesh beside the same step on one device."""
 
-import argparse
 import collections
 import dataclasses
 import itertools
 import math
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan.aot import quiet
-from flaxformer_lite.sharding import activations, parameter_rules
+from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start.adopt import read_experiment
 from flaxformer_lite.training.start.initial_state import initial_state
 
 ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of summation gives 1e-7 to 1e-5
 NOISE = 1e-4  # of the largest of all gradients: what is smaller is compared with this (a key's bias has gradient zero)
 FLOAT32 = 4
-SHOWN = 10  # parameters, worst first
 EMBEDDED = re.compile(
     r"token_embed|embed/sharding_constraint$|embed/norm/add_any$"
 )  # what a lookup exchanges, by release
@@ -73,7 +66,25 @@ class Verdict(NamedTuple):
         return abs(many - one) <= ROUNDING * abs(one) and self.gradients[0].difference <= ROUNDING
 
 
-def reference(cfg: ExperimentConfig) -> "Reference":
+class Step(NamedTuple):
+    """What a step gave: gradients on the host, the loss, the compiled program, the compiler's warnings."""
+
+    gradients: Any
+    loss: float
+    text: str
+    rematerialised: int
+
+
+class Reference(NamedTuple):
+    """A step on one device, and all that is needed to take it again elsewhere."""
+
+    cfg: ExperimentConfig
+    state: Any
+    batch: Any
+    step: Step
+
+
+def reference(cfg: ExperimentConfig) -> Reference:
     """One step of the config on the first device."""
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     plain = dataclasses.replace(cfg.model, dropout=0.0, dtype="float32", param_dtype="float32")
@@ -84,7 +95,7 @@ def reference(cfg: ExperimentConfig) -> "Reference":
     return Reference(cfg, state, batch, _step(program, state, batch))
 
 
-def verify(wanted: "Reference", mesh: MeshConfig) -> Verdict:
+def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
     """Runs the same step on a mesh over all devices.
 
     Raises:
@@ -102,52 +113,6 @@ def verify(wanted: "Reference", mesh: MeshConfig) -> Verdict:
         sharding.replicated(many.target.params, parameter_rules.rules(cfg.model), many.mesh),
         _exchanges(many, module), strange,
     )  # fmt: skip
-
-
-def show(args: argparse.Namespace) -> None:
-    """Prints the verdict. Exits with 1 where the mesh computes something else."""
-    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
-    sharding.build_mesh(cfg.mesh)  # says what cannot work before anything is compiled
-    verdict = verify(reference(cfg), cfg.mesh)
-    out = Console(width=None if Console().is_terminal else 160, highlight=False)
-    sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
-    mesh = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1) or "one device"
-    one, many = verdict.losses
-    out.print(f"mesh        {mesh}, by {cfg.mesh.mode}", soft_wrap=True)
-    out.print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh", soft_wrap=True)
-    out.print(_gradients(verdict.gradients if args.all else verdict.gradients[:SHOWN]))
-    for what in verdict.replicated:
-        out.print(
-            f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}", markup=False, soft_wrap=True
-        )
-    out.print(_exchanged(verdict.exchanges))
-    for what in verdict.strange:
-        out.print(f"unexpected  {what}", markup=False, soft_wrap=True)
-    worst = verdict.gradients[0]
-    said = "equal to rounding" if verdict.equal else "DIFFERENT"
-    out.print(
-        f"{said}: {len(verdict.gradients)} gradients, the worst {worst.path} by {worst.difference:.1e}", soft_wrap=True
-    )
-    if not verdict.equal:
-        sys.exit(command_line.FAILED)
-
-
-class Step(NamedTuple):
-    """What a step gave: gradients on the host, the loss, the compiled program, the compiler's warnings."""
-
-    gradients: Any
-    loss: float
-    text: str
-    rematerialised: int
-
-
-class Reference(NamedTuple):
-    """A step on one device, and all that is needed to take it again elsewhere."""
-
-    cfg: ExperimentConfig
-    state: Any
-    batch: Any
-    step: Step
 
 
 def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -> Program:
@@ -181,12 +146,16 @@ def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
 
 
 def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
-    times, size = collections.Counter(), collections.Counter()
+    times: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+    size = times.copy()
     for found in hlo.collectives(module):
         key = found.kind, hlo.mesh_axes(found.groups, program.mesh.shape)
         times[key] += found.times
         size[key] += found.times * found.bytes
-    return sorted((Exchange(*key, times[key], size[key]) for key in times), key=lambda exchange: -exchange.bytes)
+    return sorted(
+        (Exchange(kind, axes, times[kind, axes], size[kind, axes]) for kind, axes in times),
+        key=lambda exchange: -exchange.bytes,
+    )
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
@@ -217,25 +186,3 @@ def _parts_of_weights(program: Program) -> set[int]:
     leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]
     whole = {leaf.size // layers for leaf in leaves for layers in (1, leaf.shape[0])}
     return {size // way for size in whole for way in ways}
-
-
-def _gradients(gradients: list[Gradient]) -> Table:
-    table = _table(("gradient of", "shape", "split over", "largest", "difference"), right=2)
-    for g in gradients:
-        split = ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
-        table.add_row(g.path, " x ".join(map(str, g.shape)), split, f"{g.largest:.2e}", f"{g.difference:.1e}")
-    return table
-
-
-def _exchanged(exchanges: list[Exchange]) -> Table:
-    table = _table(("exchanged", "over", "times", "bytes a step"), right=2)
-    for e in exchanges:
-        table.add_row(e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}")
-    return table
-
-
-def _table(titles: tuple[str, ...], right: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for i, title in enumerate(titles):
-        table.add_column(title, justify="right" if i >= len(titles) - right else "left", overflow="fold")
-    return table

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.pretrained.load import load_pretrained
-from flaxformer_lite.pretrained.tokenizer import PublishedTokenizer, load_tokenizer
+from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 
 
 class Opened(NamedTuple):
@@ -74,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def notices() -> Iterator[None]:
     """What the library warns of meanwhile becomes a line each."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notice(record.getMessage())
+    handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
         yield

@@ -9,8 +9,8 @@ import pytest
 
 from flaxformer_lite import __main__ as door
 from flaxformer_lite.attentions import context_parallel
-from flaxformer_lite.cli import _verify_mesh
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
+from flaxformer_lite.plan import verify_mesh
 from flaxformer_lite.sharding import activations
 
 SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}
@@ -47,12 +47,12 @@ def small(name):
 
 @functools.cache
 def reference(name):
-    return _verify_mesh.reference(small(name))
+    return verify_mesh.reference(small(name))
 
 
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
-    verdict = _verify_mesh.verify(reference(name), MeshConfig(**MESHES[mesh]))
+    verdict = verify_mesh.verify(reference(name), MeshConfig(**MESHES[mesh]))
     assert verdict.equal, verdict.gradients[:3]
     assert not verdict.strange
     axes = {axis for exchange in verdict.exchanges for axis in exchange.axes}
@@ -62,14 +62,14 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
 def test_a_mesh_that_computes_something_else_is_found(monkeypatch):
     real = context_parallel._gather
     monkeypatch.setattr(context_parallel, "_gather", lambda *args: jnp.roll(real(*args), 1, axis=1))
-    verdict = _verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
+    verdict = verify_mesh.verify(reference("llama_tiny"), MeshConfig(**MESHES["context"]))
     assert not verdict.equal and verdict.gradients[0].difference > 0.01
 
 
 def test_activations_that_are_gathered_are_named(monkeypatch):
     monkeypatch.setitem(activations.ACTIVATIONS, "mlp", ("data", "fsdp"))
     monkeypatch.setitem(activations.ACTIVATIONS, "batch", None)
-    verdict = _verify_mesh.verify(reference("gpt2_tiny"), MeshConfig(**MESHES["data"]))
+    verdict = verify_mesh.verify(reference("gpt2_tiny"), MeshConfig(**MESHES["data"]))
     assert verdict.equal and any("over data" in what for what in verdict.strange)
 
 

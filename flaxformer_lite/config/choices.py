@@ -1,0 +1,24 @@
+"""Closed choices of config fields, stated once; tests hold the tables of implementations to them.
+
+What may be added from outside (encodings, objectives, attentions and so on) is a plug-in instead, found by its file.
+"""
+
+ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")  # functions/activations.py
+CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
+DTYPES = ("float32", "bfloat16")
+INITS = ("normal", "normal_residual", "fan_in", "xavier")  # modules/einsum.py
+MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
+MLPS = ("plain", "gated")
+NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # modules/norms.py
+OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
+REMATS = ("none", "dots", "full")  # modules/stack.py
+RESIDUALS = ("sequential", "parallel", "parallel_shared")  # modules/block.py
+SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
+TOKENIZERS = ("byte_bpe", "sentencepiece", "bytes")  # data/tokenizer_training.py
+
+# Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases inside one layer.
+NORM_SLOTS = ("embed", "in", "branch", "out", "final")
+LAYER_NORM_SLOTS = ("in", "branch", "out")
+BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")
+ATTENTION_BIAS_SLOTS = ("query", "key", "value", "out")
+DROPOUT_SLOTS = ("embed", "attention", "mlp", "branch", "final")

@@ -1,0 +1,90 @@
+"""Compares the tensors of a file with those that its config asks for: nothing missing, left over or of another shape."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+
+
+def untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
+    """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
+    saves it); one that repeats the input's table is tied."""
+    out = tensor_names.vocab_kernel(spelled, cfg)
+    if not cfg.tie_embeddings or out not in tensors:
+        return cfg
+    table = "decoder_token_embed" if cfg.decoder_vocab_size else "token_embed"
+    place = tensor_names.places(spelled, cfg, {f"{table}/embedding": ()})[f"{table}/embedding"]
+    same = place.name in tensors and np.array_equal(tensors[place.name].read(), tensors[out].read())
+    return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
+
+
+def check(
+    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
+) -> None:
+    """Every parameter has its tensor, of its shape, and every tensor its parameter."""
+
+    def among(problems: list[str]) -> str:
+        return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+
+    wanted = {place.name: (ours, place) for ours, place in found.items()}
+    if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
+        ours = wanted[missing[0]][0]
+        raise WeightsError(
+            f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
+            f" nothing is initialised in its stead: choose a head that the file holds."
+        )
+    wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
+    if wrong:
+        shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
+        raise WeightsError(
+            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json makes it"
+            f" {list(due)}; one of the two is from another model."
+        )
+    integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
+    if integers:
+        raise WeightsError(
+            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
+            f" not read; fetch the model in float32, float16 or bfloat16."
+        )
+    left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
+    left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
+    left -= _repeated(spelled, cfg, path, tensors, left)
+    if left:
+        extra = sorted(left)
+        raise WeightsError(
+            f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
+            f" nothing is dropped in silence: correct the config or the file."
+        )
+
+
+def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
+    """Of the tensors left over, those that follow from others or from the config, as they must."""
+    # A table of positions is made only where one is stored: config.json alone might ask for one of any size.
+    tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
+    derived, known = spelled.derived(cfg) if tables else {}, set()
+    originals = dict(spelled.duplicates)
+    if cfg.tie_embeddings and (out := tensor_names.vocab_kernel(spelled, cfg)):
+        known.add(out)  # compared already
+    for name in sorted(left & set(originals)):
+        if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
+            raise WeightsError(f"{path}: {name} differs from {originals[name]}, of which it should be a copy.")
+        known.add(name)
+    for name in sorted(left & set(derived)):
+        stored = tensors[name].read().astype(np.float32)
+        if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
+            raise WeightsError(
+                f"{path}: {name} is not the table that config.json implies; such positions are not known here."
+            )
+        known.add(name)
+    return known & left
+
+
+def _rounding(tensor: Tensor) -> float:
+    return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
