@@ -81,6 +81,7 @@ def module(tmp_path, monkeypatch):
 
 
 def page(**changes):
+    command_line.import_from_here()  # as every command does first
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     return command_line.config([f"--config={ROOT}/configs/gpt2_tiny.py", *flags])
 
