@@ -26,7 +26,7 @@ from flaxformer_lite.attentions import dense
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives import LossSums, Objective
 from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True)
 class Warm(CausalLm):
