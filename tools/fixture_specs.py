@@ -15,9 +15,13 @@ from fixture_configs import (
     LLAMA3,
     LLAMA3_ROPE,
     MARIAN,
+    MODERNBERT,
+    MODERNBERT_BIASED,
+    MODERNBERT_SPELLED,
     NEOX,
     OPT,
     PEGASUS,
+    PHI,
     T5,
     UNTIED,
     WITH_CAUSAL_LM,
@@ -135,9 +139,24 @@ def _encoders() -> list[Spec]:
             config=ALBERT | {"num_hidden_groups": 2},
             **HALF,
         ),
+        *_modernbert(),
         Spec(name="roformer_value_base", model_type="roformer", head="base", config=BERT | {"rotary_value": True}),
     ]
     return rows
+
+
+def _modernbert() -> list[Spec]:
+    """As transformers 5 writes it, as it was published, with biases, and with classifiers of both kinds."""
+    classes = MODERNBERT | {"num_labels": 3}
+    rows = [
+        ("base", "base", MODERNBERT | MODERNBERT_BIASED, HALF),
+        ("masked_lm", "masked_lm", MODERNBERT, {"published": MODERNBERT_SPELLED, "grads": True, **HALF}),
+        ("sequence_classification", "sequence_classification", classes, HALF),
+        ("mean_sequence_classification", "sequence_classification", classes | {"classifier_pooling": "mean"},
+         {"cases": ("plain",), **HALF}),
+        ("token_classification", "token_classification", classes, {"published": MODERNBERT_SPELLED, **HALF}),
+    ]  # fmt: skip
+    return [Spec(name=f"modernbert_{n}", model_type="modernbert", head=h, config=c, **more) for n, h, c, more in rows]
 
 
 def _decoders() -> list[Spec]:
@@ -166,6 +185,7 @@ def _decoders() -> list[Spec]:
     llama3 = {"model_type": "llama", "config": LLAMA3, "published": LLAMA3_ROPE, "file_dtype": "bfloat16"}
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
     rows += [
+        Spec(name="phi_base", model_type="phi", head="base", config=PHI | {"qk_layernorm": True}, **HALF),
         Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF),
         Spec(name="gpt_neox_sequential_lm", model_type="gpt_neox", head="lm", config=sequential, file_dtype="float16"),
         Spec(name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"),

@@ -72,6 +72,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("dst", metavar="DST", type=command_line.path, help="directory to make")
     add("--dtype", choices=DTYPES, help="of the weights; else as they are")
     add("--head", help="of the model, where it is not the one that config.json names")
+    command_line.add_family(parser)
     add("--shard_size", default="5GB", help="most that one file holds, like 500MB (default: %(default)s)")
 
 
@@ -79,6 +80,7 @@ def inspect(parser: argparse.ArgumentParser) -> None:
     """Says what a directory holds: family, head, sizes, every tensor, and a checksum over names and contents."""
     published = "published weights, Flax msgpack, or the --workdir of train"
     parser.add_argument("directory", type=command_line.path, help=published)
+    command_line.add_family(parser)
     parser.add_argument(
         "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
     )
@@ -132,6 +134,7 @@ def verify_mesh(parser: argparse.ArgumentParser) -> None:
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--model", required=True, type=command_line.path, help=what)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
+    command_line.add_family(parser)
 
 
 def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:

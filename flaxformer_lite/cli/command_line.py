@@ -169,6 +169,11 @@ def path(value: str) -> str:
         raise argparse.ArgumentTypeError(str(error).removeprefix("PATH=").rstrip(".")) from None
 
 
+def add_family(parser: argparse.ArgumentParser) -> None:
+    """Adds --family to a command that reads published weights."""
+    parser.add_argument("--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory")
+
+
 def integer(least: int, most: int = INT32) -> Callable[[str], int]:
     """An argparse type: a whole number of a range."""
 

@@ -24,10 +24,12 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def run(args: argparse.Namespace) -> None:
-    convert(args.src, args.dst, dtype=args.dtype, head=args.head, shard_size=args.shard_size)
+    convert(args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
 
 
-def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str) -> None:
+def convert(
+    src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None
+) -> None:
     """Makes `dst`, and says in one line what it holds.
 
     Raises:
@@ -41,7 +43,9 @@ def convert(src: str, dst: str, *, dtype: str | None, head: str | None, shard_si
         else:
             dtype = dtype or _stored_dtype(source)
         with notices():
-            model, params = open_pretrained(source, head, **{"dtype": dtype, "param_dtype": dtype} if dtype else {})
+            model, params = open_pretrained(
+                source, head, family=family, **{"dtype": dtype, "param_dtype": dtype} if dtype else {}
+            )
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)

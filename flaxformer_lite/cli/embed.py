@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"--out={args.out}: must end in .npy.")
     folder = folder_of(args.model)
     first = reads_first(folder)
-    opened = open_model(args.model, dtype=args.dtype)
+    opened = open_model(args.model, dtype=args.dtype, family=args.family)
     vectors = embed(opened, texts, limit=limit_of(folder, opened), first=first)
     if args.out:
         np.save(args.out, vectors)

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
     """
     if args.top_k < 1:
         raise ConfigError(f"--top_k={args.top_k}: at least 1.")
-    opened = open_model(args.model, head=_head(args.model), dtype=args.dtype)
+    opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")
     guesses = fill(opened, args.text, args.top_k)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")
     if args.system is not None and not args.chat:
         raise ConfigError("--system: is part of a conversation; add --chat.")
-    opened = open_model(args.model, dtype=args.dtype)
+    opened = open_model(args.model, dtype=args.dtype, family=args.family)
     if opened.tokenizer.chat_template and not args.chat:
         notice(
             "this model has a chat template; --chat asks by it, and without it the prompt is continued as it stands."

@@ -39,7 +39,7 @@ class Contents(NamedTuple):
 
 def run(args: argparse.Namespace) -> None:
     """Prints it all; reads each tensor once, for the checksum."""
-    contents = read(folder_of(args.directory))
+    contents = read(folder_of(args.directory), args.family)
     out = Console(width=None if Console().is_terminal else 200, highlight=False)
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     out.print(f"{'sha256':<12} {checksum(contents.tensors)}", soft_wrap=True)
 
 
-def read(where: Path) -> Contents:
+def read(where: Path, family: str | None = None) -> Contents:
     """The tensors of a directory, none of which is read yet if they are safetensors.
 
     Raises:
@@ -79,13 +79,14 @@ def read(where: Path) -> Contents:
     form = "safetensors" if any(where.glob("model*.safetensors*")) else "Flax msgpack"
     published = folder.read_config(where)
     try:
-        family = hf_config.family_of(published, where)
-        cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, None))
+        plugin = hf_config.family_of(published, where, family)
+        named = {} if family is None else {"family": family}
+        cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, None), **named)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
-    short = tensor_names.without_prefix(family.PUBLISHED, tensors)
+    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
     return Contents(
-        form, cfg, "", {tensor_names.full_name(family.PUBLISHED, cfg, name): t for name, t in short.items()}
+        form, cfg, "", {tensor_names.full_name(plugin.PUBLISHED, cfg, name): t for name, t in short.items()}
     )
 
 

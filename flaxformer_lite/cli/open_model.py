@@ -24,16 +24,16 @@ class Opened(NamedTuple):
         return self.model.cfg
 
 
-def open_model(path: str, *, head: str | None = None, dtype: str = "float32") -> Opened:
+def open_model(path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None) -> Opened:
     """A model, its parameters on the default device and its tokenizer.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: what is wrong with the directory.
     """
     folder = folder_of(path)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, family=family)
     with notices():
-        return Opened(*load_pretrained(folder, head, dtype=dtype), tokenizer)
+        return Opened(*load_pretrained(folder, head, dtype=dtype, family=family), tokenizer)
 
 
 def folder_of(path: str) -> Path:

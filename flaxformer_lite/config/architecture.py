@@ -219,8 +219,9 @@ class ModelConfig(Execution, Architecture):
             resolved(self, "attention", "attentions")
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.scan and layers % len(self.kinds):
-                raise ConfigError(f"scan=True, windows={self.windows}: {layers} layers are no multiple of the pattern of"
-                                  f" {len(self.kinds)}; set scan=False.")  # fmt: skip
+                named = "pattern" if self.pattern else f"windows={self.windows}"
+                raise ConfigError(f"scan=True, {named}: {layers} layers are no multiple of the pattern of {len(self.kinds)};"
+                                  f" set scan=False.")  # fmt: skip
 
     @property
     def execution(self) -> Execution:

@@ -81,7 +81,7 @@ def to_config_dict(cfg: Any) -> ConfigDict:
         elif dataclasses.is_dataclass(value):
             out[f.name] = to_config_dict(value)
         elif value is None:
-            out[f.name] = config_dict.placeholder(_without_none(hints[f.name]))
+            out[f.name] = _placeholder(hints[f.name])
         else:
             out[f.name] = value
     return out
@@ -178,7 +178,7 @@ def _defaults(cls: type) -> dict[str, Any]:
             continue
         made = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if made is None or made is dataclasses.MISSING:
-            made = config_dict.placeholder(_without_none(hints[f.name]))
+            made = _placeholder(hints[f.name])
         out[f.name] = to_config_dict(made) if dataclasses.is_dataclass(made) else made
     return out
 
@@ -195,3 +195,8 @@ def _without_none(hint: Any) -> Any:
     if isinstance(hint, types.UnionType):
         return next(h for h in typing.get_args(hint) if h is not types.NoneType)
     return hint
+
+
+def _placeholder(hint: Any) -> Any:
+    hint = _without_none(hint)
+    return config_dict.placeholder(typing.get_origin(hint) or hint)

@@ -32,7 +32,8 @@ class InitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """A norm over the last axis: `layer`, `rms`, or `rms_offset`, whose stored weight is scale - 1 (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, whose stored weight is
+    scale - 1 (Gemma)."""
 
     kind: str = "layer"
     eps: float = 1e-6

@@ -52,9 +52,10 @@ class Model(EncoderModel):
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"
     masked_lm_activation = "gelu"
+    head_modules = ("discriminator",)
 
-    def setup(self) -> None:
-        super().setup()
+    def setup_head(self) -> None:
+        super().setup_head()
         self.discriminator = Discriminator(self.cfg)
 
     def features(self, input_ids, **inputs) -> Features:

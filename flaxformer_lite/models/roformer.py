@@ -5,7 +5,6 @@ Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embed
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
@@ -38,8 +37,8 @@ class Model(EncoderModel):
     pooled = ("sequence_classification",)
     pooler_activation = ""
 
-    def summarise(self, x_BTD: jax.Array) -> jax.Array:
-        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD)
+    def summarise(self, x_BTD, attention_mask_BT):
+        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD, attention_mask_BT)
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:

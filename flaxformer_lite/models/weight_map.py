@@ -8,9 +8,13 @@ A row pairs a published name with ours. Names are of modules, whose `weight` and
     I3O    [inputs, (query | key | value) outputs] (GPT-2)
     N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
     1O     a vector with a leading axis of one
+
+A layout is spelled with I for all axes of the inputs, O for those of the outputs, or N for the first of them and H for the
+rest; and with a digit where the file stacks so many parameters of one shape: 3OI is query, key and value on top of each other.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -39,6 +43,19 @@ class Row(NamedTuple):
     name: str
     ours: str | tuple[str, ...]
     layout: str = "OI"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Ours, as a tuple; as many as the layout stacks."""
+        paths = (self.ours,) if isinstance(self.ours, str) else self.ours
+        stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
+        if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
+            example = f"{len(paths) if len(paths) > 1 else ''}OI"
+            raise ConfigError(
+                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a digit"
+                f" that says how many are stacked, like {example}."
+            )
+        return paths
 
 
 class Head(NamedTuple):

@@ -14,7 +14,7 @@ def stack_layers(params: Any, period: int = 1) -> Any:
 
     Args:
       params: nested dict of arrays.
-      period: length of the config's `windows`.
+      period: kinds of layer in the config's pattern, len(cfg.kinds).
     """
     if not isinstance(params, dict):
         return params

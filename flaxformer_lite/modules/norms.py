@@ -22,6 +22,8 @@ class Norm(nn.Module):
         if kind == "layer":
             bias = self.param("bias", nn.initializers.zeros, x.shape[-1:], dtype)
             return norms.layer_norm(x, scale, bias, eps=self.cfg.eps)
+        if kind == "layer_no_bias":
+            return norms.layer_norm(x, scale, eps=self.cfg.eps)
         if kind == "rms_offset":
             scale = 1.0 + scale.astype(jnp.float32)
         return norms.rms_norm(x, scale, eps=self.cfg.eps)

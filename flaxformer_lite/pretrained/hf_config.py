@@ -66,15 +66,34 @@ def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
     return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
 
 
-def family_of(published: dict[str, Any], folder: Path) -> ModuleType:
-    """The family file of a model_type; its name is the same, with _ for -."""
+def family_of(published: dict[str, Any], folder: Path, family: str | None = None) -> ModuleType:
+    """The family file of a model_type, whose name is the same, with _ for -; or the one that `family` names.
+
+    Raises:
+      ConfigError: there is none, or `family` is not of this model_type.
+    """
+    if family is not None:
+        return _chosen(family, published, folder)
     name = str(published.get("model_type", "")).replace("-", "_")
     known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
     if name not in known:
         near = registry.nearest(name, known)
         raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; families with"
-                          f" published weights are {', '.join(known)}.")  # fmt: skip
+                          f" published weights are {', '.join(known)}; family=module:Model reads by your own.")  # fmt: skip
     return registry.resolve("models", name)
+
+
+def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
+    try:
+        chosen = registry.resolve("models", family)
+    except ValueError as error:
+        raise ConfigError(f"family={family!r}: {error}") from None
+    if not hasattr(chosen, "PUBLISHED") or not hasattr(chosen, "config"):
+        raise ConfigError(f"family={family!r}: its file has no PUBLISHED and config, which say how weights are read.")
+    if published.get("model_type") != (known := chosen.PUBLISHED.model_type):
+        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}, where family={family!r} reads"
+                          f" {known!r}; leave family out, or name another.")  # fmt: skip
+    return chosen
 
 
 def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> str:
@@ -95,7 +114,7 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     )
 
 
-def read_config(family: ModuleType, published: dict[str, Any], head: str, **overrides: Any) -> ModelConfig:
+def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any) -> ModelConfig:
     """The ModelConfig of a published config.
 
     Raises:
@@ -118,8 +137,9 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, **over
         ours["pad_token_id"] = pad
     ours["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", ours.get("num_labels", 2))
     _check_unread(family, {name: value for name, value in published.items() if name not in fields.read})
+    fixed = {name: value for name, value in ours.items() if name == "family"}  # a class that the file asks for
     try:
-        return family.config(**ours, head=head, **overrides)
+        return family.config(**{**ours, **overrides, **fixed, "head": head})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
 
@@ -167,7 +187,8 @@ def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
     """Refuses fields that transformers computes with; those that it does not know are named and left alone."""
     spelled = family.PUBLISHED
     named = {name for name, value in unread.items() if value is not None} - HARMLESS - set(spelled.harmless)
-    if computed := sorted(named & (KNOWN[""] | KNOWN[spelled.model_type])):
+    known = KNOWN[""] | KNOWN[spelled.model_type] if spelled.model_type in KNOWN else named
+    if computed := sorted(named & known):
         raise ConfigError(f"config.json: {computed[0]}={unread[computed[0]]!r} is not known for {_name(family)} and"
                           f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
     if named:

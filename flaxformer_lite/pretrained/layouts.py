@@ -4,6 +4,7 @@ A tensor's axis is a group of our axes, merged; FUSED stands for the axis along 
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,21 +19,18 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     """For each axis of the published tensor, the axes of our parameter that it merges.
 
     Args:
-      layout: of models/weight_map.py.
-      path: of our parameter; a `kernel` has inputs first, and outputs after them.
+      layout: of models/weight_map.py: "I" is one axis of the tensor, the letters beside it are another, "1" one of size 1.
+      path: of our parameter; a `kernel` has inputs first, and outputs after them; a `bias` has outputs alone.
       rank: of our parameter.
     """
     axes = tuple(range(rank))
-    if layout == "1O":
-        return ((), axes)
-    if path.endswith("/bias"):
-        return ({"I3O": (FUSED, *axes), "N3HI": (axes[0], FUSED, *axes[1:])}.get(layout, axes),)
-    if not path.endswith("/kernel") or path.endswith(("lm_head/kernel", "vocab/kernel")):
+    if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):
         return tuple((axis,) for axis in axes)
-    inputs = 2 if path.endswith("attention/out/kernel") else 1
+    inputs = 0 if path.endswith("/bias") else 2 if path.endswith("attention/out/kernel") else 1
     ins, outs = axes[:inputs], axes[inputs:]
-    return {"OI": (outs, ins), "IO": (ins, outs), "I3O": (ins, (FUSED, *outs)),
-            "N3HI": ((outs[0], FUSED, *outs[1:]), ins)}[layout]  # fmt: skip
+    merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
+    spelled = re.findall("[I1]|[^I1]+", layout if inputs else layout.replace("I", ""))
+    return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
 
 
 @dataclass(frozen=True)

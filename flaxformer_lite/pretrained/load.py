@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,15 @@ from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.models import check_family
 from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
 LOG = logging.getLogger("flaxformer_lite")
-STACKED = re.compile(r"layers/block_(\d+)")
 
 
 def load_pretrained(
@@ -35,6 +35,7 @@ def load_pretrained(
     dtype: str = "float32",
     param_dtype: str | None = None,
     mesh: Mesh | None = None,
+    family: str | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """The model and parameters in a directory as transformers' save_pretrained leaves it, or in the workdir of a run.
@@ -49,6 +50,7 @@ def load_pretrained(
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.
       mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
+      family: whose names are read, as `module:Model`; None is the package's own of this model_type. A workdir knows its own.
       **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
 
     Returns:
@@ -60,7 +62,9 @@ def load_pretrained(
       CheckpointError: a workdir without a whole checkpoint.
     """
     versions.notice_untested()
-    model, stored = open_pretrained(path, head, dtype=dtype, param_dtype=param_dtype or dtype, **overrides)
+    model, stored = open_pretrained(
+        path, head, family=family, dtype=dtype, param_dtype=param_dtype or dtype, **overrides
+    )
     return model, _place(model.cfg, stored, mesh)
 
 
@@ -80,7 +84,9 @@ def load_labels(path: str | Path) -> list[str]:
     return hf_config.read_labels(published) or [f"LABEL_{i}" for i in usual]
 
 
-def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any) -> tuple[Any, dict]:
+def open_pretrained(
+    path: str | Path, head: str | None = None, *, family: str | None = None, **overrides: Any
+) -> tuple[Any, dict]:
     """As `load_pretrained`, but each parameter is a `Stored`, read from its file when it is asked for.
 
     Raises:
@@ -94,17 +100,17 @@ def open_pretrained(path: str | Path, head: str | None = None, **overrides: Any)
     if is_workdir(path):
         return _open_run(path, head, overrides)
     published = folder.read_config(path)
-    family = hf_config.family_of(published, path)
-    cfg = hf_config.read_config(family, published, hf_config.head_of(family, published, head), **overrides)
-    tensors = tensor_names.without_prefix(family.PUBLISHED, folder.open_weights(path))
+    plugin, named = hf_config.family_of(published, path, family), {} if family is None else {"family": family}
+    cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, head), **overrides, **named)
+    tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
         raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
                            f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
-    cfg = check_tensors.untie_where_tables_differ(family.PUBLISHED, cfg, tensors)
-    model = family.Model(cfg, source=str(path))
+    cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
+    model = check_family(cfg)(cfg, source=str(path))
     shapes = parameter_shapes(model)
-    found = tensor_names.places(family.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
-    check_tensors.check(family.PUBLISHED, cfg, path, tensors, found)
+    found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
+    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found)
     return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
 
 
@@ -173,23 +179,6 @@ def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tup
         return found.astype(leaf.dtype)
 
     return read
-
-
-def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
-    """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
-    if not (block := STACKED.search(path)):
-        return [path]
-    period, start = len(cfg.kinds), int(block[1])
-    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
-
-
-def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes by path as they are without scan."""
-    flat: dict[str, jax.ShapeDtypeStruct] = {}
-    for path, leaf in shapes.items():
-        shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
-        flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}
-    return flat
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:

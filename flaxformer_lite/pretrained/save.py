@@ -17,8 +17,9 @@ from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
-from flaxformer_lite.pretrained.load import STACKED, layers_of, parameter_shapes
+from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
+from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
 
 # What travels with the weights: tokenizers, their special tokens and chat template, and how to generate.
 COMPANIONS = (

@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models.weight_map import Published, Row
 from flaxformer_lite.pretrained.layouts import Place, groups_of
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 LAYER = re.compile(r"layer_(\d+)")
+STACKED = re.compile(r"layers/block_(\d+)")
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
@@ -38,6 +41,23 @@ def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int,
             name = name.format(**spelled.index(cfg, int(layer[1])))
         found[path] = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
     return found
+
+
+def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
+    """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
+    if not (block := STACKED.search(path)):
+        return [path]
+    period, start = len(cfg.kinds), int(block[1])
+    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
+
+
+def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes by path as they are without scan."""
+    flat = {}
+    for path, leaf in shapes.items():
+        shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
+        flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}
+    return flat
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
@@ -89,13 +109,12 @@ def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: I
 def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:
     table: dict[str, Any] = {}
     for row in (*spelled.names(cfg), *spelled.heads[cfg.head].rows):
-        ours = (row.ours,) if isinstance(row.ours, str) else row.ours
-        table |= {path: (row, part, len(ours)) for part, path in enumerate(ours)}
+        table |= {path: (row, part, len(row.paths)) for part, path in enumerate(row.paths)}
     return table
 
 
 def _roots(row: Row) -> set[str]:
-    return {path.split("/")[0] for path in ([row.ours] if isinstance(row.ours, str) else row.ours)}
+    return {path.split("/")[0] for path in row.paths}
 
 
 def _pattern(row: Row) -> re.Pattern:

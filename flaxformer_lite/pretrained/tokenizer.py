@@ -21,7 +21,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-def load_tokenizer(path: str | Path) -> PublishedTokenizer:
+def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
     """The tokenizer in a directory of published weights, or in the workdir of a run.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
@@ -30,6 +30,7 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
       path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
         Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such. Or is
         the `--workdir` of train.py.
+      family: as in `load_pretrained`.
 
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
@@ -43,8 +44,8 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
         if (folder / JSON).is_file():
             return JsonTokenizer(folder / JSON, config, template)
         if (folder / BYTES).is_file():
-            family = hf_config.family_of(_read(folder / "config.json"), folder)
-            return framed(plain.load(folder / BYTES), family.Model.skeleton)
+            model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
+            return framed(plain.load(folder / BYTES), model.skeleton)
     except ConfigError:
         raise
     except Exception as error:  # tokenizers raises bare Exception
@@ -58,9 +59,8 @@ def load_tokenizer(path: str | Path) -> PublishedTokenizer:
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where transformers is"
             f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
-    raise ConfigError(
-        f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model beside its weights."
-    )
+    beside = "put the model's tokenizer.json or sentencepiece model beside its weights"
+    raise ConfigError(f"{folder}: no tokenizer; {beside}.")
 
 
 def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:

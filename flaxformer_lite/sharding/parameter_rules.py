@@ -19,7 +19,7 @@ POSITIONS: Rules = ((r"position(_\d+)?/\w+$", ()),)
 NORMS: Rules = ((r"norm/(scale|bias)$", ()),)
 UNTIED: Rules = ((r"(lm_head|vocab)/kernel$", (VOCAB, None)),)
 LOGITS_BIAS: Rules = ((r"(lm_head|vocab)/bias$", (VOCAB,)),)
-HEADS: Rules = ((r"(masked_lm|pooler|classifier|next_sentence|discriminator)/\w+/(kernel|bias)$", ()),)
+HEADS = ("masked_lm", "pooler", "classifier", "next_sentence")  # beside the family's own
 
 
 def rules(cfg: ModelConfig) -> Rules:
@@ -38,7 +38,7 @@ def rules(cfg: ModelConfig) -> Rules:
         (NORMS, cfg.norm_at or cfg.qk_norm != "none"),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
-        (HEADS, other_head),
+        (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),
     )
     return tuple(rule for part, present in found if present for rule in part)
 

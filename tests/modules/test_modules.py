@@ -85,6 +85,13 @@ def test_offset_norm_starts_as_the_plain_one():
     np.testing.assert_array_equal(y, run(Norm(NormConfig(kind="rms")), x)[1])
 
 
+def test_a_layer_norm_without_bias_has_a_scale_alone():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 8)) + 1
+    params, y = run(Norm(NormConfig(kind="layer_no_bias", eps=1e-5)), x)
+    assert list(params) == ["scale"]
+    np.testing.assert_array_equal(y, run(Norm(NormConfig(kind="layer", eps=1e-5)), x)[1])
+
+
 @pytest.mark.parametrize("kind", ["plain", "gated"])
 def test_feed_forward_equals_its_equation(kind):
     x = jnp.asarray(rng.standard_normal((2, 3, 8)), jnp.float32)

@@ -12,6 +12,7 @@ from flaxformer_lite import load_pretrained, registry
 
 ROOT = Path(__file__).parents[1] / "fixtures"
 MANIFEST = json.loads((ROOT / "manifest.json").read_text())["fixtures"]
+OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # of examples/
 KNOWN = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
 NAMES = [name for name, row in MANIFEST.items() if row["model_type"].replace("-", "_") in KNOWN]
 
@@ -28,7 +29,7 @@ def part(name, prefix):
 
 @functools.cache
 def loaded(name):
-    return load_pretrained(ROOT / name)
+    return load_pretrained(ROOT / name, family=OUTSIDE.get(MANIFEST[name]["model_type"]))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -46,7 +46,7 @@ def test_round_trip(name, tmp_path):
 @pytest.mark.parametrize("name", SCANNED)
 def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     model, params = loaded(name)
-    if model.cfg.decoder_layers % len(model.cfg.windows):
+    if model.cfg.decoder_layers % len(model.cfg.kinds):
         return
     scanned, stacked = load_pretrained(ROOT / name, scan=True)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)

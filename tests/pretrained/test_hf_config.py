@@ -5,6 +5,7 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.pretrained.fixtures import ROOT
 from tests.pretrained.test_refusals import copied, edit_config
 
 VALUES = {
@@ -89,3 +90,9 @@ def test_more_layers_than_tensors(folders):
 def test_one_architecture_need_not_be_in_a_list(folders):
     edit_config(folders["bert_masked_lm"], architectures="BertForMaskedLM")
     assert open_pretrained(folders["bert_masked_lm"])[0].cfg.head == "masked_lm"
+
+
+def test_how_it_runs_may_differ_from_what_the_file_says():
+    """The file has a dropout of its own."""
+    assert open_pretrained(ROOT / "bert_masked_lm", dropout=0.3)[0].cfg.dropout == 0.3
+    assert open_pretrained(ROOT / "bert_masked_lm")[0].cfg.dropout == 0.1

@@ -43,6 +43,7 @@ class DecoderModel(nn.Module):
     )  # fmt: skip
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
 
     def setup(self) -> None:

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.losses import gather_positions
+from flaxformer_lite.functions.losses import DeferredLogits, gather_positions
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
@@ -39,6 +39,7 @@ class EncoderModel(nn.Module):
     )  # fmt: skip
     pooler_activation: ClassVar[str] = "tanh"  # empty: the config's
     masked_lm_activation: ClassVar[str] = ""  # empty: the config's
+    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
 
     def setup(self) -> None:
@@ -46,6 +47,11 @@ class EncoderModel(nn.Module):
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg), run)
         self.encoder = Stack(parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True)
+        self.setup_head()
+
+    def setup_head(self):
+        """Makes the modules of `cfg.head`."""
+        cfg, run = self.cfg, self.cfg.execution
         if cfg.head in self.pooled:
             self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:
@@ -60,9 +66,17 @@ class EncoderModel(nn.Module):
         """Position ids [B, T] or [1, T]."""
         return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
 
-    def summarise(self, x_BTD: jax.Array) -> jax.Array:
+    def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
         """One vector [B, D] a sequence."""
         return self.pooler(x_BTD)
+
+    def classify(self, x: jax.Array) -> jax.Array:
+        """Logits of a sequence's vector [B, D], or of each token's [B, T, D]."""
+        return self.classifier(x)
+
+    def project(self, x_BTD: jax.Array) -> DeferredLogits:
+        """What makes logits [B, T, V] of the last hidden state."""
+        return self.masked_lm(x_BTD, self.token_embed.embedding)
 
     def encode(
         self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
@@ -86,7 +100,7 @@ class EncoderModel(nn.Module):
     def _features(self, x_BTD: jax.Array, masked_positions) -> Features:
         kept = x_BTD if masked_positions is None else gather_positions(x_BTD, masked_positions)
         pair = self.next_sentence(self.pooler(x_BTD)) if self.cfg.head == "pretraining" else None
-        return Features(self.masked_lm(kept, self.token_embed.embedding), pair)
+        return Features(self.project(kept), pair)
 
     def __call__(self, input_ids, *, masked_positions=None, **inputs) -> Output:
         head = self.cfg.head
@@ -101,11 +115,11 @@ class EncoderModel(nn.Module):
             pair = {self.pair_logits: features.next_sentence_logits}
             return output.replace(prediction_logits=features.projection.logits(), **pair)
         if head == "token_classification":
-            return output.replace(logits=self.classifier(x_BTD))
+            return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":
-            return output.replace(**spans(self.classifier(x_BTD)))
+            return output.replace(**spans(self.classify(x_BTD)))
         if head == "sequence_classification":
-            return output.replace(logits=self.classifier(self.summarise(x_BTD)))
+            return output.replace(logits=self.classify(self.summarise(x_BTD, inputs.get("attention_mask"))))
         if head not in self.pooled:
             return output
         pooled_BD = self.pooler(x_BTD)
@@ -118,4 +132,5 @@ class EncoderModel(nn.Module):
         inputs = {name: rows_of(name, x, input_ids) for name, x in inputs.items()}
         flat = {name: None if x is None else x.reshape(batch * choices, length) for name, x in inputs.items()}
         x_BTD = self.encode(input_ids.reshape(batch * choices, length), **flat)
-        return Output(last_hidden_state=x_BTD, logits=self.classifier(self.summarise(x_BTD)).reshape(batch, choices))
+        logits_BC = self.classify(self.summarise(x_BTD, flat.get("attention_mask"))).reshape(batch, choices)
+        return Output(last_hidden_state=x_BTD, logits=logits_BC)

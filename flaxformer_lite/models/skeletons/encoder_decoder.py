@@ -40,6 +40,7 @@ class EncoderDecoderModel(nn.Module):
     encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # without a decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
     trained_bias: ClassVar[bool] = (
         True  # of the logits; False for BART's `final_logits_bias`, which torch calls a buffer
     )

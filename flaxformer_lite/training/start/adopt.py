@@ -112,7 +112,9 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
     stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
     published = {} if stored else folder.read_config(path)
-    family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path)
+    named = dict(config.get("model", {})).get("family") or ""
+    named = named if ":" in named else None  # the page's own family is replaced; one from outside is the user's word
+    family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path, named)
     name = stored.family if stored else published["model_type"]
     skeleton = family.Model.skeleton
     if skeleton not in objective.skeletons:
@@ -123,7 +125,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     try:
         if stored:  # its weights are read when they are needed
             return dataclasses.replace(stored, head=head or stored.head)
-        return open_pretrained(path, head or None)[0].cfg
+        return open_pretrained(path, head or None, family=named)[0].cfg
     except (ConfigError, WeightsError) as error:
         alone = getattr(objective, "pairs", "none") != "none"
         hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""

@@ -26,7 +26,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     """
     cfg = program.cfg.model
     try:
-        model, stored = open_pretrained(folder, cfg.head, scan=cfg.scan, param_dtype=cfg.param_dtype)
+        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, scan=cfg.scan, param_dtype=cfg.param_dtype)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
