@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -12,48 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions import cpu_tuning
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class DeferredLogits:
-    """Logits not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
-
-    Attributes:
-      x: features [..., D], in the dtype of the matmul (which a CPU does in float32).
-      kernel_VD: the vocabulary's vectors; tied embeddings go in as they are.
-      bias_V: or None.
-      scale: factor on the dot products (T5's D ** -0.5).
-      softcap: 0 is none.
-      sharding: of features and logits.
-    """
-
-    x: jax.Array
-    kernel_VD: jax.Array
-    bias_V: jax.Array | None = None
-    scale: float = field(default=1.0, metadata={"static": True})
-    softcap: float = field(default=0.0, metadata={"static": True})
-    sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
-
-    def logits(self) -> jax.Array:
-        """All logits, float32 [..., V]."""
-        return self.from_dots(self.dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
-
-    def from_dots(self, dots: jax.Array) -> jax.Array:
-        """Logits of the bare dot products `x W^T`."""
-        if dots.ndim > 2:
-            dots = self.sharding.constrain(dots, "BTV" if dots.ndim == 3 else "BQTV")
-        logits = dots * self.scale
-        if self.bias_V is not None:
-            logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
-        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
-
-    def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
-        """Summed over `axes` of a and b, in float32."""
-        if self.sharding.platform == "cpu":  # XLA:CPU lacks some products of bfloat16 that make float32
-            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-        return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)
 
 
 @jax.tree_util.register_dataclass
