@@ -22,7 +22,7 @@ test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest --numprocesses=2
 
 # What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
-FAST := tests/functions tests/attentions tests/positions tests/modules tests/config tests/cli/test_command_line.py \
+FAST := tests/functions tests/positions tests/modules tests/config tests/cli/test_command_line.py \
 	tests/cli/test_main.py tests/cli/test_list_fields.py tests/test_layers.py tests/test_registry.py tests/test_init.py
 test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
 	$(BIN)/python -m pytest --numprocesses=2 $(FAST)
@@ -87,12 +87,12 @@ faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare it
 	$(BIN)/python tools/faults.py --kills=50
 
 CANARY := .venv-canary/bin
-canary:  ## run the tests of test-fast on the newest jax and flax, those before a release too
+canary:  ## run the tests of test-fast and of attention on the newest jax and flax, those before a release too
 	$(PYTHON) -m venv .venv-canary
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib flax
 	$(CANARY)/python -m flaxformer_lite --version
-	$(CANARY)/python -m pytest --numprocesses=2 $(FAST)
+	$(CANARY)/python -m pytest --numprocesses=2 $(FAST) tests/attentions
 
 lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .
