@@ -4,8 +4,8 @@
         --config.model.mixer.name=examples.lora:LoraConfig --config.model.mixer.rank=8 \
         --config.optimizer.freeze="('^(?!.*lora_)',)"
 
-DIR holds published weights or is the workdir of another run. The second factor starts at zero, so the model begins as the
-base; the base has no gradient and no optimizer state.
+DIR holds published weights or is the workdir of another run. The second factor starts at zero, so the model begins as
+the base; the base has no gradient and no optimizer state.
 
 Reference: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1 (arXiv:2106.09685).
 """

@@ -3,11 +3,11 @@
     python train.py --config=gpt2_tiny --workdir=runs/moe \
         --config.model.feed_forward.name=examples.mixture_of_experts:MoeConfig --config.model.feed_forward.num_experts=8
 
-Every expert sees every token and the router's weights choose: no token is dropped, and a few experts on one device cost no
-more than the scatter that would save their work.
+Every expert sees every token and the router's weights choose: no token is dropped, and a few experts on one device cost
+no more than the scatter that would save their work.
 
-Reference: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2; the balancing loss is equation 4 of Fedus et
-al. 2021, "Switch Transformers" (arXiv:2101.03961).
+Reference: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2; the balancing loss is equation 4 of
+Fedus et al. 2021, "Switch Transformers" (arXiv:2101.03961).
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """ModernBERT, written outside the package: layers that see everything among layers that see their neighbours.
 
     model, params = load_pretrained("path/to/ModernBERT-base", family="examples.modernbert:Model")
-    python -m flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK] sleeps."
+    python -m flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK]
+    sleeps."
 
 Every third layer is global, the others see 64 tokens to each side, and the two turn by different bases.
 

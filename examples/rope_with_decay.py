@@ -1,6 +1,7 @@
 """A position encoding with two hooks, written outside the package: rotary phases, and a learned decay with distance.
 
-    python train.py --config=gpt2_tiny --workdir=runs/decay --config.model.position.name=examples.rope_with_decay:RopeWithDecay
+    python train.py --config=gpt2_tiny --workdir=runs/decay
+    --config.model.position.name=examples.rope_with_decay:RopeWithDecay
 
 The idea of adding both is that of Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554).
 """

@@ -1,7 +1,7 @@
 """BERT, GPT and T5 in JAX/Flax: pure functions, thin linen modules, one command to train.
 
-Everything users import by name is here; a name's module is loaded when the name is first asked for, so that importing one
-function does not pay for a trainer.
+Everything users import by name is here; a name's module is loaded when the name is first asked for, so that importing
+one function does not pay for a trainer.
 """
 
 import importlib

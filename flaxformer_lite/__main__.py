@@ -31,7 +31,7 @@ Flags may be written with dashes or underscores: --max-new-tokens is --max_new_t
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the help is; examples are started as the program was."""
+    """A parser that reports errors in one line, and shows examples in the way that the program was started."""
 
     def __init__(self, prog: str, **options: Any):
         super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -101,7 +101,7 @@ def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
 
 
 def _fields(argv: list[str]) -> str:
-    """The help on the config's fields, where a --config is given."""
+    """Returns the help on the config's fields if a --config is given, else an empty string."""
     joined = [
         f"{arg}={value}" if arg.startswith("--config") and "=" not in arg else arg
         for arg, value in zip(argv, [*argv[1:], ""], strict=True)
@@ -130,7 +130,7 @@ def _run(args: argparse.Namespace) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         command_line.fail("interrupted.", 130)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader of the pipe has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         kind = _exit_code(error)
@@ -140,8 +140,8 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """2 for what the user can put right, 1 for what failed, None for a bug."""
-    import jax  # after the command has failed, no longer matters how long this takes
+    """Returns 2 for errors that the user can fix, 1 for failures, None for a bug."""
+    import jax  # once the command has failed, the time of this import no longer matters
 
     from flaxformer_lite.checkpoints.manager import CheckpointError
     from flaxformer_lite.config import ConfigError

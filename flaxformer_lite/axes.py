@@ -1,15 +1,15 @@
 """The dimension key: one letter per axis, the same letter everywhere.
 
-Arrays of rank two and more carry their axes as a suffix (`q_BTNH`), and einsum equations are written in these letters, so
-`Einsum('BTD,DNH->BTNH')` says what it does, what shape its weight has, and how that weight may be sharded.
-The letters follow `jax.nn.dot_product_attention`.
+Arrays of rank two and more carry their axes as a suffix (`q_BTNH`), and einsum equations are written in these letters,
+so `Einsum('BTD,DNH->BTNH')` says what it does, what shape its weight has, and how that weight may be sharded. The
+letters follow `jax.nn.dot_product_attention`.
 """
 
 from typing import NamedTuple
 
 
 class Axis(NamedTuple):
-    name: str  # the logical axis name that partitioning rules speak of
+    name: str  # the logical axis name that partitioning rules use
     meaning: str
 
 
@@ -17,7 +17,7 @@ AXES = {
     "B": Axis("batch", "examples in a batch"),
     "T": Axis("length", "target positions: the tokens that ask"),
     "S": Axis("source", "source positions: the tokens that answer"),
-    "Q": Axis("part", "parts of a sequence, one a device"),
+    "Q": Axis("part", "parts of a sequence, one per device"),
     "D": Axis("embed", "model width"),
     "N": Axis("heads", "query heads"),
     "K": Axis("kv_heads", "key and value heads; N is a multiple of K"),
@@ -36,5 +36,5 @@ AXES = {
 
 
 def names(letters: str) -> tuple[str, ...]:
-    """Logical axis names of a shape suffix: `names('BTD') == ('batch', 'length', 'embed')`."""
+    """Returns the logical axis names of a shape suffix: `names('BTD') == ('batch', 'length', 'embed')`."""
     return tuple(AXES[letter].name for letter in letters)

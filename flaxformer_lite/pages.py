@@ -1,4 +1,4 @@
-"""The shipped experiments by name: configs/NAME.py of the repository, installed as flaxformer_lite/configs/NAME.py."""
+"""The shipped config pages by name: configs/NAME.py in the repository, installed as flaxformer_lite/configs/NAME.py."""
 
 import importlib.util
 import re
@@ -10,21 +10,21 @@ from flaxformer_lite.config.rules import ConfigError
 
 
 def folder() -> Path:
-    """Where the pages are: in the package, else beside it, as in a checkout."""
+    """Returns the folder of the pages: inside the package, or beside it in a checkout."""
     package = Path(__file__).parent
     return next((path for path in (package / "configs", package.parent / "configs") if path.is_dir()), package)
 
 
 def names() -> list[str]:
-    """The pages' names, sorted."""
+    """Returns the sorted names of the pages."""
     return sorted(path.stem for path in folder().glob("*.py") if not path.stem.startswith("_"))
 
 
 def locate(value: str) -> str:
-    """`NAME`, `NAME:ARGUMENT` or a path of the user's, as a path; a file that exists comes before a page of its name.
+    """Resolves `NAME`, `NAME:ARGUMENT` or a file to a path; an existing file takes precedence over a page.
 
     Raises:
-      ConfigError: neither, with the nearest page.
+      ConfigError: there is no such file or page; the message suggests the nearest page.
     """
     name, colon, argument = value.partition(":")
     if Path(name).expanduser().is_file():
@@ -38,7 +38,7 @@ def locate(value: str) -> str:
 
 
 def get_config(name: str, *arguments: str) -> Any:
-    """The ConfigDict of a page, for pages that vary another.
+    """Returns the ConfigDict of a page, for pages that vary another one.
 
     >>> get_config("gpt2_tiny").model.d_model
     128

@@ -1,7 +1,7 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
-`resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing registers itself: adding a
-file adds the name, deleting the file deletes it. A plug-in may also live anywhere else, as `package.module:Class`.
+`resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing registers itself: adding
+a file adds the name, deleting the file deletes it. A plug-in may also live anywhere else, as `package.module:Class`.
 """
 
 import difflib
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.rpartition(".")[0]
-BASES = {  # what the classes of a folder derive from
+BASES = {  # the base class of each folder's plug-ins
     "objectives": "objectives.base:Objective",
     "positions": "positions.encoding:Encoding",
     "mixers": "config.parts:Mixer",
     "feed_forwards": "config.parts:FeedForward",
 }
-TAKEN = {"models": "Model", "attentions": "attend"}  # what the others' modules are asked for
+TAKEN = {"models": "Model", "attentions": "attend"}  # the attribute that the other folders' modules must have
 
 
 def available(folder: str) -> list[str]:
-    """Names of the plug-ins in `flaxformer_lite/<folder>`: all its files but those that its `SHARED` names."""
+    """Lists the plug-ins in `flaxformer_lite/<folder>`: all its files except those named in its `SHARED`."""
     package = importlib.import_module(f"{PACKAGE}.{folder}")
     return sorted(
         m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and m.name not in package.SHARED
@@ -32,12 +32,12 @@ def available(folder: str) -> list[str]:
 
 
 def resolve(folder: str, name: str) -> Any:
-    """The module `flaxformer_lite/<folder>/<name>.py`, or another one that `name` gives as `module:attribute`.
+    """Imports the module `flaxformer_lite/<folder>/<name>.py`, or the one that `name` gives as `module:attribute`.
 
-    The attribute then takes the place of `Model` in models, of `attend` in attentions.
+    In the second form the attribute stands in for `Model` (models) or `attend` (attentions).
 
     Raises:
-      ValueError: no such file, module or attribute; the message offers the nearest name and lists all.
+      ValueError: there is no such file, module or attribute; the message suggests the nearest name and lists all.
     """
     if ":" in name:
         module, attribute = _outside(name)
@@ -45,17 +45,17 @@ def resolve(folder: str, name: str) -> Any:
     choices = available(folder)
     if name not in choices:
         near = nearest(name, choices)
-        raise ValueError(f"{folder}: no {name!r}{near}; there are {', '.join(choices)}, or your own as module:Name.")
+        raise ValueError(f"{folder}: no {name!r}{near}; choose from {', '.join(choices)}, or your own as module:Name.")
     return importlib.import_module(f"{PACKAGE}.{folder}.{name}")
 
 
 def resolve_class(folder: str, name: str) -> type:
-    """The class a plug-in file is about: `t5_buckets.py` holds `T5Buckets`; or the one that `module:Class` names.
+    """Imports the class of a plug-in file (`t5_buckets.py` holds `T5Buckets`), or the one that `module:Class` names.
 
-    Where a file holds a module and its record, the class is the record: `mixers/attention.py` holds `AttentionConfig`.
+    If a file holds a module and its record, the class is the record: `mixers/attention.py` holds `AttentionConfig`.
 
     Raises:
-      ValueError: no such file, module or class, or a class that is no plug-in of this folder.
+      ValueError: there is no such file, module or class, or the class is not a plug-in of this folder.
     """
     if ":" not in name:
         module, own = resolve(folder, name), _class_name(name)
@@ -64,30 +64,30 @@ def resolve_class(folder: str, name: str) -> type:
     file, _, base_name = BASES[folder].partition(":")
     base = getattr(importlib.import_module(f"{PACKAGE}.{file}"), base_name)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base_name}, as each of the {folder} is.")
+        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base_name}, the base of all {folder}.")
     if "__dataclass_params__" not in vars(cls):
-        raise ValueError(f"{name!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+        raise ValueError(f"{name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
     if inspect.isabstract(cls):
         raise ValueError(f"{name!r} lacks {', '.join(sorted(vars(cls)['__abstractmethods__']))}.")
     return cls
 
 
 def name_of(cls: type) -> str:
-    """What `resolve_class` finds the class by: the file's name in this package, elsewhere `module:Class`."""
+    """Returns the name by which `resolve_class` finds the class: its file name in this package, else `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
     inside = package.rpartition(".")[0] == PACKAGE and cls.__name__.removesuffix("Config") == _class_name(file)
     return file if inside else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def code_of(cls: type) -> tuple[str, ...]:
-    """A hash of the file of a class that lives outside this package, for what is kept under the name of its content."""
+    """Hashes the file of a class outside this package, for caches that are keyed by content."""
     if ":" not in name_of(cls) or cls.__module__ == "__main__":  # a notebook has no file
         return ()
     return (hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()[:16],)
 
 
 def nearest(name: str, choices: list[str]) -> str:
-    """`'; did you mean X?'` where a choice is close to `name`, else nothing."""
+    """Returns `'; did you mean X?'` if a choice is close to `name`, else an empty string."""
     close = difflib.get_close_matches(name, choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -97,10 +97,10 @@ def _class_name(file: str) -> str:
 
 
 def _outside(name: str) -> tuple[types.ModuleType, Any]:
-    """The module and the attribute that `module:attribute` names; an error inside the module keeps its traceback."""
+    """Imports the module and attribute of `module:attribute`; an error inside the module keeps its traceback."""
     where, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{where}.{attribute}".split(".")):
-        raise ValueError(f"{name!r}: a plug-in elsewhere is named as package.module:Name.")
+        raise ValueError(f"{name!r}: name a plug-in outside the package as package.module:Name.")
     try:
         module = importlib.import_module(where)
     except ModuleNotFoundError as error:

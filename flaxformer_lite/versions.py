@@ -1,4 +1,4 @@
-"""A word where jax or flax is newer than what the tests have run with; they are not held back for it."""
+"""A notice when jax or flax is newer than the tests have run with; the package sets no upper bound on either."""
 
 import functools
 import importlib.metadata
@@ -11,10 +11,10 @@ TESTED = {"jax": (0, 12), "flax": (0, 12)}  # the newest minor releases; `make c
 
 @functools.cache
 def notice_untested() -> None:
-    """Logs a warning, once a process, that names each library newer than tested."""
+    """Logs a warning, once per process, for each library that is newer than tested."""
     for name, tested in TESTED.items():
         version = importlib.metadata.version(name)
         if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) > tested:
             known = ".".join(map(str, tested))
-            LOG.warning("%s %s is newer than %s, the last that was tested; if it fails: pip install '%s<%s.%s'",
+            LOG.warning("%s %s is newer than %s, the last version tested; if it fails: pip install '%s<%s.%s'",
                         name, version, known, name, tested[0], tested[1] + 1)  # fmt: skip

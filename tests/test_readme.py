@@ -1,32 +1,86 @@
-"""The README's Python runs as written, and the files it points to exist."""
+"""The Python in README.md and docs/ runs as written, cheap commands parse, and links and names exist."""
 
+import contextlib
+import io
 import re
+import shlex
 from pathlib import Path
 
 import jax
+import pytest
+
+from flaxformer_lite import __main__, pages
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text()
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / "docs").glob("*/README.md"),
+]
+TEXTS = {page: page.read_text() for page in PAGES}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
-def test_python_blocks_run(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def run_blocks(text: str) -> dict:
+    scope: dict = {}
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        scope = {}
-        for block in re.findall(r"```python\n(.*?)```", TEXT, re.S):
+        for block in re.findall(r"```python\n(.*?)```", text, re.S):
             exec(block, scope)
-    assert scope["logits"].shape == (1, 4, 50257)
-    assert scope["out"].shape == (1, 4, 2, 8)
+    return scope
+
+
+def test_readme_blocks_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    text = TEXTS[ROOT / "README.md"]
+    scope = run_blocks(text)
+    assert scope["logits"].shape == scope["train_logits"].shape == (1, 4, 50257)
+    assert scope["out"].shape == (1, 4, 2, 8) and scope["y"].shape == (1, 4, 32)
     assert scope["ids"].shape == (1, 12)
-    picture = re.search(r"```\n(#.*?)```", TEXT, re.S)[1]
-    assert capsys.readouterr().out == picture
+    whole = scope["model"].apply({"params": scope["params"]}, scope["input_ids"]).logits
+    assert abs(scope["rest"].logits - whole[:, 3:]).max() < 1e-4
+    assert capsys.readouterr().out == re.search(r"```\n(#.*?)```", text, re.S)[1]
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("name", [name for name, page in zip(NAMES, PAGES, strict=True) if "```python" in TEXTS[page]])
+def test_python_blocks_run(name, monkeypatch, tmp_path):
+    if name != "README.md":
+        monkeypatch.chdir(tmp_path)
+        run_blocks(TEXTS[ROOT / name])
 
 
-def test_named_pages_exist():
-    for name in set(re.findall(r"configs/(\w+)\.py", TEXT)):
-        assert (ROOT / "configs" / f"{name}.py").exists(), name
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", TEXTS[page]):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], anchor
+
+
+def commands():
+    for page, text in TEXTS.items():
+        joined = re.sub(r"\\\n\s*", "", text)
+        for line in re.findall(r"^    (?:\w+=\S+ )*(flaxformer_lite [a-z-]+ .*?)(?:\s+#.*)?$", joined, re.M):
+            yield page.name, line
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda value: value.replace(" ", "_")[:60])
+def test_commands_parse(page, line):
+    """Checks that the flags exist, that pages exist, and that the config with its overrides is valid."""
+    words = [
+        re.sub(r"=(DIR|FOLDER|path/to/\S+|my_folder|my_text\S*|\S+\.jsonl)$", "=x", word)
+        for word in shlex.split(line)[1:]
+    ]
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as end:
+        __main__.main([*words, "--help"])
+    assert end.value.code in (0, None) and "usage" in out.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_pages_exist(name):
+    text = TEXTS[ROOT / name]
+    for page in {*re.findall(r"configs/(\w+)\.py", text), *re.findall(r"--config=([a-z]\w*)(?=[:\s`])", text)}:
+        assert page in pages.names(), page

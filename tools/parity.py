@@ -4,10 +4,10 @@
     python tools/parity.py ours /tmp/fresh /tmp/exported        # JAX: load, compare, step, save
     python tools/parity.py theirs /tmp/exported                 # torch: load what was saved, compare
 
-`ours` compares with what torch transformers computed when the fixtures were made, in float32 and bfloat16, then writes two
-checkpoints of each: as loaded, and after one step. `theirs` loads both into transformers, where no tensor may be missing,
-left over or of another shape, and compares with what we computed. Errors are the largest difference relative to the
-largest value, where attention_mask is 1. The exit status is 1 where any float32 error exceeds the tolerance.
+`ours` compares with what torch transformers computed when the fixtures were made, in float32 and bfloat16, then writes
+two checkpoints of each: as loaded, and after one step. `theirs` loads both into transformers, where no tensor may be
+missing, left over or of another shape, and compares with what we computed. Errors are the largest difference relative
+to the largest value, where attention_mask is 1. The exit status is 1 where any float32 error exceeds the tolerance.
 """
 
 import argparse

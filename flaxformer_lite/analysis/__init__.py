@@ -1,1 +1,1 @@
-"""Programs read without running them: their text, their FLOPs, their compilations."""
+"""Analysis of programs without running them: their text, their FLOPs, their compilations."""

@@ -1,4 +1,4 @@
-"""Model FLOPs of a step, counted in its jaxpr, and the peak they are compared with."""
+"""Model FLOPs of a step, counted in its jaxpr, and the peak FLOP/s of a device."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-# Dense bfloat16 FLOP/s of one chip, by jax's `device_kind`; makers' data sheets.
+# Dense bfloat16 FLOP/s of one chip, by jax's `device_kind`, from the makers' data sheets.
 PEAKS = {
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
@@ -22,7 +22,7 @@ PEAKS = {
 
 
 def peak(device: jax.Device) -> float | None:
-    """Peak bfloat16 FLOP/s of the device; None where it is not known, so that no utilisation is made up."""
+    """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation is made up."""
     kind = device.device_kind
     known = [name for name in PEAKS if kind == name or (name.startswith("NVIDIA") and kind.startswith(name))]
     if "PCIe" in kind or not known:  # PCIe cards have other peaks than the SXM ones above
@@ -31,7 +31,7 @@ def peak(device: jax.Device) -> float | None:
 
 
 def count(function: Callable, *args: Any) -> int:
-    """Multiply-adds of matrix products and convolutions that `function` would run, times two.
+    """Counts the FLOPs of matrix products and convolutions that `function` would run, two per multiply-add.
 
     Scanned bodies count once for each iteration, which the compiler's own cost analysis misses.
 
@@ -43,7 +43,7 @@ def count(function: Callable, *args: Any) -> int:
 
 
 def per_step(forward: Callable, *args: Any) -> int:
-    """Model FLOPs of a training step: the forward's, and twice as many backward; recomputation does not count."""
+    """Counts the model FLOPs of a training step: the forward pass, and twice that backward, without recomputation."""
     return 3 * count(forward, *args)
 
 

@@ -4,7 +4,7 @@
     for found in collectives(module):
         print(found.kind, found.bytes * found.times, mesh_axes(found.groups, mesh.shape))
 
-The text is XLA's HLO of any backend. A loop's body counts once for each iteration, where the text says how many.
+The text is XLA's HLO, from any backend. A loop's body counts once per iteration if the text says how many there are.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Op:
 
     @property
     def source(self) -> str:
-        """The JAX operation it comes from, as a path of names."""
+        """The JAX operation that it comes from, as a path of names."""
         found = _OP_NAME.search(self.rest)
         return found[1] if found else ""
 
@@ -63,14 +63,14 @@ class Module(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """An instruction where it runs.
+    """One place where an instruction runs.
 
     Attributes:
       op: the instruction.
       times: how often it runs in a call of the program.
-      scope: the computation that is scheduled: the entry, or the body of a loop or branch.
-      inside: the fused computation around it; empty where its result is a buffer of its own.
-      exact: False where a loop around it does not say how often it turns, and was counted once.
+      scope: the scheduled computation: the entry, or the body of a loop or branch.
+      inside: the fused computation around it; empty if its result is a buffer of its own.
+      exact: False if a loop around it has an unknown number of iterations and was counted once.
     """
 
     op: Op
@@ -81,14 +81,14 @@ class Visit(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What devices exchange.
+    """One exchange of data between devices.
 
     Attributes:
-      kind: one of KINDS. A reduce-scatter that the TPU compiler writes as a fused all-reduce is a reduce-scatter.
-      bytes: of the whole array: gathered, to be reduced, or permuted, as one device sees it.
-      times: how often in a call of the program.
-      groups: ids of the partitions that talk to each other.
-      source: the JAX operation it comes from.
+      kind: one of KINDS. A fused all-reduce that the TPU compiler writes for a reduce-scatter counts as the latter.
+      bytes: size of the whole array (gathered, to be reduced, or permuted) as one device sees it.
+      times: how often it runs in a call of the program.
+      groups: ids of the partitions that exchange data with each other.
+      source: the JAX operation that it comes from.
     """
 
     kind: str
@@ -100,7 +100,7 @@ class Collective(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    """The computations of a program's text."""
+    """Parses the computations of a program's text."""
     computations: dict[str, Any] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -111,25 +111,25 @@ def parse(text: str) -> Module:
             current = None
         elif current is not None and (found := _OP.match(line)):
             current.append(_op(found[2], found[3]))
-        elif current:  # attributes of a kernel may hold line ends
+        elif current:  # a kernel's attributes may contain newlines
             current[-1] = dataclasses.replace(current[-1], rest=current[-1].rest + line)
     return Module(entry, computations)
 
 
 def visits(module: Module) -> Iterator[Visit]:
-    """Every instruction in the places from which the entry reaches it; reducers are left out."""
+    """Yields every instruction at each place where the entry reaches it; reducers are left out."""
     yield from _visit(module, module.entry, 1, module.entry, "", True)
 
 
 def collectives(module: Module) -> list[Collective]:
-    """All that devices exchange, each once: an exchange that is spread over several fusions has one channel."""
+    """Lists all exchanges between devices, each once, even if several fusions share its channel."""
     found, seen = [], set()
     for visit in visits(module):
         kind = visit.op.kind.removesuffix("-start")
         if kind not in KINDS:
             continue
         channel = _CHANNEL.search(visit.op.rest)
-        # What `jax.shard_map` writes by hand has one channel for all; only the parts of one exchange have one source too.
+        # All exchanges of `jax.shard_map` share one channel; only the parts of the same exchange also share a source.
         key = (visit.scope, channel[1], visit.op.source) if channel and visit.inside else (visit.scope, visit.op.name)
         if key in seen:
             continue
@@ -145,11 +145,11 @@ def collectives(module: Module) -> list[Collective]:
 
 
 def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes of a mesh, of more than one device, along which the members of a group differ.
+    """Returns the mesh axes of size above one along which the members of a group differ.
 
     Args:
-      groups: of a Collective; empty is one group of all.
-      mesh: axis name -> size, in the mesh's order, which is that of the partitions' ids.
+      groups: the groups of a Collective; empty means one group of all devices.
+      mesh: axis name -> size, in the order of the mesh, which is that of the partition ids.
     """
     shape = tuple(mesh.values())
     if not groups:
@@ -167,7 +167,7 @@ def _op(name: str, text: str) -> Op:
 
 
 def _closing(text: str) -> int:
-    """One past the parenthesis that closes the one at the start."""
+    """Returns the index after the parenthesis that closes the one at the start."""
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -197,7 +197,7 @@ def _called(op: Op) -> list[str]:
 
 
 def _trips(module: Module, loop: Op) -> int | None:
-    """From what the compiler says of the loop, or the one constant that its condition compares with."""
+    """Returns a loop's iterations, from the compiler's note or the one constant in its condition; None if unknown."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
@@ -209,7 +209,7 @@ def _trips(module: Module, loop: Op) -> int | None:
 
 
 def _payload(op: Op, kind: str) -> tuple[Array, ...]:
-    """The arrays that come out; an asynchronous start has its inputs, and counters, in the same tuple."""
+    """Returns the output arrays; an asynchronous start has its inputs and counters in the same tuple."""
     if not op.kind.endswith("-start") or kind == "all-reduce":
         return op.arrays
     if kind == "collective-permute":
@@ -253,7 +253,7 @@ def _grouped(devices: np.ndarray) -> Groups:
 
 
 def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
-    """Groups along axes of a mesh; `'x':(2)4` is a part of an axis: 4 in a row, after 2 that are none of its business."""
+    """Builds groups along axes of a mesh; `'x':(2)4` is the sub-axis of size 4 below a major part of size 2."""
     parts = {name: [(1, size, 1)] for name, size in sizes.items()}
     chosen = []
     for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", axes):

@@ -1,4 +1,4 @@
-"""Counts XLA compilations: a training loop that still compiles after its second step is losing its time."""
+"""Counts XLA compilations: a training loop that still compiles after its second step is wasting time."""
 
 import collections
 import contextlib
@@ -12,9 +12,9 @@ EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class RecompileCounter:
-    """Counts the compilations of its thread from `start()` on, less those of work that is done for the first time.
+    """Counts the compilations of its thread from `start()` on, except those of work that runs for the first time.
 
-    Those that other threads do ahead of need (`training/start/precompile.py`) may end at any step, and nothing waits for them.
+    Compilations in other threads (`training/start/precompile.py`) are not counted: no step waits for them.
     """
 
     def __init__(self):
@@ -26,7 +26,7 @@ class RecompileCounter:
 
     @contextlib.contextmanager
     def allow_first(self, work: str) -> Iterator[None]:
-        """The first block of this name may compile; later ones are counted."""
+        """Lets the first block with this name compile; compilations in later ones are counted."""
         before = _here()
         yield
         if work not in self._seen:
@@ -39,8 +39,8 @@ class RecompileCounter:
 
 
 def total() -> int:
-    """Compilations of this process since the first call of this function."""
-    return sum(list(_counts().values()))  # a copy: another thread may begin to count meanwhile
+    """Returns the number of compilations in this process since the first call of this function."""
+    return sum(list(_counts().values()))  # a copy, as another thread may start counting meanwhile
 
 
 def _here() -> int:
@@ -49,7 +49,7 @@ def _here() -> int:
 
 @functools.cache
 def _counts() -> collections.Counter[int]:
-    """Compilations of each thread."""
+    """Returns the number of compilations per thread."""
     counts: collections.Counter[int] = collections.Counter()
 
     def listen(event: str, *_args, **_kwargs) -> None:

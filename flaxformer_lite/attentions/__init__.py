@@ -1,4 +1,4 @@
-"""Attention, one implementation a file; `dispatch` chooses among them."""
+"""Attention, one implementation per file; `dispatch` chooses among them."""
 
-# Files that are no plug-ins.
+# Files that are not plug-ins.
 SHARED = ("arguments", "context_parallel", "dispatch", "flash_relative_bias_kernel", "mask_structure")

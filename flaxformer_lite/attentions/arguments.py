@@ -1,4 +1,4 @@
-"""The arguments that every attention takes as one record: checked, and given one form."""
+"""The record of arguments that every attention takes, and its checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ class Resolved(NamedTuple):
     """Mask, slots and scale with their defaults filled in."""
 
     mask: masks.Mask | None
-    q_index_T: jax.Array  # what the mask calls the rows: slots
+    q_index_T: jax.Array  # slots of the rows, as the mask numbers them
     k_index_S: jax.Array
     scale: float
-    rows_ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's reach
-    columns_ordered: bool  # holds for columns, and is known before the program runs if it does for rows
+    rows_ordered: bool  # the indices are 0, 1, 2 ..., so that the mask's column bounds
+    columns_ordered: bool  # apply to columns, and are static if this also holds for rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arguments:
-    """What a call of attention is told beside queries, keys and values; `dispatch.attention` says what each means."""
+    """The arguments of attention other than queries, keys and values; `dispatch.attention` documents each of them."""
 
     mask: masks.Mask | jax.Array | None = None
     bias: Bias | jax.Array | None = None
@@ -40,12 +40,12 @@ class Arguments:
 
     @property
     def drops(self) -> bool:
-        """Whether weights are dropped."""
+        """Whether attention weights are dropped."""
         return self.dropout_key is not None and self.dropout_rate > 0
 
     @property
     def has_slots(self) -> bool:
-        """Whether rows or columns go by slots of a cache."""
+        """Whether rows or columns are slots of a cache."""
         return self.q_index is not None or self.k_index is not None
 
     def resolve(self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Resolved:
@@ -58,14 +58,14 @@ class Arguments:
         (B, T, N, H), S = q_BTNH.shape, k_BSKH.shape[1]
         for name, index, length in (("q_index", self.q_index, T), ("k_index", self.k_index, S)):
             if index is not None and index.shape != (length,):
-                raise ValueError(f"{name} has shape {index.shape}: one int32 slot a position, ({length},).")
+                raise ValueError(f"{name} has shape {index.shape}: needs one int32 slot per position, ({length},).")
         mask, rows_ordered, columns_ordered = self.mask, self.q_index is None, self.k_index is None
         q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
         k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
             _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))
-            # An array speaks of this call's rows and columns, not of slots; empty slots stay marked.
+            # An array refers to this call's rows and columns, not to slots; empty slots stay marked.
             q_index_T = jnp.arange(T, dtype=jnp.int32)
             k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
         if mask is None and not columns_ordered:
@@ -79,7 +79,7 @@ class Arguments:
 def scores(
     q_BTNH: jax.Array, k_BSKH: jax.Array, bias_BNTS: jax.Array | None, scale: float, softcap: float
 ) -> jax.Array:
-    """Float32 logits `cap tanh(scale q . k / cap) + bias`, [B, N, T, S]."""
+    """Computes float32 logits `cap tanh(scale q . k / cap) + bias`, [B, N, T, S]."""
     scores_BNTS = kernels.dot_products(q_BTNH, k_BSKH) * scale
     if softcap:
         scores_BNTS = softcap * jnp.tanh(scores_BNTS / softcap)
@@ -92,7 +92,7 @@ def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Non
     if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
         raise ValueError(
             f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
-            f" head_dim]; a single head is an axis of one."
+            f" head_dim]; a single head is an axis of size one."
         )
     (B, _, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
     if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
@@ -108,4 +108,4 @@ def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> N
     fits = array.ndim == len(sizes) and all(n in allowed for n, allowed in zip(array.shape, sizes, strict=True))
     if not fits:
         wanted = ", ".join(" or ".join(str(n) for n in sorted(set(allowed))) for allowed in sizes)
-        raise ValueError(f"{name} has shape {array.shape}: must be [{wanted}]; an axis of one stands for all.")
+        raise ValueError(f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast.")

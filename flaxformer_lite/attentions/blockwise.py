@@ -1,8 +1,8 @@
-"""Scaled dot-product attention a block at a time: memory linear in the length, forward and backward.
+"""Scaled dot-product attention one block at a time: memory linear in the length, forward and backward.
 
-The softmax of a row is built up online: over the blocks of columns seen so far the row keeps its largest logit, the sum
-of its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass makes
-each block's weights again from the logarithm of the sum. Blocks that the mask rules out are never computed.
+The softmax of a row is built up online: over the blocks of columns seen so far, the row keeps its largest logit, the
+sum of its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass
+recomputes each block's weights from the logarithm of the sum. Blocks that the mask rules out are never computed.
 
 Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, FlashAttention, sections 3.1 and B.4
   (arXiv:2205.14135).
@@ -31,13 +31,13 @@ def attend(
     q_block: int = 256,
     k_block: int = 256,
 ) -> jax.Array:
-    """What `dense.attend` computes, without ever holding T x S logits; see there for the other arguments.
+    """Computes `dense.attend` without ever holding T x S logits; see there for the other arguments.
 
-    Mask and bias are asked for one block at a time, so a relative bias is never built whole either. Values and
-    gradients, the bias's own included, agree with the dense form to rounding; dropout draws other random numbers.
+    Mask and bias are evaluated one block at a time, so a relative bias is never built whole either. Values and
+    gradients, including the bias's, agree with the dense form up to rounding; dropout draws different random numbers.
 
     Args:
-      args: a bias that is a function and closes over arrays is differentiated with respect to them.
+      args: if the bias is a function that closes over arrays, it is differentiated with respect to them.
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
@@ -47,7 +47,7 @@ def attend(
       ValueError: shapes that do not fit each other, or a block size below one.
     """
     if q_block < 1 or k_block < 1:
-        raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block, at least 1.")
+        raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block must be at least 1.")
     resolved, bias = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias
     T, S = q_BTNH.shape[1], k_BSKH.shape[1]
     q_block, k_block = min(q_block, T), min(k_block, S)
@@ -85,7 +85,7 @@ class _Given(NamedTuple):
     q_index_T: jax.Array
     k_index_S: jax.Array
     dropout_key: jax.Array | None
-    spans: jax.Array  # int32 [blocks, 2], a row block's first and last + 1 block of columns
+    spans: jax.Array  # int32 [blocks, 2]: for each block of rows, the first block of columns and one past the last
 
 
 def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
@@ -220,7 +220,7 @@ def _block(x: jax.Array, i: jax.Array, size: int, axis: int = 1) -> jax.Array:
 
 
 def _joined(blocks: jax.Array) -> jax.Array:
-    """Blocks of rows, stacked in front by scan, back in their places: [B, T, ...]."""
+    """Joins blocks of rows, which scan stacked along a leading axis, to [B, T, ...]."""
     blocks = jnp.moveaxis(blocks, 0, 1)
     return blocks.reshape(blocks.shape[0], -1, *blocks.shape[3:])
 
@@ -231,7 +231,7 @@ def _add_at(total: jax.Array, corner: tuple, part: jax.Array) -> jax.Array:
 
 
 def _part(plan: _Plan, bias: Any, i: jax.Array, j: jax.Array) -> Any:
-    """What a block needs of the bias: its block of an array, all of a function."""
+    """Returns the bias for one block: the block of an array, or the function itself."""
     if bias is None or callable(bias):
         return bias
     return _block(_block(bias, i, plan.q_block, axis=2), j, plan.k_block, axis=3)
@@ -242,7 +242,7 @@ def _floats(tree: Any) -> list[jax.Array]:
 
 
 def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
-    """A tree like the bias: gradients in place of its floats, and in place of its integers what JAX calls float0."""
+    """Builds a cotangent for the bias: gradients for its floats, and JAX's float0 for its integers."""
     floats = iter(d_floats)
 
     def gradient(x: Any) -> Any:
@@ -253,7 +253,7 @@ def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
 
 
 def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
-    """A function whose arrays are leaves; those that a plain Python function closes over are found by tracing it."""
+    """Turns a bias function into a pytree with its arrays as leaves, found by tracing if it is a plain function."""
     if not jax.tree_util.all_leaves([bias]):
         return bias
     traced = jax.make_jaxpr(bias)(q_i, jnp.arange(q_i.shape[1], dtype=jnp.int32), jnp.arange(k_block, dtype=jnp.int32))

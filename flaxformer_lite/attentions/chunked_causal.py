@@ -1,8 +1,8 @@
-"""Dense attention in a few blocks of rows, each with no more columns than its mask can reach: under a causal mask, a
-staircase that leaves out most of what lies above the diagonal.
+"""Dense attention in a few blocks of rows, each with only the columns that its mask can reach.
 
-The blocks are few and known before the program runs, so nothing loops and the backward pass is the plain one's. Four
-blocks do 5/8 of the work of a causal call, and hold 5/8 of its weights.
+Under a causal mask the blocks form a staircase, which skips most of the weights above the diagonal. The blocks are
+static, so nothing loops and autodiff gives the backward pass. Four blocks do 5/8 of the work of a causal call, and hold
+5/8 of its weights.
 """
 
 import dataclasses
@@ -24,19 +24,19 @@ def attend(
     *,
     blocks: int = 4,
 ) -> jax.Array:
-    """What `dense.attend` computes; see there for the other arguments. Dropout draws other random numbers.
+    """Computes `dense.attend`; see there for the other arguments. Dropout draws different random numbers.
 
     Args:
-      blocks: of rows; one is made where the mask is an array, or slots are numbered otherwise.
+      blocks: number of blocks of rows; one if the mask is an array or the slots are not 0, 1, 2 ...
 
     Returns:
       Array [B, T, N, H] in the dtype of the values.
 
     Raises:
-      ValueError: shapes that do not fit each other, or no block at all.
+      ValueError: shapes that do not fit each other, or fewer than one block.
     """
     if blocks < 1:
-        raise ValueError(f"blocks={blocks}: blocks of rows, at least 1.")
+        raise ValueError(f"blocks={blocks}: must be at least 1.")
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
     steps = _steps(resolved, q_BTNH.shape[1], k_BSKH.shape[1], blocks)
     if not steps:
@@ -56,19 +56,19 @@ def attend(
 
 
 def _steps(resolved: arguments.Resolved, T: int, S: int, blocks: int) -> list[tuple[slice, slice]]:
-    """The rows and the columns of each block; none where every block would have all columns."""
+    """Lists the rows and columns of each block; empty if every block would have all columns."""
     if resolved.mask is None or not (resolved.rows_ordered and resolved.columns_ordered):
         return []
     steps = []
     for start, stop in itertools.pairwise(np.linspace(0, T, min(blocks, T) + 1).astype(int).tolist()):
         first, last = resolved.mask.column_bounds(start, stop, S)
-        first = min(first, S - 1)  # rows that see nothing keep a column, whose weight is zero
+        first = min(first, S - 1)  # rows that see nothing keep one column, of weight zero
         steps.append((slice(start, stop), slice(first, max(last, first + 1))))
     return [] if all(columns == slice(0, S) for _, columns in steps) else steps
 
 
 def _part(bias: arguments.Bias | jax.Array | None, rows: slice, columns: slice) -> arguments.Bias | jax.Array | None:
-    """The bias of a block, whose rows and columns count from its own corner."""
+    """Returns the bias of a block, with rows and columns counted from the block's corner."""
     if callable(bias):
         return lambda q_BTNH, rows_T, columns_S: bias(q_BTNH, rows_T + rows.start, columns_S + columns.start)
     return None if bias is None else bias[:, :, rows, columns]

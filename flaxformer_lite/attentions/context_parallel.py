@@ -1,14 +1,15 @@
-"""Context parallelism: attention over sequences of which every device holds a part.
+"""Context parallelism: attention over sequences that are split across devices.
 
-A device answers for its own rows and gathers all keys and values, which pass around a ring of neighbours: memory is
-linear in the length, masks and biases of any kind work as they are, and the softmax of a row is one device's sum. (Ring
-attention, which meets one part of the keys at a time, would save the gathered keys; with grouped heads these are small
-beside the rest, and the running softmax would have to be merged between devices.)
+Each device computes its own rows and gathers all keys and values, which pass around a ring of neighbors: memory is
+linear in the length, masks and biases of any kind work unchanged, and the softmax of a row is computed on one device.
+(Ring attention, which uses one part of the keys at a time, would save the gathered keys; with grouped heads these are
+small compared to the rest, and the running softmax would have to be merged between devices.)
 
-Where later rows see more, as causal ones do, each device swaps the second half of its rows with its mirror image: of 2n
-halves it then holds number 2i and number 2n - 1 - 2i, and all have the same work.
+If later rows see more, as under a causal mask, each device swaps the second half of its rows with its mirror image: out
+of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have the same work.
 
-Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values (arXiv:2407.21783); Liu
+Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values (arXiv:2407.21783);
+Liu
   et al. 2023, Ring Attention (arXiv:2310.01889).
 """
 
@@ -26,16 +27,16 @@ from flaxformer_lite.functions.sharding import Shards
 
 
 def spread(attend: Callable) -> Callable:
-    """`attend` for a sequence that `args.sharding` splits: the same values and gradients, each device its own rows.
+    """Wraps `attend` for a sequence split by `args.sharding`: same values and gradients, each device with its own rows.
 
-    Dropout draws other random numbers for every part of the rows.
+    Dropout draws different random numbers for each part of the rows.
 
     Args:
-      attend: of this folder; minds `q_index`.
+      attend: an implementation from this folder that supports `q_index`.
 
     Returns:
-      A function of the same arguments. With `q_index` or `k_index` (a cache), or a length that does not divide, it is
-      `attend` itself.
+      A function of the same arguments. It calls `attend` directly if there are `q_index` or `k_index` (a cache), or the
+      length does not divide.
     """
 
     def attend_spread(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
@@ -73,7 +74,7 @@ def spread(attend: Callable) -> Callable:
 
 
 def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
-    """Whether some device's rows can see twice as many columns as another's, and rows can be cut in halves."""
+    """Returns whether some device's rows see twice as many columns as another's, and rows can be halved."""
     if mask is None or T % (2 * count):
         return False
     size = T // count
@@ -83,13 +84,13 @@ def _lopsided(mask: masks.Mask | None, T: int, S: int, count: int) -> bool:
 
 
 def _exchange(parts: list[jax.Array], ring: Shards) -> list[jax.Array]:
-    """The second part, if there is one, changes places with that of the device as far from the other end of the ring."""
+    """Swaps the second part, if there is one, with that of the mirrored device at the other end of the ring."""
     mirror = [(i, ring.count - 1 - i) for i in range(ring.count)]
     return [*parts[:1], *(lax.ppermute(part, ring.mesh_axis, mirror) for part in parts[1:])]
 
 
 def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
-    """All parts in their order; `lax.all_gather` would first replicate the axes that this function does not split."""
+    """Gathers all parts in order; `lax.all_gather` would first replicate the axes that are not split here."""
     size, before = x_BSKH.shape[1], [(i, (i - 1) % ring.count) for i in range(ring.count)]
     whole_BSKH = jnp.zeros((x_BSKH.shape[0], ring.count * size, *x_BSKH.shape[2:]), x_BSKH.dtype)
     for step in range(ring.count):
@@ -101,7 +102,7 @@ def _gather(x_BSKH: jax.Array, rows_T: jax.Array, ring: Shards) -> jax.Array:
 
 
 def _of_rows(bias: Bias | jax.Array | None, rows_T: jax.Array) -> Bias | jax.Array | None:
-    """The bias of some rows, which `attend` numbers from zero."""
+    """Returns the bias of some rows, renumbered from zero as `attend` expects."""
     if callable(bias):
         return jax.tree_util.Partial(_asked, bias, rows_T)
     return None if bias is None else jnp.take(bias, rows_T, axis=2)

@@ -1,7 +1,7 @@
 """cuDNN's fused attention for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
-It takes structure, not arrays: causal masks and windows to the left are known before it runs, padding is a length for each
-example. A bias is the one thing it reads for all pairs. What it cannot take, `unsupported_reason` says.
+The kernel takes the structure of a mask, not an array: causal masks and windows to the left are static, and padding is
+one length per example. Only a bias is read for all pairs. `unsupported_reason` says which calls it cannot take.
 
 Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """
@@ -19,8 +19,8 @@ from flaxformer_lite.config.rules import ConfigError
 KERNEL: Literal["cudnn", "xla"] = "cudnn"  # tests put JAX's own "xla" in its place, which runs anywhere
 DTYPES = ("bfloat16", "float16")
 OLDEST = 8.0  # compute capability
-WIDEST = 128  # of a head; Hopper takes 256, which cannot be known where the GPU is only described
-PAIRS = 2**28  # numbers of a bias, beyond which blocks of it are made as they are needed
+WIDEST = 128  # widest head; Hopper takes 256, but a described GPU does not say that it is one
+PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they are needed
 
 
 def attend(
@@ -30,13 +30,13 @@ def attend(
     args: arguments.Arguments,
     /,
 ) -> jax.Array:
-    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
-      args: the bias is an array, or the bias of an encoding of distances; rounded to the dtype of the queries.
+      args: the bias is an array or comes from an encoding of distances; it is rounded to the dtype of the queries.
 
     Raises:
-      ConfigError: what `unsupported_reason` says.
+      ConfigError: the kernel cannot take this call, for the reason that `unsupported_reason` gives.
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
@@ -56,7 +56,7 @@ def attend(
 
 
 def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
-    """Why the kernel cannot take this call, or nothing."""
+    """Returns why the kernel cannot take this call, or an empty string."""
     T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
     if args.sharding.platform != "gpu":
         return f"the kernel is for NVIDIA GPUs, not for {args.sharding.platform}"
@@ -65,7 +65,7 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
     if H % 8 or H > WIDEST or v_BSKH.shape[3] != H:
-        return f"heads {H} wide; cuDNN takes multiples of 8 up to {WIDEST}, values as wide as keys"
+        return f"head_dim {H}; cuDNN takes multiples of 8 up to {WIDEST}, the same for keys and values"
     if T % 2 or S % 2:
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
     if args.softcap:
@@ -73,14 +73,14 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
     if args.drops:
         return "the kernel drops no weights (attention dropout)"
     if args.has_slots:
-        return "rows and columns go by slots of a cache"
+        return "rows and columns are slots of a cache"
     if args.sharding.num_shards("T").count > 1:
         return "the sequence is split over mesh.context"
     return _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
 
 
 def _unsupported_device() -> str:
-    """Of the devices at hand; those that a plan describes are taken for new ones."""
+    """Returns why the present devices cannot run the kernel; devices that a plan describes are assumed to be new."""
     if jax.default_backend() != "gpu":
         return ""
     device = jax.devices()[0]
@@ -92,7 +92,7 @@ def _unsupported_device() -> str:
 
 def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Any) -> str:
     if callable(bias) and not getattr(bias, "by_distance", False):
-        return "the bias is neither an array nor one of distances"
+        return "the bias is neither an array nor a function of distance"
     if bias is not None and q_BTNH.shape[1] * S * q_BTNH.shape[2] > PAIRS:
         return "the bias of all pairs is too large"
     return ""
@@ -101,12 +101,12 @@ def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Any) -> str:
 def _mask_unfit(T: int, S: int, args: arguments.Arguments) -> str:
     structure = structure_of(args.mask)
     if structure is None:
-        return "the mask is no intersection of a window and padding"
+        return "the mask is not an intersection of a window and padding"
     if structure.q_segments_BT is not None:
-        return "packed documents; cuDNN tells examples apart, not documents"
+        return "packed documents; cuDNN separates examples, not documents"
     left, right = structure.left, structure.right
     if right not in (None, 0) or (right is None and left is not None):
-        return "the window reaches ahead"
+        return "the window extends to the right"
     if right == 0 and T != S:
         return f"a causal mask over {T} rows and {S} columns"
     if structure.keep_BS is not None and (right == 0 or args.bias is not None):
@@ -118,7 +118,7 @@ def _attend(
     scale: float, left: int | None, right: int | None, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
     bias: jax.Array | None, keep_BS: jax.Array | None,
 ) -> jax.Array:  # fmt: skip
-    """On one device. Without causality and bias the order of columns is nothing: those that are kept come first."""
+    """Runs the kernel on one device. Without causality and bias, column order is free: the columns to keep come first."""
     (B, T, _, _), S, lengths_B = q_BTNH.shape, k_BSKH.shape[1], None
     if keep_BS is not None:
         keep_BS = jnp.broadcast_to(keep_BS, (B, S))
@@ -136,15 +136,16 @@ def _attend(
 
 
 def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:
-    """Rows in another order. That none comes twice is said, as the gradient is then written and not added up."""
+    """Permutes rows; indices are declared unique, so that the gradient is written instead of accumulated."""
     examples_B1 = jnp.arange(len(x_BSKH), dtype=order_BS.dtype)[:, None]
     return x_BSKH.at[examples_B1, order_BS].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def _whole(diagonals_NL: jax.Array, T: int, S: int) -> jax.Array:
-    """[1, N, T, S] with entry (t, s) = diagonals[T - 1 + s - t], L = T + S.
+    """Expands diagonals to [1, N, T, S], entry (t, s) = diagonals[T - 1 + s - t], L = T + S.
 
-    Rows of L - 1 cut out of a text that repeats every L begin one earlier each. The gradient is a sum, not a scatter.
+    The diagonals are repeated with period L and cut into rows of L - 1, each starting one entry earlier. The gradient
+    is then a sum, not a scatter.
     """
     N, L = diagonals_NL.shape
     text_NX = jnp.broadcast_to(diagonals_NL[:, None], (N, T, L)).reshape(N, T * L)

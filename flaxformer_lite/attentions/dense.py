@@ -1,4 +1,4 @@
-"""Scaled dot-product attention that holds all T x S weights: the plain form, and the reference for the others."""
+"""Scaled dot-product attention that holds all T x S weights: the plain implementation, and the reference for the rest."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,15 @@ def attend(
     args: Arguments,
     /,
 ) -> jax.Array:
-    """`softmax(scale Q K^T + bias) V` over the visible columns, one head beside the other.
+    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head.
 
         >>> from flaxformer_lite.functions import masks
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
         >>> attend(q, k, v, Arguments(mask=masks.causal())).shape
         (2, 5, 4, 8)
 
-    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 whatever the inputs. A
-    row that sees nothing has output zero, and sends back no gradient.
+    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 for any input dtype. A
+    row that sees nothing has output zero and passes no gradient back.
 
     Args:
       q_BTNH, k_BSKH, v_BSKH, args: as in `dispatch.attention`.
@@ -52,9 +52,10 @@ def weights(
     args: Arguments,
     /,
 ) -> jax.Array:
-    """The weights of `attend`, float32 [B, N, T, S] before dropout: rows sum to one, or are zero where nothing is seen.
+    """Computes the weights of `attend`, float32 [B, N, T, S], before dropout; a row sums to one, or to zero if it sees
+    nothing.
 
-    The arguments are those of `attend`.
+    Takes the arguments of `attend`.
     """
     return kernels.softmax(*_scores(q_BTNH, k_BSKH, v_BSKH, args))
 
@@ -62,7 +63,7 @@ def weights(
 def _scores(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Logits float32 [B, N, T, S], and what is visible of them, bool [B or 1, T, S] or None for all."""
+    """Computes float32 logits [B, N, T, S] and which are visible, bool [B or 1, T, S] or None for all."""
     resolved, bias = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias
     if callable(bias):
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))

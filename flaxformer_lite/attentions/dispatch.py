@@ -1,4 +1,4 @@
-"""The one place that chooses an implementation of attention, for modules and for whoever calls it on arrays."""
+"""The choice of an attention implementation, for modules and for direct calls on arrays."""
 
 import functools
 import logging
@@ -15,12 +15,12 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
-FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that does not refuse is taken
-SMALL = 128  # positions up to which a kernel's padding costs more than it saves
+FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that supports the call is taken
+SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel saves
 WHOLE = (
     512 * 1024
-)  # the largest T x S that `auto` holds; twice as fast blockwise at 1024 x 1024 on CPU, equal at 512 x 512
-CHUNKED_FROM = 256  # causal attention, forward and backward, on a CPU: 1.45 times as fast at 256 rows, 1.3 times at 512
+)  # the largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at 512 x 512
+CHUNKED_FROM = 256  # rows; causal attention with its gradient on a CPU is 1.45 times as fast at 256, 1.3 times at 512
 
 
 def attention(
@@ -40,40 +40,40 @@ def attention(
     sharding: ActivationSharding = UNSHARDED,
     implementation: str = "auto",
 ) -> jax.Array:
-    """`softmax(scale Q K^T + bias) V` by whatever is best on these devices: the front door of this folder.
+    """Computes `softmax(scale Q K^T + bias) V` by the implementation that suits these devices best.
 
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
         >>> attention(q, k, v, mask=masks.causal()).shape
         (2, 5, 4, 8)
 
-    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 whatever the inputs. A
-    row that sees nothing has output zero, and sends back no gradient.
+    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 for any input dtype. A
+    row that sees nothing has output zero and passes no gradient back.
 
     Args:
       q_BTNH: queries.
-      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, between is grouped-query: query head n reads key head
+      k_BSKH: keys. K = N is multi-head, K = 1 multi-query, anything between grouped-query: query head n reads key head
         n // (N / K).
-      v_BSKH: values; their head width may differ from the keys'.
-      mask: a `Mask`, asked about slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend.
-      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function of (q, rows, columns) that makes one,
-        with rows and columns the int32 numbers of the positions in `q` and `k` as passed here (not slots).
-      scale: of the dot products; None is 1 / sqrt(H).
-      softcap: c of `c tanh(logits / c)`; 0 is none.
-      dropout_rate: fraction of the weights to drop; needs `dropout_key`, without which nothing is dropped.
+      v_BSKH: values; their head width may differ from that of the keys.
+      mask: a `Mask`, evaluated at slots `q_index` and `k_index`; or a boolean array [B or 1, T, S], True = may attend.
+      bias: finite logits to add: an array [B or 1, N or 1, T, S], or a function (q, rows, columns) that returns one,
+        where rows and columns are int32 indices into `q` and `k` as passed here (not slots).
+      scale: factor on the dot products; None is 1 / sqrt(H).
+      softcap: c of `c tanh(logits / c)`; 0 for none.
+      dropout_rate: fraction of the weights to drop; without `dropout_key` nothing is dropped.
       dropout_key: PRNG key.
       q_index: int32 [T], the slot of each row, for masks; None is 0, 1, 2 ...
-      k_index: int32 [S], the slot of each column; below zero the column is empty, and unseen.
+      k_index: int32 [S], the slot of each column; a negative column is empty, and no row sees it.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
-      implementation: a file of this folder; `auto` takes the kernel of the devices' platform where it has one that can do
-        the call (cuDNN's on GPUs, splash on TPUs), else a form in XLA: blockwise where T x S is large, else dense, on a CPU
-        in a staircase. What it takes and why is logged once, at level INFO of the logger "flaxformer_lite".
+      implementation: a file of this folder, or `auto`, which takes a kernel of the platform that supports the call
+        (cuDNN on GPUs, splash on TPUs), else XLA: blockwise if T x S is large, else dense, or chunked_causal on a CPU.
+        The choice and its reason are logged once, at level INFO of the logger "flaxformer_lite".
 
     Returns:
       Array [B, T, N, H] in the dtype of the values.
 
     Raises:
-      ConfigError: the implementation asked for cannot do this call, or not on these devices; says why.
-      ValueError: no such implementation, or shapes that do not fit each other.
+      ConfigError: the implementation cannot do this call, or not on these devices; the message says why.
+      ValueError: there is no such implementation, or shapes do not fit each other.
     """
     args = Arguments(
         mask=mask, bias=bias, scale=scale, softcap=softcap, dropout_rate=dropout_rate, dropout_key=dropout_key,
@@ -84,16 +84,16 @@ def attention(
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
-    """`attention` in its dense form, which holds all T x S weights: the plain reference for the others. Its options."""
+    """Computes `attention` by the dense implementation, the reference for the others. Takes the same options."""
     return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
 
 
 def select_implementation(name: str, target: int, source: int, sharding: ActivationSharding = UNSHARDED) -> Callable:
-    """The function (q, k, v, args) of that name for so many rows and columns; of `auto`, see `attention`."""
+    """Returns the function (q, k, v, args) of this name for so many rows and columns; for `auto`, see `attention`."""
     shards, platform = sharding.num_shards("T").count, sharding.platform
-    if not (isinstance(target, int) and isinstance(source, int)):  # jax.export's symbols, which compare with nothing
+    if not (isinstance(target, int) and isinstance(source, int)):  # symbolic lengths of jax.export cannot be compared
         if name not in ("auto", "dense"):
-            raise ConfigError(f"attention {name!r}: needs lengths that are known; to export with a symbolic one, set"
+            raise ConfigError(f"attention {name!r}: needs known lengths; to export with a symbolic one, set"
                               f" model.attention=auto, or implementation='auto'.")  # fmt: skip
         return registry.resolve("attentions", "dense").attend
     if name == "auto":
@@ -106,7 +106,7 @@ def select_implementation(name: str, target: int, source: int, sharding: Activat
     homes = [home for home, names in FUSED.items() if name in names]
     if homes and platform not in homes:
         raise ConfigError(
-            f"attention {name!r}: a kernel for {homes[0]} devices, and these are {platform}; set"
+            f"attention {name!r}: is a kernel for {homes[0]} devices, but these are {platform}; set"
             f" model.attention=auto, or implementation='auto'."
         )
     attend = registry.resolve("attentions", name).attend
@@ -132,5 +132,5 @@ def _first_supported(
 
 @functools.cache
 def _say(line: str) -> None:
-    """Each choice once, however many layers make it."""
+    """Logs each choice once, however many layers make it."""
     LOG.info(line)

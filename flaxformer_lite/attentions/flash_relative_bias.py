@@ -1,6 +1,6 @@
-"""A TPU kernel for a bias of distance (T5's buckets, ALiBi), with the bias's gradient; nothing is held for all pairs.
+"""A TPU kernel for biases of distance (T5's buckets, ALiBi), with their gradient; nothing is held for all pairs.
 
-JAX's flash kernel takes a bias only as an array of batch x heads x T x S; this one takes a number a diagonal.
+JAX's flash kernel takes a bias only as an array of batch x heads x T x S; this one takes one number per diagonal.
 
 Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683); Dao et al. 2022 (arXiv:2205.14135).
 """
@@ -15,7 +15,7 @@ from flaxformer_lite.attentions import arguments, flash_relative_bias_kernel, sp
 from flaxformer_lite.attentions.mask_structure import structure_of
 from flaxformer_lite.config.rules import ConfigError
 
-LONGEST = 2048  # columns: a block of rows meets them all at once, in the memory of one core
+LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 
 
 def attend(
@@ -25,13 +25,13 @@ def attend(
     args: arguments.Arguments,
     /,
 ) -> jax.Array:
-    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
-      args: the bias has a method `of_distance` (positions/encoding.py), as it depends on the distance alone.
+      args: the bias has a method `of_distance` (positions/encoding.py), as it depends only on the distance.
 
     Raises:
-      ConfigError: what `unsupported_reason` says.
+      ConfigError: the kernel cannot take this call, for the reason that `unsupported_reason` gives.
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
@@ -53,13 +53,13 @@ def attend(
 
 
 def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
-    """Why the kernel cannot take this call, or nothing."""
+    """Returns why the kernel cannot take this call, or an empty string."""
     if not getattr(args.bias, "by_distance", False):
-        return "it is for a bias that depends on the distance alone"
+        return "the kernel needs a bias that depends only on the distance"
     if args.softcap:
         return "the kernel has no soft cap"
     if q_BTNH.shape[2] != k_BSKH.shape[2] or k_BSKH.shape != v_BSKH.shape:
-        return "the kernel has no grouped heads, and values are as wide as keys"
+        return "the kernel has no grouped heads, and needs values as wide as keys"
     if k_BSKH.shape[1] > LONGEST:
         return f"more than {LONGEST} columns"
     return splash.unsupported_arguments(args)
@@ -69,7 +69,7 @@ def _attend(
     static: tuple[float, int | None, int | None], interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
     diagonals_NL: jax.Array, q_ids: jax.Array | None, k_ids: jax.Array | None,
 ) -> jax.Array:  # fmt: skip
-    """On one device: pads to whole blocks and runs the kernel. The diagonals are those of the padded lengths."""
+    """Pads to whole blocks and runs the kernel, on one device. The diagonals are those of the padded lengths."""
     (B, T, _, _), S = q_BTNH.shape, k_BSKH.shape[1]
     q_extra, k_extra = -T % splash.LANES, -S % splash.LANES
     q_ids = jnp.zeros((B, T), jnp.int32) if q_ids is None else jnp.broadcast_to(q_ids, (B, T))

@@ -1,7 +1,7 @@
-"""The TPU kernel behind relative.py: a block of rows meets all columns, and a bias of distance never leaves the chip.
+"""The TPU kernel behind flash_relative_bias.py: a block of rows meets all columns, and the bias stays on the chip.
 
-A bias that depends on the distance alone is one number a diagonal. The kernel spreads the numbers of its diagonals over a
-block of rows by rolling each row one further than the one above, and adds its gradient up by rolling the rows back.
+A bias that depends only on the distance is one number per diagonal. The kernel spreads these numbers over a block of
+rows by rolling each row one place further than the one above, and sums the gradient by rolling the rows back.
 """
 
 import functools
@@ -15,11 +15,11 @@ from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.functions.kernels import MASKED
 
-BLIND = 1e30  # the logarithm of the sum in a row that sees nothing: no weight survives its subtraction
+BLIND = 1e30  # the log of the sum for a row that sees nothing: subtracting it makes every weight zero
 
 
 class Plan(NamedTuple):
-    """What is known before the kernel runs: scale, window, rows of a block, interpreted or not."""
+    """The static options of the kernel: scale, window, rows of a block, interpreted or not."""
 
     scale: float
     left: int | None
@@ -38,13 +38,13 @@ def attend(
     q_ids_BT: jax.Array,
     k_ids_BS: jax.Array,
 ) -> jax.Array:
-    """Attention whose logits are `scale q . k + diagonals[n, T - 1 + column - row]`; ids must be equal to meet.
+    """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and columns of equal ids.
 
     Args:
       plan: static; its block divides T, and T and S are multiples of 128.
       q_BNTH, k_BNSH, v_BNSH: heads first.
       diagonals_NL: float32, L = T + S.
-      q_ids_BT, k_ids_BS: int32; negative ids of columns meet none.
+      q_ids_BT, k_ids_BS: int32; no row sees a column with a negative id.
     """
     return _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS)[0]
 
@@ -150,7 +150,7 @@ def _backward_kernel(
 def _scores(
     plan: Plan, q_ref: Any, k_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Logits of a block of rows, MASKED where they do not count, and which count."""
+    """Computes the logits of a block of rows, MASKED where hidden, and which are visible."""
     t, S = plan.block, k_ref.shape[2]
     start, length = _diagonals_of(plan, S, diagonals_ref.shape[-1])
     bias_TS = _spread(diagonals_ref[0, :, pl.ds(start, length)], t, S)
@@ -166,19 +166,19 @@ def _scores(
 
 
 def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
-    """Where the diagonals begin that a block of rows meets, and how many there are: a multiple of the lanes, both."""
+    """Returns the first diagonal that a block of rows needs, and how many; both are multiples of the lanes."""
     return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, 128), S + plan.block
 
 
 def _spread(diagonals_1L: jax.Array, t: int, S: int) -> jax.Array:
-    """[t, S] with entry (r, c) = diagonals[t - 1 - r + c]."""
+    """Spreads diagonals to [t, S], entry (r, c) = diagonals[t - 1 - r + c]."""
     length = diagonals_1L.shape[1]
     rows_TL = jnp.broadcast_to(diagonals_1L, (t, length))
     return pltpu.roll(rows_TL, length - (t - 1), 1, stride=1, stride_axis=0)[:, :S]
 
 
 def _gathered(x_TS: jax.Array, t: int) -> jax.Array:
-    """The transpose of `_spread`: sums along diagonals, [1, S + t]; row r goes t - 1 - r places to the right."""
+    """Sums along diagonals, [1, S + t], the transpose of `_spread`; row r moves t - 1 - r places to the right."""
     x_TL = jnp.concatenate([x_TS, jnp.zeros((t, t), x_TS.dtype)], axis=1)
     places_T1 = t - 1 - lax.broadcasted_iota(jnp.int32, (t, 1), 0)
     for bit in range((t - 1).bit_length()):

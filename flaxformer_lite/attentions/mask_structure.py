@@ -1,4 +1,4 @@
-"""A mask as fused kernels take it: a window, documents, kept columns; not an array."""
+"""The structure of a mask, as fused kernels take it: a window, documents, kept columns; not an array."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from flaxformer_lite.functions import masks
 
 
 class Structure(NamedTuple):
-    """`q - left <= k <= q + right` and equal documents and kept columns."""
+    """The intersection of `q - left <= k <= q + right`, equal documents, and kept columns."""
 
     left: int | None = None
     right: int | None = None
@@ -18,7 +18,7 @@ class Structure(NamedTuple):
 
 
 def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
-    """The mask as structure; None where it has none that a kernel takes: unions, negations, arrays."""
+    """Returns the structure of a mask, or None if no kernel can take it: unions, negations, arrays."""
     if mask is None or isinstance(mask, masks.Full):
         return Structure()
     if isinstance(mask, masks.Window):

@@ -1,7 +1,7 @@
 """JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask rules out.
 
-It takes structure, not arrays: causal and sliding windows are known before it runs, packed documents and padding are
-numbers beside the tokens. What it cannot take, `unsupported_reason` says.
+The kernel takes the structure of a mask, not an array: causal and sliding windows are static, packed documents and
+padding are ids beside the tokens. `unsupported_reason` says which calls it cannot take.
 
 Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
 """
@@ -18,8 +18,8 @@ from flaxformer_lite.attentions.mask_structure import Structure, structure_of
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 
-LANES = 128  # of a TPU's vector unit: lengths are padded to a multiple
-ROWS = 128  # that are compared with all columns at a time
+LANES = 128  # width of a TPU's vector unit; lengths are padded to a multiple of it
+ROWS = 128  # rows compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
 
 
@@ -30,12 +30,12 @@ def attend(
     args: arguments.Arguments,
     /,
 ) -> jax.Array:
-    """What `dense.attend` computes, by a fused kernel on each device's own rows and heads; see there for the arguments.
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
-    Off TPUs the kernel is interpreted, which is for tests.
+    On other devices than TPUs the kernel is interpreted, which is only for tests.
 
     Raises:
-      ConfigError: what `unsupported_reason` says.
+      ConfigError: the kernel cannot take this call, for the reason that `unsupported_reason` gives.
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
@@ -52,29 +52,29 @@ def attend(
         q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
     )
     sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
-    # Of what is hidden from a row that sees nothing, the kernel gives the mean; no gradient comes back through zero.
+    # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero stops its gradient.
     return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
 def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
-    """Why the kernel cannot take this call, or nothing."""
+    """Returns why the kernel cannot take this call, or an empty string."""
     if args.bias is not None:
         return "the kernel adds no bias"
     return unsupported_arguments(args)
 
 
 def unsupported_arguments(args: arguments.Arguments) -> str:
-    """What no kernel here can do, or nothing."""
+    """Returns why no TPU kernel can take this call, or an empty string."""
     if args.sharding.platform not in ("tpu", "cpu"):
         return f"the kernel is for TPUs, not for {args.sharding.platform}"
     if args.drops:
         return "the kernel drops no weights (attention dropout)"
     if args.has_slots:
-        return "rows and columns go by slots of a cache"
+        return "rows and columns are slots of a cache"
     if args.sharding.num_shards("T").count > 1:
         return "the sequence is split over mesh.context"
     if args.mask is not None and structure_of(args.mask) is None:
-        return "the mask is no intersection of windows, documents and padding"
+        return "the mask is not an intersection of windows, documents and padding"
     return ""
 
 
@@ -82,7 +82,7 @@ Window = tuple[int | None, int | None]
 
 
 def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
-    """A number for each row and column that may meet where they are equal; hidden columns have one of their own."""
+    """Assigns ids to rows and columns: a row sees columns of equal id; hidden columns get an id of their own."""
     q_BT, k_BS, keep_BS = structure[2:]
     if q_BT is None and keep_BS is None:
         return None, None
@@ -98,7 +98,7 @@ def _attend(
     window: Window, softcap: float, interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
     q_ids: jax.Array | None, k_ids: jax.Array | None,
 ) -> jax.Array:  # fmt: skip
-    """On one device: pads to whole blocks and runs the kernel on each example."""
+    """Pads to whole blocks and runs the kernel on each example, on one device."""
     (B, T, N, _), S = q_BTNH.shape, k_BSKH.shape[1]
     q_extra, k_extra = -T % LANES, -S % LANES
     if k_extra and k_ids is None:
@@ -137,7 +137,7 @@ def _mask(window: Window, shape: tuple[int, int]) -> Any:
 
 
 def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
-    """Which rows see anything at all, [B or 1, T]; None: all do. Only some rows at a time are compared with all columns."""
+    """Returns which rows see anything, [B or 1, T], or None if all do; compares a few rows at a time with all columns."""
     if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:  # each row sees itself
         return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
     seen = masks.full() if mask is None else mask

@@ -1,1 +1,1 @@
-"""Training states on disk: saved by content, restored on any mesh."""
+"""Training states on disk: verified by content, restored on any mesh."""

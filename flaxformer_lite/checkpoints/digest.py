@@ -1,8 +1,9 @@
-"""Digests of arrays by content: the same on every mesh and any number of processes, computed where the arrays are.
+"""Digests of arrays by content: the same on every mesh and any number of processes, computed on the devices.
 
 A cryptographic hash needs the bytes in order and in one place. Here each 32-bit word is scrambled together with its
-position, and the results are added modulo 2^32: a sum in any order, over any shards, hence one reduction on the devices.
-Scrambling is one-to-one in the word, so a single changed word is always seen; several go unseen with a chance of 2^-64.
+position, and the results are added modulo 2^32: the sum may run in any order over any shards, so it is one reduction on
+the devices. Scrambling is one-to-one in the word, so a single changed word is always detected; several are missed with
+a probability of 2^-64.
 """
 
 import hashlib
@@ -15,12 +16,12 @@ import numpy as np
 from flaxformer_lite.sharding.parameters import path_of
 
 Leaves = dict[str, list]
-SEEDS = (0x9E3779B9, 0x85EBCA77)  # one a sum
-SMALL = 1 << 20  # bytes; what is smaller, and here as a whole, is not worth a compilation
+SEEDS = (0x9E3779B9, 0x85EBCA77)  # one per sum
+SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a compilation
 
 
 def describe(tree: Any) -> Leaves:
-    """Path -> [dtype, shape, digest] of each leaf; the digest of a mere description is empty.
+    """Maps the path of each leaf to [dtype, shape, digest]; the digest of a ShapeDtypeStruct is empty.
 
     Args:
       tree: arrays, on devices or numpy's, or ShapeDtypeStructs. Arrays over several processes are read by all of them.
@@ -31,7 +32,7 @@ def describe(tree: Any) -> Leaves:
 
 
 def digest(tree: Any) -> str:
-    """One digest over all leaves: equal where two trees are equal bit for bit."""
+    """Computes one digest over all leaves, equal if two trees are equal bit for bit."""
     return hashlib.sha256(repr(sorted(describe(tree).items())).encode()).hexdigest()
 
 
@@ -56,12 +57,12 @@ def _on_devices(x: jax.Array) -> jax.Array:
 
 
 def _sums(words: Any, position: Any) -> list[Any]:
-    """One uint32 a seed; `position` counts the words modulo 2^32."""
+    """Computes one uint32 per seed; `position` counts the words modulo 2^32."""
     return [_scramble(words ^ _scramble(position + np.uint32(seed))).sum(dtype=np.uint32) for seed in SEEDS]
 
 
 def _scramble(h: Any) -> Any:
-    """The last steps of MurmurHash3: one-to-one, and every bit of the input reaches every bit of the result."""
+    """Applies the last steps of MurmurHash3: one-to-one, and every input bit affects every bit of the result."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
     return h ^ (h >> np.uint32(16))

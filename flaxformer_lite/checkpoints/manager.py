@@ -1,8 +1,8 @@
 """Checkpoints: written in the background, verified by content when read, and never silently skipped.
 
-A checkpoint is a train state and a JSON record beside it. The record holds, for each leaf, its path, dtype, shape and
-digest, so that a restore can tell a model that changed from a file that broke. Of several processes each writes and reads
-its own part, and none goes on with a checkpoint that another could not read.
+A checkpoint is a train state and a JSON record beside it. The record holds the path, dtype, shape and digest of each
+leaf, so that a restore can tell a changed model from a damaged file. Each process writes and reads its own part, and
+none continues from a checkpoint that another could not read.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from flaxformer_lite.checkpoints.digest import Leaves, describe
 from flaxformer_lite.runtime.processes import ALONE, Processes
 
 STATE, RECORD = "state", "meta"  # folders of a checkpoint
-SEARCHED = 1 << 30  # bytes of a data file that are read to find out what lies in it
+SEARCHED = 1 << 30  # bytes of a data file that are searched for a leaf
 
 
 class CheckpointError(RuntimeError):
@@ -34,24 +34,24 @@ class Restored(NamedTuple):
     step: int
     state: Any
     meta: dict[str, Any]
-    notices: list[str]  # one for each newer checkpoint that was damaged and set aside
+    notices: list[str]  # one for each damaged newer checkpoint that was set aside
 
 
 class Checkpoints(contextlib.AbstractContextManager):
     """The newest `keep` checkpoints of one run, in `folder/<step>`.
 
     Args:
-      folder: made if missing; leftovers of saves that were killed are swept.
-      keep: older checkpoints are deleted beyond this many.
+      folder: created if missing; leftovers of interrupted saves are removed.
+      keep: number of checkpoints to keep; older ones are deleted.
       group: the processes that save and restore together.
 
     Raises:
-      CheckpointError: the folder cannot be written.
+      CheckpointError: the folder is not writable.
     """
 
     def __init__(self, folder: Path, *, keep: int, group: Processes = ALONE):
         self.folder, self._group = Path(folder).absolute(), group
-        self._saving: int | None = None  # the step whose files are, or were last, on their way
+        self._saving: int | None = None  # the step that is being, or was last, written
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".writable{group.index}"
@@ -65,7 +65,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
             ),
         )
-        # Orbax lets all processes wait at the end of a read, also for one whose read failed: each reads by itself.
+        # Each process reads by itself: orbax would make all wait for a process with a failed read.
         by_itself = ocp.options.MultiprocessingOptions(
             primary_host=group.index, active_processes={group.index}, barrier_sync_key_prefix=f"read{group.index}"
         )
@@ -73,7 +73,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._reader = ocp.Checkpointer(handler, multiprocessing_options=by_itself)
 
     def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
-        """Copies the state and returns; the files follow in the background.
+        """Copies the state and returns; the files are written in the background.
 
         Raises:
           CheckpointError: this save, or the one before it in the background, failed.
@@ -90,18 +90,18 @@ class Checkpoints(contextlib.AbstractContextManager):
         try:
             items = ocp.args.Composite(**{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)})
             self._manager.save(step, args=items, force=True)
-        except Exception as error:  # orbax and tensorstore raise many types; all mean that nothing was written
+        except Exception as error:  # orbax and tensorstore raise many types; after any of them, nothing was written
             raise CheckpointError(self._failed(step, error)) from error
 
     def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
-        """The newest checkpoint that is whole, laid out as `target` says; damaged newer ones are moved to `damaged/`.
+        """Restores the newest undamaged checkpoint with the layout of `target`; damaged ones are moved to `damaged/`.
 
         Args:
           target: tree of ShapeDtypeStructs with shardings.
           accept: called with the record before the state is read; raises to refuse it.
 
         Returns:
-          None where there is no checkpoint at all.
+          The restored checkpoint, or None if there is none at all.
 
         Raises:
           CheckpointError: the leaves differ from the target's, or every checkpoint is damaged.
@@ -128,7 +128,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
-                f" afresh, or choose another --workdir."
+                f" over, or choose another --workdir."
             )
         return None
 
@@ -137,7 +137,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return self._manager.latest_step()
 
     def wait(self) -> None:
-        """Waits for the background.
+        """Waits for the save in the background.
 
         Raises:
           CheckpointError: the save in the background failed.
@@ -148,7 +148,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(self._failed(self._saving, error)) from error
 
     def close(self) -> None:
-        """Waits for the background; without it the last save would be lost at exit.
+        """Waits for the save in the background, which would otherwise be lost at exit.
 
         Raises:
           CheckpointError: the save in the background failed.
@@ -160,7 +160,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._reader.close()
 
     def __exit__(self, kind, *_) -> None:
-        # A save waits for all processes. After an error that is not known to be everyone's, some may be gone.
+        # A save waits for all processes, some of which may be gone after an error that not all of them had.
         if self._group.alone or kind is None:
             self.close()
 
@@ -170,11 +170,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         )
 
     def _all(self, read: Callable, *arguments: Any, **options: Any) -> tuple[Any, str]:
-        """(what was read, "") on all processes, or on all (None, why one of them could not)."""
+        """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of them failed."""
         value, why = None, ""
         try:
             value = read(*arguments, **options)
-        except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+        except Exception as error:  # from tensorstore, orbax, json or the file system
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             hush_other_reads()
@@ -203,16 +203,16 @@ class Checkpoints(contextlib.AbstractContextManager):
 
 
 def sealed(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with a digest of its own."""
+    """Adds to the record a digest of itself."""
     plain = json.loads(json.dumps(record))
     return {**plain, "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
 def read_record(step_folder: Path) -> dict[str, Any]:
-    """The record beside a state.
+    """Reads the record beside a state.
 
     Raises:
-      CheckpointError: it was changed, or the folder has none.
+      CheckpointError: it was changed, or does not exist.
     """
     path = step_folder / RECORD / "metadata"
     try:
@@ -226,12 +226,12 @@ def read_record(step_folder: Path) -> dict[str, Any]:
 
 
 def byte_count(tree: Any) -> int:
-    """Bytes of all leaves."""
+    """Returns the total size of all leaves in bytes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
-    """Refuses another tree: orbax would cast dtypes silently and speak of tree structures."""
+    """Refuses a different tree: orbax would cast dtypes silently, or raise an error about tree structures."""
 
     def show(leaves, path):
         return f"{leaves[path][0]}{leaves[path][1]}" if path in leaves else "absent"
@@ -247,12 +247,12 @@ def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
 
 
 def broken_leaf(stored: Leaves, read: Leaves) -> str:
-    """The path of a leaf that was read with another content than it was stored with, or ""."""
+    """Returns the path of a leaf that was read with different content than was stored, or ""."""
     return next((path for path, leaf in read.items() if leaf != stored[path]), "")
 
 
 def _lies_in(step_folder: Path, leaf: str) -> str:
-    """Names the files that hold the content of a leaf: the store keeps no such list, so its bytes are looked for."""
+    """Names the files that hold a leaf, by searching for its bytes, as the store keeps no list of them."""
     folder = step_folder / STATE
     files = [p for p in folder.rglob("d/*") if p.stat().st_size <= SEARCHED]
     store = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"file://{folder}/"}).result()
@@ -263,7 +263,7 @@ def _lies_in(step_folder: Path, leaf: str) -> str:
 
 
 def hush_other_reads() -> None:
-    """Orbax abandons the reads beside one that failed; they complain later, to a closed loop or when collected."""
+    """Silences the reads that orbax abandons when another one fails, which complain later or when collected."""
     warnings.filterwarnings("ignore", "coroutine '_read_.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
@@ -276,7 +276,7 @@ def hush_other_reads() -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    while error.__cause__ is not None:  # orbax wraps what tensorstore says, which names the leaf and the file
+    while error.__cause__ is not None:  # orbax wraps tensorstore's error, which names the leaf and the file
         error = error.__cause__
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause stands at the end
+    return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause comes last

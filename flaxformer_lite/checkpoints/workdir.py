@@ -1,4 +1,4 @@
-"""A training workdir, read without changing it: its config, and the parameters of its newest whole checkpoint."""
+"""Read-only access to a training workdir: its config, and the parameters of its newest undamaged checkpoint."""
 
 import json
 from pathlib import Path
@@ -16,12 +16,14 @@ from flaxformer_lite.models import build_model
 
 
 class Run(NamedTuple):
-    """Attributes:
-    cfg: of the run, as resolved.
-    step: of the checkpoint.
-    model: the linen module.
-    params: its parameters, numpy arrays.
-    notices: one for each newer checkpoint that cannot be read.
+    """A training run.
+
+    Attributes:
+      cfg: the resolved config.
+      step: the step of the checkpoint.
+      model: the linen module.
+      params: its parameters, numpy arrays.
+      notices: one for each newer checkpoint that cannot be read.
     """
 
     cfg: ExperimentConfig
@@ -32,7 +34,7 @@ class Run(NamedTuple):
 
 
 def is_workdir(folder: Path) -> bool:
-    """Whether train.py made this folder, rather than save_pretrained."""
+    """Returns whether training wrote this folder, not save_pretrained."""
     try:
         return {"hash", "config"} == set(json.loads((folder / "config.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -40,28 +42,28 @@ def is_workdir(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> ExperimentConfig:
-    """The run's resolved config.
+    """Reads the run's resolved config.
 
     Raises:
-      ConfigError: written by another version of the code.
+      ConfigError: it was written by another version of the code.
     """
     stored = json.loads((folder / "config.json").read_text())["config"]
     return from_config_dict(ExperimentConfig, stored, where=f"{folder}/config.json")
 
 
 def read_run(folder: Path) -> Run:
-    """The model and parameters of a run, with no optimizer state read; a run that is under way is not disturbed.
+    """Reads the model and parameters of a run, without optimizer state; does not disturb a run in progress.
 
     Raises:
-      ConfigError: config.json is of another version of the code.
-      CheckpointError: there is no checkpoint, or none that is whole.
+      ConfigError: config.json was written by another version of the code.
+      CheckpointError: there is no checkpoint, or all are damaged.
     """
     cfg, damaged = read_config(folder), []
     steps = sorted((int(p.name) for p in (folder / "checkpoints").glob("[0-9]*") if p.name.isdigit()), reverse=True)
     for step in steps:
         try:
             params = _params(folder / "checkpoints" / str(step))
-        except Exception as error:  # the types are tensorstore's, orbax's, json's and the file system's
+        except Exception as error:  # from tensorstore, orbax, json or the file system
             hush_other_reads()
             damaged.append(f"checkpoint of step {step} cannot be read ({str(error).strip().splitlines()[0][:200]})")
             continue
@@ -75,13 +77,13 @@ def read_run(folder: Path) -> Run:
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Where a run keeps its tokenizer.
+    """Returns the folder where a run keeps its tokenizer.
 
     Raises:
-      ConfigError: it is gone.
+      ConfigError: the folder does not exist.
     """
     if not (folder / "tokenizer").is_dir():
-        raise ConfigError(f"{folder}/tokenizer: not there; the run wrote it, and text cannot be read without it.")
+        raise ConfigError(f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it.")
     return folder / "tokenizer"
 
 
@@ -92,7 +94,7 @@ def _params(folder: Path) -> dict:
     numpy_arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.PyTreeCheckpointer() as reader:
         request = ocp.args.PyTreeRestore(item=item, restore_args=numpy_arrays, partial_restore=True)
-        read = reader.restore((folder / STATE).absolute(), args=request)  # orbax takes no other
+        read = reader.restore((folder / STATE).absolute(), args=request)  # orbax accepts only absolute paths
     if broken := broken_leaf(stored, describe(read)):
         raise CheckpointError(f"the content of {broken} does not match its digest")
     return read["params"]

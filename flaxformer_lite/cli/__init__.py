@@ -1,1 +1,1 @@
-"""The commands of `python -m flaxformer_lite`, one a file; each imports jax only when it runs."""
+"""The commands of `flaxformer_lite`, one per file; each imports jax only when it runs."""

@@ -10,34 +10,34 @@ from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.plan import environment
 
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --help, lists its fields"
-MOST_DEVICES = 512  # to make up: each has threads of its own
+MOST_DEVICES = 512  # simulated; each has its own threads
 SETTINGS = (  # of generate: name, type, help
-    ("temperature", float, "above 0 draws tokens; 1 is the model's own distribution"),
-    ("top_k", int, "draw from the k likeliest"),
-    ("top_p", float, "draw from the likeliest that together have this probability"),
-    ("min_p", float, "draw from those with at least this fraction of the highest probability"),
-    ("repetition_penalty", float, "above 1 makes tokens that occurred less likely"),
-    ("no_repeat_ngram_size", int, "no n tokens appear twice"),
-    ("min_new_tokens", int, "write no stop token before"),
-    ("num_beams", int, "beam search with so many beams"),
-    ("length_penalty", float, "of beam search; above 0 favours long texts"),
-    ("num_return_sequences", int, "texts for each prompt"),
-    ("seed", int, "of the draws"),
+    ("temperature", float, "above 0 samples tokens; 1 is the model's own distribution"),
+    ("top_k", int, "sample from the k likeliest"),
+    ("top_p", float, "sample from the likeliest tokens with this total probability"),
+    ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
+    ("repetition_penalty", float, "above 1 makes repeated tokens less likely"),
+    ("no_repeat_ngram_size", int, "no n-gram of this size appears twice"),
+    ("min_new_tokens", int, "write no stop token before this many tokens this many tokens"),
+    ("num_beams", int, "beam search with this many beams"),
+    ("length_penalty", float, "for beam search; above 0 favors long texts"),
+    ("num_return_sequences", int, "number of texts per prompt"),
+    ("seed", int, "seed of the samples"),
 )
 
 
 def train(parser: argparse.ArgumentParser) -> None:
-    """Trains a model, or goes on with a run that was stopped: the same command continues it.
+    """Trains a model, or continues a run that was stopped, by the same command.
 
-    --config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command in
-    every process; docs/launch.md has the recipes.
+    --config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command
+    in every process; docs/clusters.md has the recipes.
     """
     add, seconds = parser.add_argument, "seconds for all processes to appear (default %(default)s)"
     silent = "seconds until a silent process counts as lost (default %(default)s)"
     add("--workdir", type=command_line.path, help="folder for checkpoints, metrics and the loss curve")
-    add("--coordinator", metavar="HOST:PORT", help="of process 0, where no cluster is detected")
-    add("--num_processes", type=int, help="of all; 1 trains alone, also inside a cluster")
-    add("--process_id", type=int, help="of this process, from 0")
+    add("--coordinator", metavar="HOST:PORT", help="address of process 0, if no cluster is detected")
+    add("--num_processes", type=int, help="number of processes; 1 trains alone, even inside a cluster")
+    add("--process_id", type=int, help="number of this process, from 0")
     add("--start_timeout", type=command_line.integer(1), default=300, help=seconds)
     add("--peer_timeout", type=command_line.integer(5), default=60, help=silent)
 
@@ -45,90 +45,93 @@ def train(parser: argparse.ArgumentParser) -> None:
 def generate(parser: argparse.ArgumentParser) -> None:
     """Writes text with a decoder or an encoder-decoder; only what the model wrote goes to stdout.
 
-    Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each token is
-    the likeliest. --temperature 0 --num_beams 1 is always that.
+    Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each
+    token is the likeliest. --temperature 0 --num_beams 1 is always that.
     """
     add, text = parser.add_argument, command_line.text
-    integer = command_line.integer(-command_line.INT32)  # generate says more of what is too small
+    integer = command_line.integer(-command_line.INT32)  # generate explains values that are too small
     _add_model(parser, "directory of published weights, or the --workdir of train")
     add("--prompt", required=True, action="append", type=text, help="may be given several times; - reads stdin")
-    add("--max_new_tokens", type=integer, metavar="INT", help="tokens to write at most; else 64, or what fits")
+    add("--max_new_tokens", type=integer, metavar="INT", help="the most tokens to write (default: 64, or what fits)")
     for name, kind, what in SETTINGS:
         add(f"--{name}", type=integer if kind is int else kind, metavar=kind.__name__.upper(), help=what)
     add("--stop", action="append", type=text, metavar="TEXT", help="ends the text; may be given several times")
     add("--stream", action="store_true", help="print the text as it is written")
-    add("--chat", action="store_true", help="ask as a user would, by the model's chat template")
-    add("--system", metavar="TEXT", type=text, help="with --chat, what the assistant is told beforehand")
+    add("--chat", action="store_true", help="format the prompt as a user's message, by the chat template")
+    add("--system", metavar="TEXT", type=text, help="with --chat, the system message")
 
 
 def convert(parser: argparse.ArgumentParser) -> None:
     """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
-    SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST must
-    not exist yet; it appears when it is whole.
+    SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST
+    must not exist yet; it appears when it is whole.
     """
     add = parser.add_argument
-    add("src", metavar="SRC", type=command_line.path, help="what to read")
-    add("dst", metavar="DST", type=command_line.path, help="directory to make")
-    add("--dtype", choices=DTYPES, help="of the weights; else as they are")
-    add("--head", help="of the model, where it is not the one that config.json names")
+    add("src", metavar="SRC", type=command_line.path, help="directory to read")
+    add("dst", metavar="DST", type=command_line.path, help="directory to write")
+    add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
+    add("--head", help="head of the model, if not the one that config.json names")
     command_line.add_family(parser)
-    add("--shard_size", default="5GB", help="most that one file holds, like 500MB (default: %(default)s)")
+    add("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
 
 
 def inspect(parser: argparse.ArgumentParser) -> None:
-    """Says what a directory holds: family, head, sizes, every tensor, and a checksum over names and contents."""
+    """Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents."""
     published = "published weights, Flax msgpack, or the --workdir of train"
     parser.add_argument("directory", type=command_line.path, help=published)
     command_line.add_family(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="a line for each layer, instead of one for all that are alike"
-    )
+    parser.add_argument("--all", action="store_true", help="one line per layer, instead of one for all that are alike")
 
 
 def embed(parser: argparse.ArgumentParser) -> None:
-    """Makes a vector of each text: the mean of the encoder's last hidden states, of length one.
+    """Turns each text into a vector: the normalized mean of the encoder's last hidden states.
 
-    Prints how alike the texts are (cosine similarity); with --out writes the vectors as a .npy file.
+    Prints the cosine similarities of the texts; with --out writes the vectors to a .npy file.
     """
     add, path = parser.add_argument, command_line.path
     _add_model(parser, "directory of an encoder's published weights, or its --workdir")
     add("--text", action="append", type=command_line.text, default=[], help="may be given several times")
-    add("--file", type=path, help="one text a line; - is stdin")
-    add("--out", metavar="FILE.npy", type=path, help="where the vectors go, float32 [texts, width]")
+    add("--file", type=path, help="one text per line; - is stdin")
+    add("--out", metavar="FILE.npy", type=path, help="file for the vectors, float32 [texts, width]")
 
 
 def fill_mask(parser: argparse.ArgumentParser) -> None:
     """Guesses the hidden word of a sentence: the likeliest tokens with their probabilities."""
     _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
-    parser.add_argument("text", type=command_line.text, help="with [MASK] in it")
-    parser.add_argument("--top_k", type=int, default=5, help="guesses to show (default: %(default)s)")
+    parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
+    parser.add_argument(
+        "--top_k", type=int, default=5, help="number of number of guesses to show (default: %(default)s)"
+    )
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
-    """Says whether a training run fits a machine, and what it will cost, before there is one.
+    """Says whether a training run fits a machine, and what it will cost, without the machine.
 
-    The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip install
-    'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan is analytic,
-    and says so.
+    The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip
+    install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan
+    is analytic, and says so.
     """
     add = parser.add_argument
     add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
     add("--search", action="store_true", help="try meshes, batches and remat policies, and rank them")
-    add("--compiles", type=command_line.integer(0), default=6, help="of a search, at most (default 6)")
-    add("--analytic", action="store_true", help="no compiler, even where there is one")
-    add("--json", action="store_true", help="one JSON object on stdout")
+    add("--compiles", type=command_line.integer(0), default=6, help="most compilations of a search (default 6)")
+    add("--analytic", action="store_true", help="use no compiler, even if there is one")
+    add("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def verify_mesh(parser: argparse.ArgumentParser) -> None:
-    """Says whether a config computes the same on a mesh as on one device: one step of both, gradient by gradient.
+    """Checks that a config computes the same on a mesh as on one device, by comparing all gradients of one step.
 
-    The devices are made up, on this CPU. The text is random words, the arithmetic float32, dropout off and the optimizer
-    plain gradient descent, so that what differs is the mesh. Give large configs fewer layers and rows with --config.FIELD.
+    The devices are made up, on this CPU. The text is random words, the arithmetic float32, dropout off and the
+    optimizer plain gradient descent, so that what differs is the mesh. Give large configs fewer layers and rows with
+    --config.FIELD.
     """
     number = command_line.integer(1, MOST_DEVICES)
-    parser.add_argument("--devices", type=number, default=8, help=f"to make up, {MOST_DEVICES} at most (default 8)")
-    parser.add_argument("--all", action="store_true", help="every parameter, instead of the worst")
+    parser.add_argument(
+        "--devices", type=number, default=8, help=f"simulated devices, at most {MOST_DEVICES} (default 8)"
+    )
+    parser.add_argument("--all", action="store_true", help="list every parameter, instead of the worst")
 
 
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
@@ -162,7 +165,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "train a model, or go on with a run that was stopped",
+        "train a model, or continue a run that was stopped",
         train,
         """examples:
   flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
@@ -193,7 +196,7 @@ COMMANDS = {
 """,
     ),
     "inspect": Command(
-        "say what a directory holds",
+        "describe a directory of weights",
         inspect,
         """examples:
   flaxformer_lite inspect path/to/bert
@@ -204,7 +207,7 @@ same model have the same checksum.
 """,
     ),
     "embed": Command(
-        "make vectors of sentences and compare them",
+        "turn sentences into vectors and compare them",
         embed,
         """examples:
   flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
@@ -218,20 +221,20 @@ same model have the same checksum.
   flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
   flaxformer_lite fill-mask --model runs/bert "import [MASK]" --top_k 10
 
-[MASK] stands for the model's own mask token, which may be written as well (<mask> for RoBERTa). Several are guessed one by
-one, none knowing the others' guess.
+[MASK] stands for the model's own mask token, which works as well (<mask> for RoBERTa). Several masks are guessed
+independently of each other.
 """,
     ),
     "plan": Command(
-        "say what a training run needs of machines that are not there",
+        "plan a training run for machines that are not at hand",
         plan,
         """examples:
   flaxformer_lite plan --config=llama_7b --topology=v5e:16x16 --config.mesh.fsdp=16
   flaxformer_lite plan --config=gpt2_small --topology=h100:8 --search
   flaxformer_lite plan --config=t5_xxl --topology=v5p-128 --json
 
-Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or as their makers call them (v5e-256; v5p-128 counts cores);
-a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the compiler's estimate, not measured.
+Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their makers' names (v5e-256; v5p-128 counts cores);
+a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the compiler's estimate, not measured.
 """,
         takes_config=True,
         environment=lambda _: environment.ENVIRONMENT,
@@ -244,8 +247,8 @@ a100, h100, h200 by number. Exits with 1 where it does not fit. Times are the co
   flaxformer_lite verify-mesh --config=t5_tiny --config.mesh.context=4 --devices=4 --all
   flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
 
-Exits with 1 where a gradient differs by more than rounding. Also lists the large parameters that every device holds
-whole, what the devices exchange, and which of it nothing in the design explains.
+Exits with 1 if a gradient differs by more than rounding. Also lists the large parameters that every device holds
+whole, what the devices exchange, and exchanges that the design does not explain.
 """,
         takes_config=True,
         environment=_made_up_devices,

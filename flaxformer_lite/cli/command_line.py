@@ -1,4 +1,4 @@
-"""Command lines that end in one sentence: flags are read here, and errors become a line on stderr and an exit code."""
+"""Parsing of command lines, where errors become one line on stderr and an exit code."""
 
 import argparse
 import difflib
@@ -13,12 +13,12 @@ from flaxformer_lite.config.rules import ConfigError, local_path
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 INT32 = 2**31 - 1  # XLA's sizes
-MOST_FIELDS = 4  # to suggest
+MOST_FIELDS = 4  # most fields to suggest
 NO_CONFIG = "--config is missing; for example --config=demo"
 
 
 def config(argv: list[str]) -> Any:
-    """The ConfigDict of `--config=PAGE_OR_FILE --config.FIELD=VALUE ...`; where there is none, ends in one line."""
+    """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line if it cannot."""
     at = next((i for i, arg in enumerate(argv) if arg.startswith("--config=")), None)
     if at is None:
         fail(NO_CONFIG, BAD_INPUT)
@@ -26,12 +26,12 @@ def config(argv: list[str]) -> Any:
         chosen = f"--config={pages.locate(argv[at].removeprefix('--config='))}"
         others = [*argv[:at], *argv[at + 1 :]]
         values, rest = _parse([chosen, *others])
-    except Exception as error:  # absl's, ml_collections', and whatever a config file of the user's raises
+    except Exception as error:  # from absl, ml_collections, or the user's config file
         fail(explain(error, argv), BAD_INPUT)
     if rest:
         fail(f"{rest[0]!r} is not a flag; flags look like --config.train.steps=100.", BAD_INPUT)
     if not hasattr(values, "items"):
-        fail(f"{argv[at]}: get_config() returns {values!r}, and has to return a ConfigDict, as to_config_dict(ExperimentConfig("
+        fail(f"{argv[at]}: get_config() returns {values!r}, but must return a ConfigDict, as to_config_dict(ExperimentConfig("
              f"...)) makes it.", BAD_INPUT)  # fmt: skip
     return values
 
@@ -48,13 +48,13 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
 
 
 def import_from_here() -> None:
-    """Has modules looked for in the current folder too, after all other places."""
+    """Adds the current folder to the end of Python's path."""
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
 
 
 class _Pages:
-    """The parser of --config, which is given the page's path: the plug-ins that the command line names are put into it."""
+    """A parser for the value of --config that puts the plug-ins named on the command line into the page."""
 
     def __init__(self, pages: Any, argv: list[str]):
         self._pages, self._argv = pages, argv
@@ -76,9 +76,10 @@ class _Pages:
 
 
 def explain(error: Exception, argv: list[str]) -> str:
-    """One sentence of what absl and ml_collections say in many.
+    """Condenses an error of absl or ml_collections into one sentence.
 
-    An unknown field is named with its whole path and the nearest known one; a config file's exception by its last line.
+    Names an unknown field by its whole path, with the nearest known one; an exception in a config file by its last
+    line.
     """
     from absl import flags
 
@@ -88,14 +89,14 @@ def explain(error: Exception, argv: list[str]) -> str:
     if wrong := _wrong_override(page, argv):
         return wrong
     if isinstance(error, flags.Error):
-        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # a bool's parser raises two arguments
+        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # the parser of bools raises with two arguments
         lines = [line for line in said.splitlines() if line.strip()]
         return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
     return f"{page}: {type(error).__name__}: {error}"
 
 
 def _wrong_override(page: str, argv: list[str]) -> str:
-    """What is wrong with the first --config.FIELD that is no field of the page, or a section of fields; else nothing."""
+    """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if there is none."""
     try:
         plugins = [arg for arg in argv if re.match(r"--config\.[\w.]+\.name=", arg)]
         values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}", *plugins])
@@ -116,13 +117,13 @@ def _wrong_override(page: str, argv: list[str]) -> str:
 
 
 def fields_given(argv: list[str]) -> list[str]:
-    """Fields of the config that the command line sets, as `model.d_model`."""
+    """Lists the config fields that the command line sets, as `model.d_model`."""
     found = (re.match(r"--?(?:no)?config\.([\w.]+)", arg) for arg in argv)
     return [match[1] for match in found if match]
 
 
 def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(section, "") and ("", field) of a ConfigDict, with their whole dotted names."""
+    """Yields (section, "") and ("", field) of a ConfigDict, with their full dotted names."""
     yield path, ""
     for name, value in values.items():
         below = f"{path}.{name}".lstrip(".")
@@ -133,10 +134,10 @@ def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def nearest_fields(path: str, known: list[str]) -> list[str]:
-    """The fields that a wrong path may mean, the likeliest rule's alone.
+    """Returns the fields that a wrong path may mean, by the first of these rules that finds any.
 
-    Rules: the same last name or section, the initials of its words (`lr`), a path spelled much alike, one of its words,
-    a last name spelled much alike.
+    Rules: the same last name or section, the initials of its words (`lr`), a similar path, one of its words, a similar
+    last name.
     """
     wanted = path.split(".")[-1]
     words = {name: name.split(".")[-1].split("_") for name in known}
@@ -153,7 +154,7 @@ def nearest_fields(path: str, known: list[str]) -> list[str]:
 
 
 def text(value: str) -> str:
-    """An argparse type: text that a tokenizer can read."""
+    """Parses text that a tokenizer can read, as an argparse type."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -162,7 +163,7 @@ def text(value: str) -> str:
 
 
 def path(value: str) -> str:
-    """An argparse type: a file or folder of this machine."""
+    """Parses a local file or folder, as an argparse type."""
     try:
         return local_path("PATH", value)
     except ConfigError as error:
@@ -175,7 +176,7 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 
 def integer(least: int, most: int = INT32) -> Callable[[str], int]:
-    """An argparse type: a whole number of a range."""
+    """Builds an argparse type for whole numbers in a range."""
 
     def read(value: str) -> int:
         try:
@@ -183,16 +184,16 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"invalid int value: {value[:40]!r}") from None
         if number < least:
-            raise argparse.ArgumentTypeError(f"{value[:40]}: at least {least}")
+            raise argparse.ArgumentTypeError(f"{value[:40]}: must be at least {least}")
         if number > most:
-            raise argparse.ArgumentTypeError(f"{value[:40]}: at most {most}")
+            raise argparse.ArgumentTypeError(f"{value[:40]}: must be at most {most}")
         return number
 
     return read
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
-    """Ends the program with one line on stderr; `at_once` runs no exit handlers, which might fail for the same reason."""
+    """Ends the program with one line on stderr; `at_once` skips exit handlers, which might fail for the same reason."""
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
     if at_once:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""From any checkpoint to published weights, one tensor at a time, and all of the directory or nothing."""
+"""Conversion of any checkpoint to published weights, one tensor at a time; the directory appears whole or not at all."""
 
 import argparse
 import contextlib
@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> None:
 def convert(
     src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None
 ) -> None:
-    """Makes `dst`, and says in one line what it holds.
+    """Writes `dst`, and prints one line about it.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: what cannot be read or has no published form.
+      ConfigError, WeightsError, CheckpointError: the source cannot be read or has no published form.
     """
     source, shard_bytes = folder_of(src), _bytes_of(shard_size)
     with _new_directory(Path(dst).expanduser()) as made:
@@ -55,7 +55,7 @@ def convert(
 
 
 class _Watched:
-    """A parameter that says how many of its bytes are read."""
+    """A parameter that reports how many of its bytes are read."""
 
     def __init__(self, leaf: Any, advance: Callable[[int], None]):
         self.shape, self.dtype, self._leaf, self._advance = leaf.shape, leaf.dtype, leaf, advance
@@ -70,7 +70,7 @@ class _Watched:
 
 
 def _stored_dtype(source: Path) -> str:
-    """That of all tensors in a directory if it is one that we compute with, else the float32 that holds any of them."""
+    """Returns the dtype of all tensors in a directory if we compute with it, else float32, which can hold any of them."""
     kinds = {str(t.array.dtype) for t in folder.open_weights(source).values() if t.array.dtype.kind not in "iub"}
     if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()
@@ -81,7 +81,7 @@ def _stored_dtype(source: Path) -> str:
 def _bytes_of(size: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
     if not found or not float(found[1]):
-        raise ConfigError(f"--shard_size={size}: a size like 500MB or 2GB.")
+        raise ConfigError(f"--shard_size={size}: must be a size like 500MB or 2GB.")
     prefix = found[2].rstrip("B")
     return int(float(found[1]) * UNITS[prefix and prefix + "B"])
 
@@ -92,11 +92,11 @@ def _size(leaf: Any) -> int:
 
 @contextlib.contextmanager
 def _new_directory(target: Path) -> Iterator[Path]:
-    """A directory beside the target, which becomes the target if all goes well, and nothing otherwise."""
+    """Creates a directory beside the target, renamed to the target on success and removed otherwise."""
     if target.exists():
-        raise ConfigError(f"{target}: is there already and is not overwritten; remove it or choose another DST.")
+        raise ConfigError(f"{target}: exists and is not overwritten; remove it or choose another DST.")
     made = target.parent / f".{target.name}.partial"
-    shutil.rmtree(made, ignore_errors=True)  # of a conversion that was killed
+    shutil.rmtree(made, ignore_errors=True)  # left by a conversion that was killed
     made.mkdir(parents=True)
     try:
         yield made

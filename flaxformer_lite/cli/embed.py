@@ -1,4 +1,4 @@
-"""Texts to vectors, as sentence-transformers makes them of the same directory."""
+"""Sentence vectors, computed as sentence-transformers does for the same directory."""
 
 import argparse
 import functools
@@ -15,19 +15,19 @@ from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.pooling import mean_pool
 
-BATCH, STEP = 32, 16  # texts at a time, of lengths rounded up to multiples, so that few shapes are compiled
-MOST = 12  # texts whose similarities fit on a screen
+BATCH, STEP = 32, 16  # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
+MOST = 12  # most texts with similarities that fit on a screen
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints similarities, or writes vectors.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: no texts, no encoder, or what cannot be read.
+      ConfigError, WeightsError, CheckpointError: there are no texts or no encoder, or something cannot be read.
     """
     texts = args.text + list(_lines(args.file))
     if not texts:
-        raise ConfigError("no text: give --text TEXT, several times to compare, or --file FILE.")
+        raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     if args.out and Path(args.out).suffix != ".npy":
         raise ConfigError(f"--out={args.out}: must end in .npy.")
     folder = folder_of(args.model)
@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def embed(opened: Opened, texts: list[str], *, limit: int | None, first: bool = False) -> np.ndarray:
-    """Vectors of texts, float32 [texts, D], each of length one.
+    """Computes vectors of texts, float32 [texts, D], each of length one.
 
     Args:
-      opened: an encoder, or an encoder-decoder, whose encoder it then is.
-      texts: each on its own.
-      limit: tokens beyond which a text is cut; None where the model knows no end.
-      first: take the first token's vector, not the mean of all.
+      opened: an encoder, or an encoder-decoder to use the encoder of.
+      texts: the texts.
+      limit: longest text in tokens; longer ones are cut. None is no limit.
+      first: whether to take the first token's vector instead of the mean.
     """
     if not opened.cfg.encoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
@@ -77,14 +77,14 @@ def _vectors(model, params, ids_BT, mask_BT, kept_BT):
 
 
 def limit_of(folder: Path, opened: Opened) -> int | None:
-    """Tokens of the longest text: sentence-transformers' own limit, the tokenizer's and the model's, the least of them."""
+    """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer and the model."""
     limits = [read_json(folder / "sentence_bert_config.json").get("max_seq_length"), opened.tokenizer.max_length]
     limits += [opened.cfg.max_length] if opened.cfg.has_position_table else []
     return min((n for n in limits if n), default=None)
 
 
 def reads_first(folder: Path) -> bool:
-    """Whether a sentence model's vectors are those of the first token; else they are means.
+    """Returns whether a sentence model takes the vector of the first token, instead of the mean.
 
     Raises:
       ConfigError: it pools in another way, or has layers after pooling.
@@ -95,14 +95,14 @@ def reads_first(folder: Path) -> bool:
         raise ConfigError(f"{folder}/1_Pooling/config.json: {', '.join(others)}: embed takes the mean over tokens, or the"
                           f" first token.")  # fmt: skip
     if (folder / "2_Dense").exists():
-        raise ConfigError(f"{folder}/2_Dense: this model has a layer after pooling, which is not read here.")
+        raise ConfigError(f"{folder}/2_Dense: this model has a layer after pooling, which is not supported here.")
     return others == ["pooling_mode_cls_token"]
 
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:
     if len(texts) > MOST:
         raise ConfigError(
-            f"{len(texts)} texts: more than {MOST} do not fit on a screen; --out FILE.npy keeps the vectors."
+            f"{len(texts)} texts: more than {MOST} do not fit on a screen; --out FILE.npy saves the vectors."
         )
     table = Table(box=None, pad_edge=False)
     for title in ("", *map(str, range(1, len(texts) + 1)), ""):

@@ -1,4 +1,4 @@
-"""Guesses at masked tokens."""
+"""Predictions for masked tokens."""
 
 import argparse
 
@@ -17,10 +17,10 @@ def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: no mask, no such head, or what cannot be read.
+      ConfigError, WeightsError, CheckpointError: there is no mask or no such head, or something cannot be read.
     """
     if args.top_k < 1:
-        raise ConfigError(f"--top_k={args.top_k}: at least 1.")
+        raise ConfigError(f"--top_k={args.top_k}: must be at least 1.")
     opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")
@@ -33,17 +33,17 @@ def run(args: argparse.Namespace) -> None:
 
 
 def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:
-    """For each mask in the text, the likeliest tokens and their probabilities, the likeliest first."""
+    """Returns, for each mask in the text, the likeliest tokens and their probabilities, the likeliest first."""
     tokenizer, cfg = opened.tokenizer, opened.cfg
     if "mask" not in tokenizer.ids:
         raise ConfigError("this model's tokenizer has no mask token.")
     ids = check_vocabulary(opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"])))
     places = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
     if not places:
-        raise ConfigError("the text hides nothing; put [MASK] where a word is to be guessed.")
+        raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")
     if cfg.has_position_table and len(ids) > cfg.max_length:
         raise ConfigError(
-            f"the text has {len(ids)} tokens, and the model's positions end at {cfg.max_length}; shorten it."
+            f"the text has {len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten it."
         )
     output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
     logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
@@ -59,6 +59,6 @@ def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, floa
 
 
 def _head(path: str) -> str | None:
-    """The masked-LM head, also where config.json names a larger one; None in a workdir, which has the one it trained."""
+    """Returns the masked-LM head, even if config.json names a larger one; None for a workdir, which knows its head."""
     where = folder_of(path)
     return None if is_workdir(where) or not folder.read_config(where).get("architectures") else "masked_lm"

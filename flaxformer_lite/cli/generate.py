@@ -1,4 +1,4 @@
-"""Prompts to text on stdout."""
+"""Text generation from prompts to stdout."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from flaxformer_lite.generation.settings import settings
 from flaxformer_lite.generation.task import longest
 from flaxformer_lite.pretrained.chat import render
 
-NEW_TOKENS = 64  # where the user does not say
+NEW_TOKENS = 64  # default
 SEARCH = ("num_beams", "length_penalty", "early_stopping")
 UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
@@ -23,20 +23,18 @@ def run(args: argparse.Namespace) -> None:
     """Writes a continuation of each prompt.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: what cannot be read, or settings that exclude each other.
+      ConfigError, WeightsError, CheckpointError: something cannot be read, or settings exclude each other.
     """
     names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
-        raise ConfigError("--stream: one text at a time; leave it out, or give one --prompt.")
+        raise ConfigError("--stream: prints one text at a time; leave it out, or pass a single --prompt.")
     if args.system is not None and not args.chat:
-        raise ConfigError("--system: is part of a conversation; add --chat.")
+        raise ConfigError("--system: needs a conversation; add --chat.")
     opened = open_model(args.model, dtype=args.dtype, family=args.family)
     if opened.tokenizer.chat_template and not args.chat:
-        notice(
-            "this model has a chat template; --chat asks by it, and without it the prompt is continued as it stands."
-        )
+        notice("this model has a chat template; --chat uses it, and without it the prompt is continued as it is.")
     prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]
     options = with_published(args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options)
     if args.stop:
@@ -48,13 +46,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
-    """Tokens to write where the user does not say: as many as the model's positions leave room for, and not too many."""
+    """Returns the default number of tokens to write: NEW_TOKENS, or as many as the model's positions leave room for."""
     taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
     return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
-    """A prompt's ids: framed by special tokens, or rendered by the chat template, which spells out its own."""
+    """Encodes a prompt with special tokens, or renders it by the chat template, which contains its own."""
     tokenizer = opened.tokenizer
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
@@ -64,12 +62,12 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
     if not ids and "bos" in tokenizer.ids:
         return [tokenizer.ids["bos"]]  # an empty prompt
     if not ids:
-        raise ConfigError("--prompt: is empty, and this model has no token that begins a text.")
+        raise ConfigError("--prompt: is empty, and this model has no token that starts a text.")
     return ids
 
 
 def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
-    """The user's settings over those that the directory brings, less those of its own that the user's rule out."""
+    """Merges the user's settings over the directory's, dropping those of the directory that the user's exclude."""
     try:
         own = published_settings(folder_of(path))
     except ValueError as error:
@@ -85,7 +83,7 @@ def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[s
     if "eos" in tokenizer.ids:
         own = {"eos_token_id": tokenizer.ids["eos"]} | own
     own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
-    rounding = tuple(range(tokenizer.vocab_size, vocab))  # ids that only round the table's size up have no text
+    rounding = tuple(range(tokenizer.vocab_size, vocab))  # ids that only pad the table to a round size have no text
     return own | {"suppress_tokens": (*own.get("suppress_tokens", ()), *rounding)} | options
 
 

@@ -1,4 +1,4 @@
-"""What a directory of weights holds, as rows and a table on the terminal."""
+"""Inspection of a directory of weights, printed as rows and a table."""
 
 import argparse
 import hashlib
@@ -24,11 +24,13 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|(?<=layer_)\d+")  # of a layer
 
 
 class Contents(NamedTuple):
-    """Attributes:
-    form: "safetensors", "Flax msgpack" or "training workdir, step 30".
-    cfg: None where we have no such model.
-    why: we have none.
-    tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or by its `read`.
+    """The contents of a directory.
+
+    Attributes:
+      form: "safetensors", "Flax msgpack" or "training workdir, step 30".
+      cfg: the config, or None if the model is not supported.
+      why: the reason if `cfg` is None.
+      tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or its `read`.
     """
 
     form: str
@@ -38,7 +40,7 @@ class Contents(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints it all; reads each tensor once, for the checksum."""
+    """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(args.directory), args.family)
     out = Console(width=None if Console().is_terminal else 200, highlight=False)
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read(where: Path, family: str | None = None) -> Contents:
-    """The tensors of a directory, none of which is read yet if they are safetensors.
+    """Opens the tensors of a directory; safetensors are not read yet.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: there is nothing that can be read.
@@ -91,7 +93,7 @@ def read(where: Path, family: str | None = None) -> Contents:
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
-    """A model's tensors as save_pretrained would write them; where it would not, its parameters by their own paths."""
+    """Returns tensors as save_pretrained would write them, or parameters by their own paths if it cannot."""
     family, flat = registry.resolve("models", cfg.family), flatten_dict(params, sep="/")
     if hasattr(family, "PUBLISHED"):
         try:
@@ -103,7 +105,7 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
 
 
 def checksum(tensors: Mapping[str, Any]) -> str:
-    """SHA-256 over names, dtypes, shapes and contents, in the order of names; one tensor is in memory at a time."""
+    """Computes SHA-256 over names, dtypes, shapes and contents, sorted by name; one tensor is in memory at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -134,7 +136,7 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
 
 
 def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
-    """(label, how many, (shape, dtype)); tensors that differ only in a layer's number share a label like h.{0-11}.ln."""
+    """Yields (label, count, (shape, dtype)); tensors that differ only in a layer's number share a label, h.{0-11}.ln."""
     groups: dict[tuple, list[str]] = {}
     for name, size in sizes.items():
         groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)

@@ -1,4 +1,4 @@
-"""From flags to a run; what goes wrong ends in one line and an exit code."""
+"""Launches a run from flags; errors end it with one line and an exit code."""
 
 import os
 import re
@@ -21,19 +21,19 @@ from flaxformer_lite.training.interrupt import Terminated, terminate
 from flaxformer_lite.training.start.adopt import read_experiment
 
 CONTINUES = "the same command continues from the last checkpoint, if there is one."
-# What the collectives of CPUs and GPUs say when the other end is gone; TPUs wait for jax.distributed to end the process.
+# Errors of CPU and GPU collectives when a peer is gone; TPUs wait for jax.distributed to end the process.
 LOST_PEER = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|coordination service|UNAVAILABLE")
 
 
 def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
-    """Checks the config and runs it, together with the other processes where there are any.
+    """Checks the config and runs it, together with the other processes if there are any.
 
-    Exits with 0 where SIGTERM came and the run was saved, 2 on bad input, 1 on a failed run, else 128 + the number of the
-    signal that ended it; a bug keeps its traceback.
+    Exits with 0 if SIGTERM stopped the run and it was saved, 2 on bad input, 1 on a failed run, else 128 + the number
+    of the signal that ended it; a bug keeps its traceback.
 
     Args:
-      config: of the experiment.
-      workdir: of the run.
+      config: config of the experiment.
+      workdir: workdir of the run.
       **how_to_join: arguments of processes.join.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +43,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
     try:
         group = processes.join(**how_to_join)
         if not group.first:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the libraries below print there too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
         given = command_line.fields_given(invocation.underscored(sys.argv))
         caught = loop.run(read_experiment(config, workdir, given), workdir, group)
         group.close()
@@ -55,10 +55,10 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
-    """What to say of the end of a run, its exit code, and whether exit handlers might fail for the same reason.
+    """Returns the message about the end of a run, its exit code, and whether exit handlers might fail as well.
 
     Raises:
-      Exception: the error itself, of a run alone, where it is a bug.
+      Exception: the error itself, if it is a bug in a run of one process.
     """
     match error:
         case ConfigError():

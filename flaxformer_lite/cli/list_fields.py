@@ -1,4 +1,4 @@
-"""The fields of a config as a help page: type, value and the comment that stands beside each in its dataclass."""
+"""The help page on a config's fields: type, value, and the comment beside each field in its dataclass."""
 
 import ast
 import dataclasses
@@ -22,10 +22,10 @@ CHOICES = re.compile(r"'\?'.*(?:choose from|there are) (.+?)\.$", re.S)
 
 
 def describe(config: ConfigDict) -> str:
-    """A line or more for each field, by section, with the value it has in this config.
+    """Describes each field in one or more lines, by section, with its value in this config.
 
     Raises:
-      ConfigError: the config is wrong.
+      ConfigError: the config is invalid.
     """
     return "\n".join(_section(from_config_dict(ExperimentConfig, config), "config", ""))
 
@@ -52,12 +52,12 @@ def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
 
 
 def comments(cls: type) -> dict[str, str]:
-    """The comment at the end of each field's line, in the source of a dataclass and its bases."""
+    """Returns the comment at the end of each field's line, from the source of a dataclass and its bases."""
     found = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):  # a class made at a prompt
+        except (OSError, TypeError):  # a class defined at a prompt has no source
             continue
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         lines = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
@@ -69,7 +69,7 @@ def comments(cls: type) -> dict[str, str]:
 
 
 def choices(cfg: Any, name: str, hint: Any) -> str:
-    """What a field of names may be, as the rule says that refuses any other."""
+    """Lists the names that a field accepts, from the error that any other name raises."""
     wrong = {str: "?", tuple[str, ...]: ("?",)}.get(hint)
     try:
         dataclasses.replace(cfg, **{name: wrong} if wrong else {})

@@ -1,4 +1,4 @@
-"""Models and tokenizers by directory: published weights, or a training workdir."""
+"""Opening of models and tokenizers from a directory of published weights or a training workdir."""
 
 import contextlib
 import json
@@ -25,10 +25,10 @@ class Opened(NamedTuple):
 
 
 def open_model(path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None) -> Opened:
-    """A model, its parameters on the default device and its tokenizer.
+    """Opens a model, its parameters on the default device, and its tokenizer.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: what is wrong with the directory.
+      ConfigError, WeightsError, CheckpointError: the directory cannot be used.
     """
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family)
@@ -37,33 +37,33 @@ def open_model(path: str, *, head: str | None = None, dtype: str = "float32", fa
 
 
 def folder_of(path: str) -> Path:
-    """The directory that a user names.
+    """Returns the directory that a user names.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: it does not exist.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise ConfigError(f"{path}: no such directory; models are read from disk, none are fetched.")
+        raise ConfigError(f"{path}: no such directory; models are read from disk, never downloaded.")
     return folder
 
 
 def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
-    """The ids, all of which the model knows.
+    """Returns the ids after checking that they are in the model's vocabulary.
 
     Raises:
-      ConfigError: one that it does not.
+      ConfigError: one of them is not.
     """
     if ids and max(ids) >= opened.cfg.vocab_size:
         raise ConfigError(
-            f"the tokenizer gives the id {max(ids)}, and the model's vocabulary ends at {opened.cfg.vocab_size - 1}:"
-            f" the two are not of one model."
+            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at {opened.cfg.vocab_size - 1}:"
+            f" they do not belong together."
         )
     return ids
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} where there is no such file."""
+    """Reads a JSON object; {} if there is no such file."""
     try:
         values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
@@ -73,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def notices() -> Iterator[None]:
-    """What the library warns of meanwhile becomes a line each."""
+    """Prints each warning of the library within the block as one line."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
@@ -84,5 +84,5 @@ def notices() -> Iterator[None]:
 
 
 def notice(text: str) -> None:
-    """A line for the user that is not the program's output."""
+    """Prints a line to the user on stderr."""
     print(f"notice: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The plan of a config on the terminal, or as JSON."""
+"""Printing of plans, as text or JSON."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from flaxformer_lite.training.start.adopt import read_experiment
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the plan. Exits with 1 where nothing fits."""
+    """Prints the plan. Exits with 1 if nothing fits."""
     machine = topology.parse(args.topology)
     cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
     if args.search:
@@ -34,7 +34,7 @@ def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.T
     else:
         _print(report.ranking(found))
     if not found:
-        command_line.fail("nothing that was tried fits; take more chips, or a smaller batch.", command_line.FAILED)
+        command_line.fail("nothing that was tried fits; use more chips, or a smaller batch.", command_line.FAILED)
 
 
 def _say(line: str) -> None:

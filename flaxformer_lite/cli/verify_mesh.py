@@ -17,9 +17,9 @@ SHOWN = 10  # parameters, worst first
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the verdict. Exits with 1 where the mesh computes something else."""
+    """Prints the verdict. Exits with 1 if the mesh computes something else."""
     cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
-    sharding.build_mesh(cfg.mesh)  # says what cannot work before anything is compiled
+    sharding.build_mesh(cfg.mesh)  # refuses impossible meshes before anything is compiled
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
     out = Console(width=None if Console().is_terminal else 160, highlight=False)
     sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())

@@ -1,4 +1,4 @@
-"""What an experiment is: frozen records, and the one door where a ConfigDict is checked and becomes them."""
+"""The configuration records of an experiment, and the one place where a ConfigDict is checked and turned into them."""
 
 from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig
 from flaxformer_lite.config.execution import Execution

@@ -1,4 +1,4 @@
-"""What a model's weights mean: its sizes, and the names of the parts it is made of."""
+"""The architecture record: the sizes of a model and the names of its parts, which give its weights their meaning."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """How the layers of one kind differ from the model's; None is as the model's.
+    """The options in which one kind of layer differs from the rest of the model; None keeps the model's value.
 
     Attributes:
-      window: of a sliding window; 0 sees everything.
-      position: an encoding.
-      mixer: a file of flaxformer_lite/mixers in place of attention.
-      feed_forward: a file of flaxformer_lite/feed_forwards in place of the plain or gated one.
-      norm_at: slots of norms; those of one part alone are `attention_in`, `mlp_in` and so on.
+      window: size of the sliding window; 0 sees everything.
+      position: the position encoding.
+      mixer: a file of flaxformer_lite/mixers, used in place of attention.
+      feed_forward: a file of flaxformer_lite/feed_forwards, used in place of the plain or gated layer.
+      norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part only.
     """
 
     window: int | None = None
@@ -37,11 +37,11 @@ class LayerKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Sizes and names of one model; zero or None means "derive it" where a comment says so.
+    """The sizes and part names of one model; zero or None means "derive it" where a comment says so.
 
     The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each layer's output before
-    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT) is `('embed', 'out')`,
-    pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is `('in', 'branch', 'final')`.
+    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT) is `('embed',
+    'out')`, pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is `('in', 'branch', 'final')`.
     """
 
     family: str  # a file in flaxformer_lite/models, or module:Model
@@ -56,14 +56,14 @@ class Architecture:
     max_length: int = 512  # tokens; binds only where an encoding has a table of positions
     type_vocab_size: int = 0  # token types (BERT's segments A and B)
     embedding_size: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
-    head: str = "lm"  # what sits on top; the family's file lists its heads
+    head: str = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: int = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: int = 0  # F of the decoder where it differs; 0: mlp_dim
-    decoder_vocab_size: int = 0  # V of the decoder where it has a table of its own; 0: one table serves both
-    num_labels: int = 2  # C, of classification heads
-    pad_token_id: int | None = None  # a decoder's classifier reads the last other token; RoBERTa counts the others
-    eos_token_id: int | None = None  # BART's classification head reads the last one of the input
-    decoder_start_token_id: int | None = None  # before the decoder's first token, where the caller names none
+    decoder_vocab_size: int = 0  # V of the decoder if it has its own table; 0: one table serves both
+    num_labels: int = 2  # C, the number of classes of a classification head
+    pad_token_id: int | None = None  # a decoder's classifier reads the last token that differs; RoBERTa numbers those
+    eos_token_id: int | None = None  # BART's classification head reads the last such token
+    decoder_start_token_id: int | None = None  # fed to the decoder first, unless the caller passes its own inputs
 
     norm: str = "layer"
     norm_eps: float = 1e-6
@@ -80,22 +80,22 @@ class Architecture:
     windows: tuple[int, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
     pattern: tuple[
         LayerKind, ...
-    ] = ()  # kinds of layer, repeated over the depth, where they differ in more than windows
-    mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers in place of attention
-    feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards in place of `mlp`
-    embed_power: float = 0.0  # token vectors are multiplied by d_model ** this: 0.5 in the original and Gemma
-    logit_power: float = 0.0  # the same for logits: -0.5 in T5, whose tied table has unit variance
+    ] = ()  # kinds of layer, repeated over the depth, if they differ in more than their windows
+    mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers, instead of attention
+    feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
+    embed_power: float = 0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
+    logit_power: float = 0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
     tie_embeddings: bool = True
-    share_layers: tuple[int, ...] = ()  # the set of weights that each depth uses: (0, 0, 0) has one; (): each its own
+    share_layers: tuple[int, ...] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
     init: str = "normal"  # normal, normal_residual (GPT-2), fan_in (T5), xavier (the original)
     init_stddev: float = 0.02
 
-    # An ActivationSharding (functions/sharding.py), put here by the trainer and never written down; None: UNSHARDED.
+    # An ActivationSharding (functions/sharding.py), set by the trainer and never saved; None: UNSHARDED.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     @property
     def skeleton(self) -> str:
-        """encoder, decoder or encoder_decoder: which stacks have layers."""
+        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers."""
         return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
 
     @property
@@ -126,7 +126,7 @@ class Architecture:
 
     @property
     def has_position_table(self) -> bool:
-        """Whether the encoding learns a row for each position, so that max_length binds."""
+        """Whether the encoding learns one row per position, which makes max_length a hard limit."""
         sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "head_dim": self.head_width}
         now, longer = (self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1))
         return now != longer
@@ -150,7 +150,7 @@ class Architecture:
 
     @property
     def initial(self) -> InitConfig:
-        """Where weights begin."""
+        """The distribution that weights start from."""
         layers = max(1, self.encoder_layers + self.decoder_layers)
         return InitConfig(kind=self.init, stddev=self.init_stddev, layers=layers)
 
@@ -198,19 +198,17 @@ class Architecture:
         among(self, "init", choices.INITS)
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
-                raise ConfigError(
-                    f"share_layers={self.share_layers}: names a set of weights for each of {layers} layers."
-                )
+                raise ConfigError(f"share_layers={self.share_layers}: needs one entry for each of the {layers} layers.")
         if not self.windows or min(self.windows) < 0:
-            raise ConfigError(f"windows={self.windows}: at least one entry, none negative; (0,) sees everything.")
+            raise ConfigError(f"windows={self.windows}: needs at least one entry, none negative; (0,) sees everything.")
         if self.pattern and self.windows != (0,):
-            raise ConfigError(f"windows={self.windows}, pattern of {len(self.pattern)}: the kinds of a pattern name their own"
-                              f" windows; set windows=(0,).")  # fmt: skip
+            raise ConfigError(f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern has its own"
+                              f" window; set windows=(0,).")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Execution, Architecture):
-    """What a model is, and how it runs: the two records as one, so that a page or a command line names any field in a word."""
+    """The architecture and execution of a model as one record, so that a page can set any field as `model.FIELD`."""
 
     def __post_init__(self) -> None:
         Architecture.__post_init__(self)
@@ -225,5 +223,5 @@ class ModelConfig(Execution, Architecture):
 
     @property
     def execution(self) -> Execution:
-        """How it runs, by itself."""
+        """The execution fields as a record of their own."""
         return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})

@@ -18,21 +18,21 @@ T = TypeVar("T")
 
 
 def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
-    """Checks a ConfigDict (or any mapping) and builds the frozen dataclass `cls` from it.
+    """Builds the frozen dataclass `cls` from a ConfigDict (or any mapping), checking every value.
 
     Args:
       cls: a dataclass of this file or of a plug-in.
-      values: nested mapping; a plug-in's mapping carries its file name under `name`.
+      values: nested mapping; the mapping of a plug-in holds its file name under `name`.
       where: the path so far, named in errors.
 
     Raises:
-      ConfigError: unknown key (with the nearest known one), wrong type, missing field, or a rule of the dataclass broken.
+      ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a broken rule.
     """
     return _from_mapping(cls, values, where, "")
 
 
 def _from_mapping(cls: type[T], values: Any, where: str, path: str) -> T:
-    """As `from_config_dict`; `path` is the dotted name of the section, which rules of its dataclass do not know."""
+    """Implements `from_config_dict`; `path` is the dotted name of the section, to be added to errors."""
     if not hasattr(values, "items"):
         raise ConfigError(
             f"{where}={values!r}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
@@ -58,7 +58,7 @@ def _from_mapping(cls: type[T], values: Any, where: str, path: str) -> T:
 
 
 def _with_path(message: str, path: str, fields: list[str]) -> str:
-    """A rule's message, whose `field=` become `path.field=`, as the user writes them."""
+    """Rewrites each `field=` in a message as `path.field=`, the way the user writes it."""
     if not path or message.startswith((f"{path}=", f"{path}.")):
         return message
     named = re.sub(rf"(?<![\w.])({'|'.join(fields) or '$^'})=", rf"{path}.\1=", message)
@@ -66,7 +66,7 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
 
 
 def to_config_dict(cfg: Any) -> ConfigDict:
-    """The inverse: a ConfigDict whose every field can be overridden on the command line."""
+    """Converts a record back to a ConfigDict, in which the command line can override every field."""
     out = ConfigDict()
     hints = typing.get_type_hints(type(cfg))
     for f in dataclasses.fields(cfg):
@@ -88,7 +88,7 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
-    """The plug-in fields of a config's dataclass and of those in it: path -> folder, `{"model.position": "positions"}`."""
+    """Maps the path of each plug-in field in a record to its folder, as in `{"model.position": "positions"}`."""
     found, hints = {}, typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
@@ -99,11 +99,11 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
-    """Puts plug-ins into a config as its page would: each node gets all options of its plug-in, with their defaults.
+    """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with their defaults.
 
     Args:
       values: changed in place.
-      names: path -> another plug-in than the page's, whose options go with it.
+      names: path -> the plug-in to use instead of the page's; the page's options for it are dropped.
 
     Raises:
       ConfigError: no such plug-in.
@@ -115,7 +115,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
             parent = parent.get(part) if isinstance(parent, ConfigDict) else None
         node = parent.get(last) if isinstance(parent, ConfigDict) else None
         if not isinstance(node, ConfigDict) or "name" not in node:
-            continue  # the door says what is wrong with it
+            continue  # from_config_dict reports what is wrong with it
         name = names.get(path, node.name)
         if not name:
             continue
@@ -126,7 +126,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def fingerprint(cfg: Any) -> str:
-    """A short hash of everything in the config, stored with the run and compared on resume."""
+    """Hashes the whole config; the hash is stored with the run and compared on resume."""
     text = json.dumps(to_config_dict(cfg).to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -151,7 +151,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str, path: str) -
     hint = _without_none(hint)
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(f"{where}={value!r}: a tuple, not {type(value).__name__}.")
+            raise ConfigError(f"{where}={value!r}: must be a tuple, not {type(value).__name__}.")
         kind = typing.get_args(hint)[0]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return tuple(
@@ -170,7 +170,7 @@ def _plugin_class(folder: str, name: Any, where: str) -> type:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Values of a plug-in's options as a page holds them; of those that have no default, a place for one."""
+    """Returns a plug-in's options as a page holds them, with a placeholder for each that has no default."""
     hints = typing.get_type_hints(cls)
     out = {}
     for f in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""Records of a model's parts: what each module is built from. A layer's mixer and feed-forward are plug-ins."""
+"""Records that the modules of a model are built from. A layer's mixer and feed-forward are plug-ins."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
 
-Rules = tuple[tuple[str, tuple], ...]  # (pattern of a parameter's path, mesh axes of its last dimensions)
+Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +15,10 @@ class InitConfig:
 
     Attributes:
       kind: `normal`; `normal_residual`, which shrinks layers that write to the residual stream by 1 / sqrt(2 layers)
-        (Radford et al. 2019, GPT-2, section 2.3); `fan_in`, of stddev 1 / sqrt(inputs) (T5); or `xavier`, uniform within
-        sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
-      stddev: of the two normal kinds.
-      layers: of the whole model, for `normal_residual`.
+        (Radford et al. 2019, GPT-2, section 2.3); `fan_in`, with stddev 1 / sqrt(inputs) (T5); or `xavier`, uniform
+        within sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+      stddev: standard deviation of the two normal kinds.
+      layers: number of layers in the whole model, for `normal_residual`.
     """
 
     kind: str = "normal"
@@ -44,12 +44,12 @@ class NormConfig:
 
 
 class Part:
-    """The base of plug-in records that a layer is made of.
+    """Base class of the plug-in records that make up a layer.
 
     Attributes:
-      name: of the module in a layer, and so in the paths of its parameters.
-      added: patterns of the paths of parameters that a model with the standard part lacks; a run that begins with published
-        weights leaves them as they are initialised.
+      name: the module's name in a layer, and so in the paths of its parameters.
+      added: patterns of the paths of parameters that a model with the standard part lacks; a run that begins with
+        published weights leaves them as they are initialised.
     """
 
     name: ClassVar[str] = "part"
@@ -64,17 +64,17 @@ class Part:
         return self
 
     def partition_rules(self) -> Rules:
-        """Mesh axes of the parameters; the default keeps all of them whole on every device."""
+        """Returns the mesh axes of the parameters; by default each stays whole on every device."""
         return ((rf"/{self.name}/", ()),)
 
 
 class Mixer(Part):
-    """The base of records of layers that mix tokens: attention, or a recurrent cell."""
+    """Base class of records for layers that mix tokens, such as attention or a recurrent cell."""
 
     name: ClassVar[str] = "mixer"
 
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
-        """The linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) where one was passed."""
+        """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) with a cache."""
         raise NotImplementedError
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
@@ -82,29 +82,29 @@ class Mixer(Part):
         return {"d_model": d_model}
 
     def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:
-        """What all layers of this kind read, made once for a stack: the context, with more in it.
+        """Adds to the context what all layers of this kind share; called once per stack.
 
         Args:
-          context: of the stack.
-          x_BTD: its input.
-          execution: of the stack.
-          causal: whether tokens see only those before them.
+          context: the stack's context.
+          x_BTD: the stack's input.
+          execution: how the stack runs.
+          causal: whether each token sees only itself and earlier ones.
           tables: declares a position encoding's learned arrays in the stack: `tables(encoding, **sizes)`.
         """
         return context
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: Any) -> Any:
-        """An empty cache for `length` positions."""
-        raise ConfigError(f"{type(self).__name__}: keeps no cache, so it cannot write text token by token.")
+        """Builds an empty cache for `length` positions."""
+        raise ConfigError(f"{type(self).__name__}: has no cache, so it cannot generate token by token.")
 
 
 class FeedForward(Part):
-    """The base of records of layers that treat each token by itself."""
+    """Base class of records for layers that treat each token by itself."""
 
     name: ClassVar[str] = "mlp"
 
     def module(self, execution: Any, *, name: str | None = None) -> Any:
-        """The linen module: x [B, T, D] -> [B, T, D]."""
+        """Builds the linen module: x [B, T, D] -> [B, T, D]."""
         raise NotImplementedError
 
 
@@ -114,13 +114,13 @@ class LayerConfig:
 
     Attributes:
       mixer: attention, or another plug-in of flaxformer_lite/mixers; None leaves it out.
-      cross: attention to an encoder's output, between the two; None where there is no encoder.
+      cross: attention to an encoder's output, between the two; None if there is no encoder.
       feed_forward: a plug-in of flaxformer_lite/feed_forwards; None leaves it out.
-      norm: of the slots of `norm_at`.
-      norm_at: `in` before each part, `branch` on its output before the residual is added, `out` after it is added; of one
-        part alone `attention_in`, `mlp_in` and so on, by the part's name.
-      residual: `sequential`; `parallel` adds mixer and feed-forward of one input (GPT-NeoX), `parallel_shared` after one norm
-        (GPT-J).
+      norm: the norm in the slots of `norm_at`.
+      norm_at: `in` before each part, `branch` on its output before the residual is added, `out` after it is added; with
+        the part's name in front (`attention_in`, `mlp_in`), the slot of that part only.
+      residual: `sequential`; `parallel` adds mixer and feed-forward of the same input (GPT-NeoX); `parallel_shared`
+        does so after one common norm (GPT-J).
     """
 
     mixer: Mixer | None
@@ -140,7 +140,7 @@ class LayerConfig:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """What the layer runs, in order, by the name of its module."""
+        """The parts that the layer runs, in order, by the names of their modules."""
         named: dict[str, Part | None] = {"cross_attention": self.cross}
         if self.mixer is not None:
             named = {self.mixer.name: self.mixer, **named}
@@ -149,7 +149,7 @@ class LayerConfig:
         return {name: part for name, part in named.items() if part is not None}
 
     def has_norm(self, part: str, slot: str) -> bool:
-        """Whether the part of this name has a norm in this slot."""
+        """Returns whether the part of this name has a norm in this slot."""
         return slot in self.norm_at or f"{part}_{slot}" in self.norm_at
 
 
@@ -158,10 +158,10 @@ class StackConfig:
     """A stack of layers.
 
     Attributes:
-      num_layers: how many.
+      num_layers: number of layers.
       pattern: the kinds of layer, repeated over the depth.
-      final_norm: after the last layer; None is none.
-      share: the set of weights that each depth uses: (0, 0, 0) has one (ALBERT); (): each its own.
+      final_norm: the norm after the last layer; None leaves it out.
+      share: index of the weights that each layer uses: (0, 0, 0) shares one set (ALBERT); (): no sharing.
     """
 
     num_layers: int
@@ -172,19 +172,19 @@ class StackConfig:
     def __post_init__(self) -> None:
         positive(self, "num_layers")
         if not self.pattern:
-            raise ConfigError("pattern=(): at least one kind of layer.")
+            raise ConfigError("pattern=(): needs at least one kind of layer.")
         if self.share and len(self.share) != self.num_layers:
-            raise ConfigError(f"share={self.share}: names a set of weights for each of {self.num_layers} layers.")
+            raise ConfigError(f"share={self.share}: needs one entry for each of the {self.num_layers} layers.")
 
     def kind(self, layer: int) -> int:
-        """Which kind of the pattern a depth has."""
+        """Returns the index in `pattern` of the layer at this depth."""
         return layer % len(self.pattern)
 
     def scans(self, execution: Any) -> bool:
-        """Whether layers are stacked over a leading axis instead of lying side by side."""
+        """Returns whether layers are stacked over a leading axis instead of standing side by side."""
         return execution.scan and not self.share
 
     def partition_rules(self) -> Rules:
-        """Those of all parts, each once."""
+        """Returns the rules of all parts, without duplicates."""
         parts = [part for layer in self.pattern for part in layer.parts.values()]
         return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))

@@ -1,4 +1,4 @@
-"""The rules that config dataclasses are made of, and the error that says which one was broken."""
+"""Checks for config records, and the error they raise."""
 
 import re
 from dataclasses import field
@@ -12,20 +12,20 @@ class ConfigError(ValueError):
 
 
 def plugin(folder: str, default: str) -> Any:
-    """A field that holds a plug-in's own dataclass, chosen by its `name` key."""
+    """Declares a field that holds a plug-in's own record, chosen by its `name` key."""
     return field(default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder})
 
 
 def optional_plugin(folder: str) -> Any:
-    """A field that holds a plug-in's own dataclass, or None; its `name` key is then empty."""
+    """Declares a field that holds a plug-in's own record, or None, written as an empty `name`."""
     return field(default=None, metadata={"plugin": folder})
 
 
 def resolved(cfg: Any, name: str, folder: str) -> Any:
-    """The plug-in of a folder that a field names.
+    """Resolves the plug-in that a field names.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: there is no such plug-in.
     """
     try:
         return registry.resolve(folder, getattr(cfg, name))
@@ -34,7 +34,7 @@ def resolved(cfg: Any, name: str, folder: str) -> Any:
 
 
 def plugin_name(value: Any) -> str:
-    """The key of a plug-in's dataclass instance: its file's name or, of one outside the package, `module:Class`."""
+    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside the package."""
     return registry.name_of(type(value))
 
 
@@ -61,8 +61,8 @@ def among(cfg: Any, name: str, choices: tuple[str, ...]) -> None:
 
 
 def local_path(name: str, value: str) -> str:
-    """A path, unless it is the address of a bucket, which would become a folder named `gs:`."""
+    """Returns the path, refusing the address of a bucket, which would become a local folder named `gs:`."""
     if re.match(r"\w+://", value):
-        raise ConfigError(f"{name}={value}: no folder of this machine, and nothing else is read or written; mount the bucket"
-                          f" (gcsfuse, mountpoint-s3) or copy it, and name that folder.")  # fmt: skip
+        raise ConfigError(f"{name}={value}: not a local path, and only local files are read and written; mount the bucket"
+                          f" (gcsfuse, mountpoint-s3) or copy it, and pass that folder.")  # fmt: skip
     return value

@@ -1,4 +1,4 @@
-"""Folders that are made once, by content: complete or absent, whoever is killed and whoever else is making the same."""
+"""Content-addressed folders, written once: complete or absent, even if processes race or are killed."""
 
 import contextlib
 import fcntl
@@ -18,26 +18,26 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import progress
 
 MANIFEST = "complete.json"
-BLOCK = 1 << 24  # bytes under one checksum
-PATIENCE = 2.0  # seconds of waiting for another process after which it is said
-CHECKED = 16  # blocks of a folder that are read again at each use: up to 256 MB, in a fraction of a second
+BLOCK = 1 << 24  # bytes per checksum
+PATIENCE = 2.0  # seconds of waiting for another process before saying so
+CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
 
 
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
-    """The folder `root/name`, made by `write` if it is not there or not whole.
+    """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
 
-    It is written under another name and renamed when complete, so that a killed process leaves nothing half-made. Of the
-    processes that share a disk one makes it, and the others wait for it; where the file system knows no locks all make
+    It is written under another name and renamed when complete, so a killed process leaves nothing half-written. One of
+    the processes that share a disk writes it while the others wait; on a file system without locks all of them write
     it, and the first to finish wins. At each later use the sizes of all files are checked, and the checksums of CHECKED
-    blocks drawn by lot: all there are, of the texts that most runs train on.
+    random blocks, which for the texts of most runs are all blocks.
 
     Args:
       root: data.cache; `~` is the home folder.
-      name: carries the hash of everything the content depends on.
-      write: fills the empty folder it is given; whatever else it raises than OSError passes through.
+      name: contains the hash of everything that the content depends on.
+      write: fills the empty folder that it is given; exceptions other than OSError pass through.
 
     Raises:
-      ConfigError: `root` cannot be written.
+      ConfigError: `root` is not writable.
     """
     root = Path(root).expanduser()
     final = root / name
@@ -66,7 +66,7 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time; the system ends the lock of a process that is killed."""
+    """Locks out other processes; the system releases the lock if this one is killed."""
     with open(path, "w") as lock:
         with contextlib.suppress(OSError):  # a file system without locks
             if not _locked_within(PATIENCE, lock):
@@ -89,9 +89,9 @@ def _locked_within(seconds: float, lock: IO) -> bool:
 
 
 def _publish(temporary: Path, final: Path) -> None:
-    """Renames into place; where another process was faster, its folder stays."""
+    """Renames into place; if another process was faster, its folder stays."""
     if final.exists() and not _whole(final):
-        print(f"{final}: incomplete or damaged, made again.", file=sys.stderr)
+        print(f"{final}: incomplete or damaged, written again.", file=sys.stderr)
         damaged = temporary.with_name(temporary.name + ".damaged")
         final.rename(damaged)
         shutil.rmtree(damaged, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Real text that is on every machine this library runs on, so that no command needs a download.
+"""Built-in corpora: real text found on every machine where this library runs, so that no command needs a download.
 
-The texts are those of the installed versions: they differ from machine to machine, and so do losses on them. Their
-fingerprint is stored with every run.
+The text comes from the installed versions and so differs between machines, as do losses on it. Its fingerprint is
+stored with every run.
 """
 
 import ast
@@ -24,13 +24,13 @@ DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def stdlib_code() -> Iterator[dict[str, str]]:
-    """Each module of the standard library, without its tests: about 11 MB of Python (PSF-2.0)."""
+    """Yields each module of the standard library, without its tests: about 11 MB of Python (PSF-2.0)."""
     for source in _sources(Path(sysconfig.get_paths()["stdlib"])):
         yield {"text": source}
 
 
 def docstrings() -> Iterator[dict[str, str]]:
-    """The docstrings of the required packages, and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF)."""
+    """Yields docstrings of the required packages, and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF)."""
     from pydoc_data import topics
 
     for text in topics.topics.values():
@@ -44,7 +44,7 @@ def docstrings() -> Iterator[dict[str, str]]:
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
-    """Each documented function of the required packages as a pair: its code without the docstring, the docstring."""
+    """Yields each documented function of the required packages as a pair: code without docstring, and docstring."""
     for tree, source in _trees():
         lines = source.splitlines(keepends=True)
         for node in ast.walk(tree):
@@ -69,11 +69,11 @@ def write(name: str, path: Path) -> None:
                 seen.add(line)
                 file.write(line + "\n")
     if not seen:
-        raise ConfigError(f"data.corpus={name!r}: no sources are installed here; name your own text with data.path.")
+        raise ConfigError(f"data.corpus={name!r}: no sources are installed here; set data.path to your own text.")
 
 
 def version(name: str) -> str:
-    """What the text of the corpus `name` depends on."""
+    """Returns a string of everything that the text of the corpus `name` depends on."""
     packages = () if name == "stdlib_code" else PACKAGES
     return " ".join([sys.version, *(f"{p}={importlib.metadata.version(p)}" for p in packages)])
 

@@ -1,4 +1,4 @@
-"""Text tokenized once into memory-mapped files, and the rows that examples are made of."""
+"""Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
 
 import hashlib
 import json
@@ -17,8 +17,8 @@ from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 
-FORMAT = "2"  # raise it when the files below, the split or a tokenizer's training change
-PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so pieces tokenize as the whole does
+FORMAT = "2"  # increase when the files below, the split or the training of a tokenizer change
+PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
 BATCH = 1 << 22  # characters encoded in parallel
 TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
 
@@ -29,8 +29,8 @@ class Tokens:
 
     Attributes:
       ids: [tokens] uint16 or uint32, memory-mapped; each document ends with the end-of-text id.
-      offsets: [documents + 1] int64, where each document starts, and the end.
-      numbers: field -> [documents] int64 or float64, what travels with each.
+      offsets: [documents + 1] int64, the start of each document, and the end of the last.
+      numbers: field -> [documents] int64 or float64, the numbers of each document.
     """
 
     ids: np.ndarray
@@ -43,10 +43,10 @@ class Corpus:
     """A tokenized text.
 
     Attributes:
-      source: of the text.
-      tokenizer: that made it.
+      source: the source of the text.
+      tokenizer: the tokenizer.
       tokens: split -> Tokens.
-      fingerprint: of text, split and tokenizer.
+      fingerprint: hash of text, split and tokenizer.
     """
 
     source: Source
@@ -56,21 +56,21 @@ class Corpus:
 
     @property
     def where(self) -> str:
-        """What errors name."""
+        """The field and value that errors name."""
         return self.source.where
 
 
 @dataclass(frozen=True)
 class Records:
-    """What an objective makes examples from: rows of pieces of documents, by number.
+    """The rows that an objective makes examples from; each row is a list of pieces of documents.
 
     Attributes:
-      tokenizer: knows the special ids.
-      length, target_length: T of the encoder or decoder-only model; of an encoder-decoder's decoder, else 0.
+      tokenizer: gives the special ids.
+      length, target_length: T of the encoder or decoder-only model; T of an encoder-decoder's decoder, else 0.
       ids: the tokens of a split.
-      start, length_of, document: [pieces], where each piece lies, its tokens, and its document.
-      first: [rows + 1], row r holds the pieces first[r] .. first[r + 1] - 1.
-      numbers: field -> [documents] int64 or float64; where a document has several texts, each has its number.
+      start, length_of, document: [pieces], the start of each piece, its number of tokens, and its document.
+      first: [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1.
+      numbers: field -> [documents] int64 or float64; if a document has several texts, each has an entry.
     """
 
     tokenizer: Tokenizer
@@ -87,7 +87,7 @@ class Records:
         return len(self.first) - 1
 
     def row(self, index: int) -> list[np.ndarray]:
-        """The pieces of a row, each int32."""
+        """Returns the pieces of a row, each int32."""
         return [self.piece(p) for p in range(int(self.first[index]), int(self.first[index + 1]))]
 
     def piece(self, number: int) -> np.ndarray:
@@ -95,13 +95,13 @@ class Records:
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
 
     def number(self, index: int, name: str) -> Any:
-        """The number under `name` of the document that a row begins with, as numpy scalar."""
+        """Returns the number `name` of a row's first document, as a numpy scalar."""
         return self.numbers[name][self.document[self.first[index]]]
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
-        """A random piece of another document than row `index` begins with; of any, where there is only one.
+        """Draws a random piece from another document than row `index` starts with, or from the only one.
 
-        It has at least `tokens` tokens, unless none of sixteen draws has: then it is their longest.
+        It has at least `tokens` tokens, or else is the longest of sixteen draws.
         """
         own = int(self.first[index])
         drawn = rng.integers(len(self.start), size=16)
@@ -112,15 +112,15 @@ class Records:
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Corpus:
-    """Reads, splits and tokenizes the text a config names, or finds that done in the cache.
+    """Reads, splits and tokenizes the text that a config names, or finds the result in the cache.
 
     Args:
-      cfg: of the experiment.
-      fields: texts that the objective reads of a document.
-      numbers: numbers that it reads of one.
+      cfg: the data section of the experiment.
+      fields: texts that the objective reads from a document.
+      numbers: numbers that it reads from a document.
 
     Raises:
-      ConfigError: whatever is wrong with the text, the tokenizer or the cache.
+      ConfigError: the text, the tokenizer or the cache cannot be used.
     """
     source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields), numbers)
     text = _hash(FORMAT, source.fingerprint, source.fields, cfg.eval_fraction, *[numbers] * bool(numbers))
@@ -140,10 +140,10 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
 
 
 def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) -> Records:
-    """Packs a split as the objective wants it, or finds that done in the cache.
+    """Packs a split for the objective, or finds the result in the cache.
 
     Raises:
-      ConfigError: the split does not fill a row.
+      ConfigError: the split does not fill one row.
     """
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
     made_by = plugin_name(objective), to_config_dict(objective).to_json(), *registry.code_of(type(objective))
@@ -189,7 +189,7 @@ def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
 
 
 def _training_text(source: Source, split: Split, advance) -> Iterator[str]:
-    """Every n-th piece of the training split, n such that the whole stays within TOKENIZER_TEXT."""
+    """Yields every n-th piece of the training split, with n chosen to stay within TOKENIZER_TEXT."""
     every, number = max(1, math.ceil(source.size / TOKENIZER_TEXT)), 0
     for name, document in split.deal(source.documents()):
         advance(sum(map(len, document)))
@@ -230,7 +230,7 @@ def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) 
 
 
 def _write_numbers(source: Source, split: Split, folder: Path) -> None:
-    """One array for each field and split: a number for each text, in the order of the texts."""
+    """Writes one array per field and split: one number per text, in the order of the texts."""
     found: dict[str, list[tuple]] = {name: [] for name in SPLITS}
     for texts, numbers in source.records():
         found[split.side(texts)] += [numbers] * len(texts)
@@ -240,7 +240,7 @@ def _write_numbers(source: Source, split: Split, folder: Path) -> None:
 
 
 def _batches(dealt) -> Iterator[list[tuple[str, str, bool]]]:
-    """Pieces of about BATCH characters together: split, piece, and whether it ends its text."""
+    """Yields batches of about BATCH characters, as (split, piece, whether it ends its text)."""
     batch, size = [], 0
     for name, document in dealt:
         for text in document:
@@ -257,7 +257,7 @@ def _batches(dealt) -> Iterator[list[tuple[str, str, bool]]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A text in parts of at most PIECE characters, cut after a line where there is one."""
+    """Cuts a text into parts of at most PIECE characters, at the end of a line if possible."""
     at = 0
     while at < len(text):
         end = at + PIECE

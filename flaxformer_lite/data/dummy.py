@@ -1,4 +1,4 @@
-"""An example of an experiment's shapes without its text, for those who compile before there is any."""
+"""Dummy examples with the shapes of an experiment, for compiling before there is any text."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.corpus import Records
 
-DOCUMENTS = 4  # enough for objectives that look for another one
+DOCUMENTS = 4  # enough for objectives that draw a second document
 
 
 def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
-    """What the objective makes of blank text: every array has the shape and type that it has with the real one.
+    """Builds an example from dummy text; its arrays have the same shapes and dtypes as real ones.
 
     Raises:
-      ConfigError: lengths that the objective cannot work with.
+      ConfigError: the objective cannot work with the lengths.
     """
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     records = _records(cfg, np.full(DOCUMENTS, length + target_length + 1), tokenizer.Bytes().ordinary_ids[:1])
@@ -24,7 +24,7 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """A batch of random words in documents of random lengths, which share rows: nothing in it is like anything else."""
+    """Builds a batch from random words in documents of random lengths, packed into rows."""
     rng, size = np.random.default_rng(seed), cfg.train.batch_size
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     longest = min(length, target_length or length)
@@ -35,7 +35,7 @@ def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarra
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
-    """Documents of so many tokens, the end-of-text token among them, of these ids over and over."""
+    """Builds documents of these lengths, end-of-text token included, by cycling through the ids."""
     objective, words = cfg.objective, tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -48,7 +48,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:
-    """The ids of the tokenizer that the config names; of one that is yet to be trained, as many as it may have."""
+    """Returns the size of the config's tokenizer, or its largest possible size if it is not yet trained."""
     named: Any = cfg.data.tokenizer
     if named.path:
         return tokenizer.load(named.path).vocab_size

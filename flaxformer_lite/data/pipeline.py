@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, step): nothing else is state, so resuming needs one number."""
+"""Batches as a pure function of (seed, step): there is no other state, so resuming needs a single number."""
 
 import dataclasses
 import functools
@@ -25,11 +25,11 @@ class Dataset:
     """Examples of one split.
 
     Attributes:
-      split: "train", endless and shuffled anew each epoch, or "eval", once through.
+      split: "train", endless and reshuffled each epoch, or "eval", a single pass.
       objective: makes examples from records.
       splits: split -> Records.
-      fingerprint: of text, tokenizer, objective and lengths.
-      corpus: that the records are of; None where they are made up.
+      fingerprint: hash of text, tokenizer, objective and lengths.
+      corpus: the corpus of the records; None for dummy records.
     """
 
     split: str
@@ -64,19 +64,19 @@ class Dataset:
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
     ) -> Iterator[Any]:
-        """Batches of numpy arrays, from `start_step` on; each process asks for its own rows of the same batches.
+        """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of the same batches.
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example k * batch_size + r,
-        whatever the number of processes. The held-out split does not depend on the seed; its last batch is filled up
-        with examples of weight 0.
+        for any number of processes. The held-out split does not depend on the seed; its last batch is padded with
+        examples of weight 0.
 
         Args:
-          batch_size: of whole batches.
-          seed: of shuffling, masking and noise.
-          start_step: batches to leave out at the beginning, at no cost.
-          rows: of each batch, those to make; all by default.
-          place: what becomes of a batch before it is handed out.
-          ahead: batches that a thread places before they are asked for, until the iterator's `close()`.
+          batch_size: rows of a whole batch.
+          seed: seeds shuffling, masking and noise.
+          start_step: number of batches to skip, at no cost.
+          rows: the rows of each batch to build; all by default.
+          place: applied to each batch before it is yielded.
+          ahead: number of batches that a thread places in advance, until the iterator's `close()`.
 
         Yields:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
@@ -100,11 +100,11 @@ class Dataset:
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
     def example(self, row: int, seed: int, position: int) -> Batch:
-        """One example: the objective's choices are drawn from a generator seeded by (seed, position)."""
+        """Builds one example, with a random generator seeded by (seed, position)."""
         return self.objective.make_example(self.records, row, np.random.default_rng([seed, position]))
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
-        """The targets of every example of a split, in a fixed order of which any beginning is a fair sample."""
+        """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
         data = dataclasses.replace(self, split=split)
         for number, row in enumerate(_order(data.num_examples)):
             yield data.example(int(row), 0, number)["targets"]
@@ -124,15 +124,15 @@ class Dataset:
 
 
 def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
-    """The examples an experiment trains on ("train") or is measured by ("eval").
+    """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
     The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
 
     Raises:
-      ConfigError: text, tokenizer, cache or lengths that cannot work; the message names the field and the way out.
+      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
     """
     if split not in SPLITS:
-        raise ValueError(f"split={split!r}: train or eval.")
+        raise ValueError(f"split={split!r}: must be train or eval.")
     objective = cfg.objective
     corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
@@ -160,11 +160,11 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
 
 
 def _used(tokenizer: Tokenizer, cfg: ExperimentConfig) -> int:
-    """Ids that a run may meet; published models other than T5 have none for the sentinels at a vocabulary's end."""
+    """Returns the number of ids that a run may use; published models other than T5 lack the sentinels at the end."""
     unused = cfg.train.init_from and "sentinel_ids" not in cfg.objective.needs
     return min((tokenizer.vocab_size, *tokenizer.sentinel_ids)) if unused else tokenizer.vocab_size
 
 
 def _order(count: int) -> np.ndarray:
-    """A fixed order of rows in which any beginning is a fair sample."""
+    """Returns a fixed random order of rows, so that any prefix is a fair sample."""
     return np.random.default_rng(0).permutation(count)

@@ -1,6 +1,6 @@
-"""A bar on a terminal, one line elsewhere; both on stderr, so that stdout stays the program's own.
+"""Progress messages: a bar on a terminal, one line elsewhere; both on stderr, to keep stdout clean.
 
-Of several processes that train together only the first speaks.
+If several processes train together, only the first one prints.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from flaxformer_lite.runtime import processes
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Says what takes a few seconds of unknown length."""
+    """Shows that work of unknown length is going on."""
     console = Console(stderr=True, quiet=not processes.speaks())
     if console.is_terminal:
         with console.status(what):
@@ -29,11 +29,11 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how much of a text has been read.
 
     Args:
-      what: "tokenizing".
+      what: the activity, such as "tokenizing".
       total: bytes.
 
     Yields:
-      Function to call with the number of bytes just read.
+      A function to call with the number of bytes just read.
     """
     console = Console(stderr=True, quiet=not processes.speaks())
     if not console.is_terminal:

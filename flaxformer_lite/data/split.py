@@ -1,4 +1,4 @@
-"""Which text is held out: decided by the text itself, so that it is the same on every machine and in every run."""
+"""The split into training and held-out text, decided by the text itself: the same on all machines and in all runs."""
 
 import collections
 import hashlib
@@ -15,20 +15,20 @@ Document = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Split:
-    """Deals documents to the two splits.
+    """Assigns documents to the two splits.
 
-    With enough documents (at least ENOUGH / fraction) those whose hash is small are held out, so that copies of a document
-    are on one side and adding documents moves none. With fewer, or where this would miss `fraction` of the characters by
-    more than a factor of FAR - one big file among small ones - the tail of each document is held out, cut at the end of a
-    line: about `fraction` of it, by its own text alone. Pairs of texts, and documents too short for tails, go by their
-    hash up to the one that comes nearest to the fraction.
+    With enough documents (at least ENOUGH / fraction), those with a small hash are held out, so copies of a document
+    are on the same side and adding documents moves none. With fewer, or if this would miss `fraction` of the characters
+    by more than a factor of FAR (one big file among small ones), the tail of each document is held out, cut at the end
+    of a line: about `fraction` of it, depending on its own text only. Pairs of texts, and documents too short for
+    tails, are held out by hash, with the threshold that comes nearest to the fraction.
     """
 
     fraction: float
-    below: int | None  # a document whose hash is at most this is held out; None: tails are
+    below: int | None  # documents with a hash of at most this are held out; None: tails are
 
     def deal(self, documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
-        """Pairs of "train" or "eval" and a document."""
+        """Yields pairs of "train" or "eval" and a document."""
         for document in documents:
             if self.below is not None:
                 yield self.side(document), document
@@ -40,21 +40,21 @@ class Split:
                 yield "eval", (tail,)
 
     def side(self, document: Document) -> str:
-        """The split of a whole document, by its hash."""
+        """Returns the split of a whole document, by its hash."""
         return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
-    """Looks at all documents once and decides how to split them.
+    """Decides how to split the documents, in one pass over them.
 
     Args:
       documents: read once.
-      fraction: of the text to hold out.
-      where: what errors name.
-      whole: whether documents must not be cut, since what is said of them is said of the whole.
+      fraction: share of the text to hold out.
+      where: the field and value that errors name.
+      whole: whether documents must not be cut, because they have labels.
 
     Raises:
-      ConfigError: no text, or too little to give each side some.
+      ConfigError: there is no text, or too little for both splits.
     """
     sizes: collections.Counter[int] = collections.Counter()
     longest, texts, tails = 0, 0, 0
@@ -64,7 +64,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
         tails += len(document[0]) - _cut_at(document[0], fraction)
         texts = len(document)
     if not sizes:
-        raise ConfigError(f"{where}: no text in it, only blanks.")
+        raise ConfigError(f"{where}: contains no text, only whitespace.")
     if texts == 1 and not whole and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
             raise ConfigError(
@@ -73,7 +73,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
             )
         return Split(fraction, None)
     if len(sizes) < 2:
-        raise ConfigError(f"{where}: all documents are the same; at least two are needed, one of them to hold out.")
+        raise ConfigError(f"{where}: all documents are the same; needs at least two different ones, to hold one out.")
     ordered = sorted(sizes)
     below = min(max(int(fraction * 2**64), ordered[0]), ordered[-1] - 1)
     due, enough = fraction * sizes.total(), texts > 1 or len(sizes) * fraction >= ENOUGH

@@ -1,7 +1,7 @@
 """Text sources: a built-in corpus, or a user's file or folder, as documents with a fingerprint.
 
-A `.jsonl` line is a document; any other file is one document. Both may be compressed (`.gz`). Of a folder the files are
-read whose names are those of text; a file that is named itself is read whatever its name.
+Each line of a `.jsonl` file is a document; any other file is one document. Both may be compressed (`.gz`). In a folder
+only files with a text suffix are read; a single file is read whatever its suffix.
 """
 
 import collections
@@ -24,23 +24,23 @@ CODE = (
     ".jsx", ".mjs", ".ts", ".tsx", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".ml", ".clj", ".ex", ".erl", ".lisp",
     ".el", ".sh", ".bash", ".sql", ".cs", ".fs", ".vb", ".f", ".f90", ".m", ".zig", ".nim", ".dart", ".cmake", ".proto",
 )  # fmt: skip
-NAMED = 3  # files that a notice names
-CORPUS_FORMAT = "1"  # raise it when an extraction in corpora.py changes
+NAMED = 3  # most files that a notice names
+CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 Document = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Documents that can be read again and again.
+    """Documents that can be read repeatedly.
 
     Attributes:
-      where: what errors name: the field and its value.
-      files: in a fixed order.
+      where: the field and value that errors name.
+      files: the files, in a fixed order.
       fields: keys of a jsonl line; a document has one text for each.
-      numbers: further keys of a jsonl line, under which a document has numbers.
+      numbers: keys of a jsonl line that hold numbers.
       fingerprint: sha256 of the content of the files.
       size: bytes on disk.
-      left_out: files of the folder whose names are not those of text.
+      left_out: files of the folder without a text suffix.
     """
 
     where: str
@@ -52,32 +52,32 @@ class Source:
     left_out: tuple[Path, ...] = ()
 
     def kinds(self) -> str:
-        """`3 files (2 .txt, 1 .md), 1.2 MB`."""
+        """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
         count = collections.Counter(_kind(path) or "without suffix" for path in self.files)
         kinds = ", ".join(f"{n} {kind}" for kind, n in count.most_common())
         files = f"{len(self.files)} files ({kinds})" if len(self.files) > 1 else self.files[0].name
         return f"{files}, {f'{self.size / 1e6:.1f} MB' if self.size >= 1e6 else f'{self.size / 1e3:.1f} kB'}"
 
     def unread(self) -> str:
-        """What was left out of the folder, in a sentence; "" where nothing was."""
+        """Describes the files of the folder that were not read; "" if there are none."""
         if not self.left_out:
             return ""
         names = ", ".join(path.name for path in self.left_out[:NAMED])
         more = f" and {len(self.left_out) - NAMED} more" if len(self.left_out) > NAMED else ""
         return (
-            f"{names}{more}: not read, as {'such names are' if len(self.left_out) > 1 else 'the name is'} not those of"
+            f"{names}{more}: not read, as the suffix{'es are' if len(self.left_out) > 1 else ' is'} not that of"
             f" {'jsonl' if len(self.fields) > 1 else 'text or jsonl'}"
         )
 
     def documents(self) -> Iterator[Document]:
-        """The texts of all documents but blank ones."""
+        """Yields the texts of all documents that are not blank."""
         return (texts for texts, _ in self.records())
 
     def records(self) -> Iterator[tuple[Document, tuple[float, ...]]]:
-        """Texts and numbers of all documents but blank ones.
+        """Yields the texts and numbers of all documents that are not blank.
 
         Raises:
-          ConfigError: a file that is no text, or a line of jsonl that is not what it should be, by file and line.
+          ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and line.
         """
         for path in self.files:
             data = _content(path, self.where)
@@ -85,7 +85,7 @@ class Source:
                 yield from _lines(path, data, self)
             elif len(self.fields) > 1 or self.numbers:
                 raise ConfigError(
-                    f"{self.where}: {path.name} is no jsonl; this objective needs lines of jsonl with"
+                    f"{self.where}: {path.name} is not jsonl; this objective needs lines of jsonl with"
                     f" {' and '.join(map(repr, self.fields + self.numbers))}."
                 )
             else:
@@ -95,15 +95,15 @@ class Source:
 
 
 def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Source:
-    """The text a config names.
+    """Opens the text that a config names.
 
     Args:
-      cfg: path, corpus and cache are used.
-      fields: texts that the objective reads of a document: ("text",), or ("source", "target").
-      numbers: numbers that it reads of one, for example ("label",).
+      cfg: the data section; path, corpus and cache are used.
+      fields: texts that the objective reads from a document: ("text",), or ("source", "target").
+      numbers: numbers that it reads from a document, for example ("label",).
 
     Raises:
-      ConfigError: no such path, nothing in it, or a built-in corpus that does not have these fields.
+      ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.
     """
     if cfg.path:
         where = f"data.path={cfg.path!r}"
@@ -119,36 +119,36 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
                 digest.update(block)
                 size += len(block)
     if not size:
-        raise ConfigError(f"{where}: empty; name a file or folder with text in it.")
+        raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
     return Source(where, files, fields, digest.hexdigest()[:16], size, numbers, left_out)
 
 
 def is_jsonl(path: Path) -> bool:
-    """Whether a file holds one JSON object a line, by its name."""
+    """Returns whether a file holds one JSON object per line, by its name."""
     return _kind(path) in JSONL
 
 
 def _kind(path: Path) -> str:
-    """A file's suffix, that of compression aside."""
+    """Returns a file's suffix, not counting that of compression."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _is_text(path: Path) -> bool:
     kind = _kind(path)
-    return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # the parts of a corpus are often numbered
+    return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # parts of a corpus are often numbered
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...], where: str) -> Path:
     if numbers:
         raise ConfigError(
-            f"{where}: this objective reads {' and '.join(fields + numbers)}, which no built-in text has; give"
-            f" your own jsonl as data.path."
+            f"{where}: this objective reads {' and '.join(fields + numbers)}, which no built-in text has; set"
+            f" data.path to your own jsonl."
         )
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
         raise ConfigError(
-            f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or your"
-            f" own jsonl as data.path."
+            f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or"
+            f" set data.path to your own jsonl."
         )
     version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
     name = f"text-{cfg.corpus}-{version}"
@@ -161,7 +161,7 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...]
 
 
 def _files(root: Path, where: str, *, pairs: bool) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """Those to read, in order, and those to leave out."""
+    """Lists the files to read, in order, and those to leave out."""
     if root.is_file():
         return (root,), ()
     if not root.is_dir():
@@ -175,8 +175,8 @@ def _files(root: Path, where: str, *, pairs: bool) -> tuple[tuple[Path, ...], tu
     if not read:
         kinds = ", ".join(sorted({_kind(p) or p.name for p in files}))
         raise ConfigError(
-            f"{where}: no file in it is {'jsonl' if pairs else 'text or jsonl'} by its name ({kinds}); a file"
-            f" that is named itself, data.path=FILE, is read whatever its name."
+            f"{where}: no file in it has a suffix of {'jsonl' if pairs else 'text or jsonl'} ({kinds}); a single"
+            f" file, data.path=FILE, is read whatever its suffix."
         )
     return read, tuple(p for p in files if p not in set(read))
 
@@ -217,7 +217,9 @@ def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, 
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{at}: no JSON ({error.msg}, column {error.colno}); a line must be an object.") from None
+            raise ConfigError(
+                f"{at}: not JSON ({error.msg}, column {error.colno}); each line must be an object."
+            ) from None
         if not isinstance(record, dict):
             raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
         for field in fields:
@@ -225,7 +227,7 @@ def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, 
                 found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
                 way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
                 if len(fields) == 1 and (texts := [key for key, value in record.items() if isinstance(value, str)]):
-                    way = f"name the field, --config.data.text_field={texts[0]}"
+                    way = f"set the field, --config.data.text_field={texts[0]}"
                 raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
             if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
                 raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
@@ -237,7 +239,7 @@ def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, 
 
 def _number(record: dict, name: str, at: str) -> float:
     value = record.get(name)
-    if not isinstance(value, (int, float)) or not -(2**63) <= value < 2**63:  # NaN neither
+    if not isinstance(value, (int, float)) or not -(2**63) <= value < 2**63:  # also refuses NaN
         found = repr(value)[:40] if name in record else f"keys: {', '.join(map(repr, record))}"
-        raise ConfigError(f"{at}: no number of 64 bits under {name!r} ({found}); classes are numbered 0, 1, 2 ...")
-    return +value  # a number, also of true and false
+        raise ConfigError(f"{at}: no 64-bit number under {name!r} ({found}); classes are numbered 0, 1, 2 ...")
+    return +value  # true and false become numbers

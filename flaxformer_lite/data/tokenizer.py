@@ -1,7 +1,7 @@
-"""Tokenizers behind one small protocol: trained here on the run's own text, plain bytes, or a file the user names.
+"""Tokenizers behind one small protocol: trained on the run's own text, plain bytes, or a file that the user names.
 
-Every tokenizer made here has the special tokens of all objectives, and T5's hundred sentinels at the end of its
-vocabulary, the first one last: sentinel k has the id vocab_size - 1 - k. Special tokens are never found in text: a file
+Every tokenizer trained here has the special tokens of all objectives, and T5's hundred sentinels at the end of its
+vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special tokens are never recognized in text: a file
 that contains "[MASK]" is encoded as those characters.
 """
 
@@ -20,7 +20,7 @@ from flaxformer_lite.config import ConfigError
 SENTINELS = 100
 SPECIALS = ("[PAD]", "[EOS]", "[BOS]", "[CLS]", "[SEP]", "[MASK]")
 BYTES = 256
-# Names that published tokenizers give to special tokens, in the order in which they are looked for.
+# Names of special tokens in published tokenizers, in the order in which they are looked up.
 KNOWN = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
     "eos": ("[EOS]", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
@@ -36,13 +36,13 @@ class Tokenizer:
 
     Attributes:
       vocab_size: ids are 0 .. vocab_size - 1.
-      pad_id, eos_id: always there.
-      bos_id, cls_id, sep_id, mask_id: None where the vocabulary has no such token.
-      sentinel_ids: descending, () where there are none.
-      fingerprint: hash of the file that defines it.
+      pad_id, eos_id: never None.
+      bos_id, cls_id, sep_id, mask_id: None if the vocabulary has no such token.
+      sentinel_ids: descending; () if there are none.
+      fingerprint: hash of the file that defines the tokenizer.
     """
 
-    file: str  # what `save` writes
+    file: str  # name of the file that `save` writes
     vocab_size: int
     pad_id: int
     eos_id: int
@@ -57,45 +57,45 @@ class Tokenizer:
         self.fingerprint = hashlib.sha256(self.file.encode() + definition).hexdigest()[:16]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without any special token."""
+        """Encodes a text as ids, without any special token."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens have none."""
+        """Decodes ids to text, leaving out special tokens."""
         raise NotImplementedError
 
     def pieces(self) -> list[bytes]:
-        """The text that each id stands for, as UTF-8; empty for special tokens."""
+        """Returns the text that each id stands for, as UTF-8; empty for special tokens."""
         raise NotImplementedError
 
     @functools.cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """[ids] int32, those that stand for text."""
+        """Returns the ids that stand for text, int32 [ids]."""
         return np.asarray([i for i, piece in enumerate(self.pieces()) if piece], np.int32)
 
     @functools.cached_property
     def word_edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two [V] bool: whether an id begins, and whether it ends, with a letter or digit (or within a character)."""
+        """Returns two bool [V]: whether an id begins, and whether it ends, with a letter or digit (or mid-character)."""
         edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
         begins, ends = ([byte.isalnum() or byte >= b"\x80" for byte in side] for side in zip(*edges, strict=True))
         return np.asarray(begins), np.asarray(ends)
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        """Bool, [T] as the ids: False where a token continues the word that the token before it ends in."""
+        """Returns bool [T]: False if a token continues the word that the token before it ends in."""
         begins, ends = self.word_edges
         starts = np.ones(len(ids), bool)
         starts[1:] = ~(begins[ids[1:]] & ends[ids[:-1]])
         return starts
 
     def save(self, folder: str | Path) -> None:
-        """Writes the file from which `load` makes this tokenizer again."""
+        """Writes the file from which `load` restores this tokenizer."""
         Path(folder, self.file).write_bytes(self.definition)
 
     def specials(self) -> set[int]:
-        """Ids that stand for no text."""
+        """Returns the ids that stand for no text."""
         named = (self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id)
         return {i for i in (*named, *self.sentinel_ids) if i is not None}
 
@@ -164,7 +164,7 @@ class HuggingFace(Tokenizer):
 class SentencePiece(Tokenizer):
     """A sentencepiece model, trained here or published, with T5's sentinels after its own vocabulary.
 
-    The character U+2581, its own mark of a space, comes back as a space.
+    The character U+2581, sentencepiece's mark of a space, is decoded as a space.
     """
 
     file = "tokenizer.model"
@@ -200,10 +200,10 @@ class SentencePiece(Tokenizer):
 
 
 def load(path: str | Path) -> Tokenizer:
-    """The tokenizer in a file (`tokenizer.json`, a sentencepiece `.model`), or in a folder that `save` wrote to.
+    """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that `save` wrote to.
 
     Raises:
-      ConfigError: no such file, or nothing that can be read as one.
+      ConfigError: there is no such file, or it cannot be read as a tokenizer.
     """
     where, path = f"data.tokenizer.path={str(path)!r}", Path(path).expanduser()
     if path.is_dir():
@@ -214,7 +214,7 @@ def load(path: str | Path) -> Tokenizer:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
     try:
         return kinds[path.suffix](path.read_bytes())
-    except Exception as error:  # tokenizers raises bare Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
 
 
@@ -233,7 +233,7 @@ def _meta_space(token: str) -> bytes:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the others follow from U+0100 on."""
+    """Returns GPT-2's printable characters for bytes: printable Latin-1 is kept, the others are numbered from U+0100."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(BYTES) if b not in plain]
     return {**{chr(b): b for b in plain}, **{chr(BYTES + k): b for k, b in enumerate(others)}}

@@ -1,4 +1,4 @@
-"""Trains the tokenizer a config names on the run's own text, offline; the same text gives the same tokenizer."""
+"""Training of tokenizers on the run's own text, offline; the same text gives the same tokenizer."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
 
     Args:
       cfg: name and vocab_size.
-      texts: read once; not held.
+      texts: read once, and not kept in memory.
 
     Raises:
-      ConfigError: vocab_size has no room for bytes and special tokens.
+      ConfigError: vocab_size is too small for bytes and special tokens.
     """
     if cfg.name == "bytes":
         return Bytes()
@@ -78,7 +78,7 @@ def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> Sentence
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Lines, cut where the trainer would leave them out (it takes 4192 bytes)."""
+    """Yields lines, cut to the 4192 bytes that the trainer accepts."""
     for text in texts:
         for line in text.splitlines():
             yield from (line[i : i + 1000] for i in range(0, len(line), 1000))

@@ -1,3 +1,3 @@
-"""Feed-forward layers, one a file: a record, and the module that it makes."""
+"""Feed-forward layers, one per file: a record and the module that it builds."""
 
 SHARED = ()

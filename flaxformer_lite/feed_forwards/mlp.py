@@ -24,8 +24,8 @@ class MlpConfig(parts.FeedForward):
       mlp_dim: F; 0 is four times the width of the input.
       activation: a name of functions/activations.py.
       gated: whether a second projection gates the first.
-      bias: of all projections.
-      initial: where weights begin.
+      bias: whether the projections have biases.
+      initial: initialization of the weights.
     """
 
     name: ClassVar[str] = "mlp"
@@ -71,5 +71,5 @@ class FeedForward(nn.Module):
         down = Einsum("BTF,FD->BTD", sizes, cfg.bias, cfg.initial, run, residual=True, name="down")
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
-            return down(inputs, hidden)  # made again in the backward pass
+            return down(inputs, hidden)  # recomputed in the backward pass
         return down(dropout(hidden(inputs)))

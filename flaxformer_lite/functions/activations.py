@@ -1,4 +1,4 @@
-"""Activations by the names that configs use; a new one is a row."""
+"""Activations by the names that configs use; a new one is one more row of the table."""
 
 import functools
 import math
@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 
 def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]) -> jax.custom_jvp:
-    """The activation with its slope as a formula of x that shares no step with it.
+    """Gives the activation a derivative that is a formula of x alone, so that only x is kept for the backward pass.
 
-    What both passes share XLA computes once and keeps, up to four arrays as large as the layer; so only x is.
+    XLA keeps whatever the forward and backward formulas share, which can be four arrays as large as the layer.
     """
     function = jax.custom_jvp(activation)
     function.defjvp(lambda x, d_x: (activation(*x), slope(x[0].astype(jnp.float32)).astype(x[0].dtype) * d_x[0]))
@@ -19,13 +19,13 @@ def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.
 
 
 def _gelu_slope(x: jax.Array) -> jax.Array:
-    """Phi(x) + x phi(x), with the normal distribution from erf where jax.nn.gelu takes erfc."""
+    """Computes Phi(x) + x phi(x), the normal distribution by erf where jax.nn.gelu uses erfc."""
     density = jnp.exp(-0.5 * jnp.square(x)) * (2 * math.pi) ** -0.5
     return 0.5 * (1 + jax.lax.erf(x * 0.5**0.5)) + x * density
 
 
 def _gelu_tanh_slope(x: jax.Array) -> jax.Array:
-    """The slope of x s(x) with s = sigmoid(2 z), which is (1 + tanh z) / 2."""
+    """Computes the slope of x s(x) with s = sigmoid(2 z) = (1 + tanh z) / 2."""
     rate = (8 / math.pi) ** 0.5
     s = jax.nn.sigmoid(rate * (x + 0.044715 * x**3))
     return s + x * s * (1 - s) * rate * (1 + 3 * 0.044715 * jnp.square(x))

@@ -1,8 +1,8 @@
-"""Tricks for XLA:CPU, each with what it gained (measured on a 2-core AMD EPYC; docs/benchmarks/README.md, "What helped").
+"""Optimizations for XLA:CPU, each with its gain (on a 2-core AMD EPYC; docs/benchmarks/README.md, "What helped").
 
-None changes a number by more than rounding. `train.cpu_tuning` is their one switch: it becomes `tuned` of the step's
-sharding, and what asks `is_single_cpu` of that sharding takes the plain form where it is False. With `tuned`, layers of one
-look are also traced once, on any platform (modules/stack.py): GPT-2 124M's step 1.0 s instead of 2.4.
+None changes a number by more than rounding. `train.cpu_tuning` switches all of them: it sets `tuned` on the sharding of
+the step, and callers use the plain form where `is_single_cpu` of that sharding is False. With `tuned`, identical layers
+are also traced once, on any platform (modules/stack.py): tracing the step of GPT-2 124M takes 1.0 s instead of 2.4.
 """
 
 import functools
@@ -16,17 +16,17 @@ import numpy as np
 
 from flaxformer_lite.functions.sharding import ActivationSharding
 
-SLICES = 4  # of a sum of products
-SMALL = 2**14  # numbers of an array
+SLICES = 4  # slices of a sum of products
+SMALL = 2**14  # size of a small array
 
 
 def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """`x`, but not before `done` is: forces execution order where XLA:CPU ignores optimization barriers.
+    """Returns `x` once `done` is computed: forces execution order where XLA:CPU ignores optimization barriers.
 
-    It drops the barriers, but it cannot drop the question whether a number is NaN.
+    XLA:CPU drops barriers, but it cannot drop a test whether a number is NaN.
 
-    Gain: no figure of its own; `recompute_matmul` and `accumulate_product` rest on it, and chunks of logits would be made
-    side by side without it.
+    Gain: no figure of its own; `recompute_matmul` and `accumulate_product` rely on it, and without it all chunks of
+    logits would exist at once.
     """
     for array in done:
         top = array.max()
@@ -35,17 +35,18 @@ def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
 
 
 def recompute_matmul(make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: jax.Array) -> jax.Array:
-    """`make(inputs) @ kernel`; the backward pass is left the inputs alone, and makes the rest again.
+    """Computes `make(inputs) @ kernel`, keeping only the inputs and recomputing the rest in the backward pass.
 
-    Reverse mode only. On accelerators remat says what is kept; there this rule, by the TPU compiler's estimate, made GPT-2
-    XL's step 8% longer.
+    Reverse mode only. On accelerators, remat decides what is kept; this rule made GPT-2 XL's step 8% longer there, by
+    the TPU compiler's estimate.
 
-    Gain: temporaries of a step 1,174, then 1,028 MiB (GPT-2 124M), 796, then 652 (BERT base), in the same time.
+    Gain: temporaries of a step fell from 1,174 to 1,028 MiB (GPT-2 124M) and from 796 to 652 (BERT base), in the same
+    time.
 
     Args:
-      make: elementwise, or as cheap: [..., I] from the inputs. What it closes over is constant.
-      inputs: array, or a tree of them.
-      kernel_IO: the weight, in the dtype of what is made.
+      make: elementwise or equally cheap function from the inputs to [..., I]. Anything it closes over is constant.
+      inputs: an array or a tree of arrays.
+      kernel_IO: the weight, in the dtype that `make` returns.
 
     Returns:
       Array [..., O].
@@ -66,7 +67,7 @@ def _forward(make: Callable[..., Any], inputs: Any, kernel_IO: jax.Array) -> tup
 
 def _backward(make: Callable[..., Any], residuals: Any, d_out: jax.Array) -> tuple[Any, Any]:
     inputs, kernel_IO = residuals
-    # Late, for XLA would make it while it has the inputs at hand, and keep it.
+    # Delayed, or XLA would compute it while it has the inputs at hand, and keep it.
     inputs = jax.tree.map(lambda x: schedule_after([d_out[(0,) * (d_out.ndim - 1)]], x), inputs)
     made, pull = jax.vjp(make, inputs)
     rows = tuple(range(made.ndim - 1))
@@ -79,15 +80,15 @@ _recomputed.defvjp(_forward, _backward)
 def accumulate_product(
     total_VD: jax.Array, a: jax.Array, x: jax.Array, product: Callable[[jax.Array, jax.Array], jax.Array]
 ) -> jax.Array:
-    """`total + product(a, x)` in slices of V, as XLA:CPU adds two whole arrays into a third.
+    """Computes `total + product(a, x)` in slices of V, because XLA:CPU adds two whole arrays into a third.
 
-    Gain: temporaries of GPT-2 124M's step 1,321, then 1,174 MiB; its time as before or 3% less.
+    Gain: temporaries of GPT-2 124M's step fell from 1,321 to 1,174 MiB; its time is equal or 3% less.
 
     Args:
       total_VD: the sum so far.
       a: [..., V].
       x: [..., D].
-      product: of slices of `a` with `x`, summed over the leading axes: [slice, D].
+      product: multiplies a slice of `a` with `x`, summed over the leading axes: [slice, D].
     """
     bounds = np.linspace(0, total_VD.shape[0], min(SLICES, total_VD.shape[0]) + 1).astype(int).tolist()
     for start, stop in itertools.pairwise(bounds):
@@ -98,17 +99,17 @@ def accumulate_product(
 
 
 def schedule_after_sum(total_VD: jax.Array, x: jax.Array) -> jax.Array:
-    """`x`, but not before the sum is made, of which one row is read.
+    """Returns `x`, to be computed only after the sum, of which it reads one row.
 
-    It is a row that XLA cannot know: one that it knows it takes from before the sum, and copies that whole. The gain is that
-    of `accumulate_product`.
+    The row's number is hidden from XLA, which would read a known row before the sum and copy the whole array to do so.
+    The gain is part of `accumulate_product`'s.
     """
     row = jnp.isnan(x[(0,) * x.ndim]).astype(jnp.int32)
     return schedule_after([jax.lax.dynamic_index_in_dim(total_VD, row)], x)
 
 
 def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
-    """The same numbers, small arrays joined into one: XLA:CPU compiles three kernels for each array whose squares it adds.
+    """Concatenates the small arrays into one: XLA:CPU compiles three kernels for each array in a sum of squares.
 
     Gain: GPT-2 124M's step has 3,601 fusions instead of 4,227 and compiles in 7.1 CPU s instead of 7.8.
     """
@@ -117,8 +118,8 @@ def join_small(leaves: list[jax.Array]) -> list[jax.Array]:
 
 
 def run_once_options(sharding: ActivationSharding) -> dict[str, Any] | None:
-    """Compiler options for a program that runs once, as those that make a fresh state.
+    """Returns compiler options for programs that run once, such as those that initialize a state.
 
-    Gain: they compile with LLVM's level 1, a small GPT's whole state in 2.9 CPU s instead of 4.1.
+    Gain: at LLVM's level 1 the whole state of a small GPT compiles in 2.9 CPU s instead of 4.1.
     """
     return {"xla_backend_optimization_level": 1} if sharding.tuned and sharding.platform == "cpu" else None

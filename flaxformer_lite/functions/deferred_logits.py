@@ -12,15 +12,15 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class DeferredLogits:
-    """Logits not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
+    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
 
     Attributes:
-      x: features [..., D], in the dtype of the matmul (which a CPU does in float32).
-      kernel_VD: the vocabulary's vectors; tied embeddings go in as they are.
-      bias_V: or None.
+      x: features [..., D], in the dtype of the matmul (a CPU computes it in float32).
+      kernel_VD: the vocabulary's vectors; tied embeddings are passed as they are.
+      bias_V: bias, or None.
       scale: factor on the dot products (T5's D ** -0.5).
-      softcap: 0 is none.
-      sharding: of features and logits.
+      softcap: the cap; 0 is none.
+      sharding: where features and logits live.
     """
 
     x: jax.Array
@@ -31,11 +31,11 @@ class DeferredLogits:
     sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
 
     def logits(self) -> jax.Array:
-        """All logits, float32 [..., V]."""
+        """Computes all logits, float32 [..., V]."""
         return self.from_dots(self.dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
 
     def from_dots(self, dots: jax.Array) -> jax.Array:
-        """Logits of the bare dot products `x W^T`."""
+        """Computes logits from the bare dot products `x W^T`."""
         if dots.ndim > 2:
             dots = self.sharding.constrain(dots, "BTV" if dots.ndim == 3 else "BQTV")
         logits = dots * self.scale
@@ -44,7 +44,7 @@ class DeferredLogits:
         return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
 
     def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
-        """Summed over `axes` of a and b, in float32."""
-        if self.sharding.platform == "cpu":  # XLA:CPU lacks some products of bfloat16 that make float32
+        """Multiplies a and b, summed over `axes`, in float32."""
+        if self.sharding.platform == "cpu":  # XLA:CPU lacks some bfloat16 products with a float32 result
             a, b = a.astype(jnp.float32), b.astype(jnp.float32)
         return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)

@@ -1,8 +1,8 @@
-"""Kernel attention pooling: every output is a weighted mean of values, the weights given by a kernel of query and key.
+"""Kernel attention pooling: every output is a weighted mean of values, weighted by a kernel of query and key.
 
 Nadaraya-Watson regression, `f(q) = sum_s K(q, k_s) v_s / sum_s K(q, k_s)`, is the general form; scaled dot-product
-attention is its case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to nothing, or whose kernel vanishes on
-every key, has weights zero and output zero, and sends back no gradient.
+attention is the case `K(q, k) = exp(q . k / sqrt(H))`. A row that may attend to nothing, or has a zero kernel on every
+key, gets zero weights and zero output, and passes no gradient back.
 
     >>> q = jnp.zeros((1, 1, 1, 1)); k = jnp.array([0.0, 0.5, 9.0]).reshape(1, 3, 1, 1); v = k
     >>> float(kernel_attention(q, k, v, kernel=boxcar)[0, 0, 0, 0])  # the mean of the values of the two near keys
@@ -17,26 +17,26 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-MASKED = -1e30  # a logit that is zero after softmax beside any real one, and finite, so that no gradient is NaN
+MASKED = -1e30  # a logit that softmax turns into zero next to any real one; finite, so that no gradient is NaN
 
 
 def gaussian(squared_distance: jax.Array) -> jax.Array:
-    """`exp(-u^2 / 2)`; float32 holds it to u = 13, beyond which a key counts for nothing."""
+    """Computes `exp(-u^2 / 2)`; beyond u = 13 it underflows in float32, and the key counts for nothing."""
     return jnp.exp(-0.5 * squared_distance)
 
 
 def boxcar(squared_distance: jax.Array) -> jax.Array:
-    """`1 if u <= 1 else 0`: the plain mean of the near values; no gradient reaches queries or keys."""
+    """Computes `1 if u <= 1 else 0`, for a plain mean of the near values; no gradient reaches queries or keys."""
     return (squared_distance <= 1).astype(squared_distance.dtype)
 
 
 def epanechnikov(squared_distance: jax.Array) -> jax.Array:
-    """`max(0, 1 - u^2)`, the kernel of least mean squared error (Epanechnikov 1969)."""
+    """Computes `max(0, 1 - u^2)`, the kernel of least mean squared error (Epanechnikov 1969)."""
     return jnp.maximum(1 - squared_distance, 0)
 
 
 def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
-    """`|q - k|^2` as float32 [B, N, T, S]; N must be a multiple of K."""
+    """Computes `|q - k|^2` as float32 [B, N, T, S]; N must be a multiple of K."""
     q_BTNH, k_BSKH = q_BTNH.astype(jnp.float32), k_BSKH.astype(jnp.float32)
     q_BNT1 = jnp.einsum("BTNH,BTNH->BNT", q_BTNH, q_BTNH)[..., None]
     k_BKS = jnp.einsum("BSKH,BSKH->BKS", k_BSKH, k_BSKH)
@@ -45,10 +45,10 @@ def squared_distances(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
-    """`q . k` as float32 [B, N, T, S]; query head n meets key head n // (N / K), and no key is repeated in memory."""
+    """Computes `q . k` as float32 [B, N, T, S]; query head n uses key head n // (N / K), without repeating keys."""
     B, T, N, H = q_BTNH.shape
     S, K = k_BSKH.shape[1:3]
-    if T == 1:  # heads first, as a cache keeps them: XLA:CPU would transpose all of it for every token
+    if T == 1:  # heads first, as in the cache, which XLA:CPU would otherwise transpose for every token
         q_BKGH, k_BKSH = q_BTNH.reshape(B, K, N // K, H), jnp.swapaxes(k_BSKH, 1, 2)
         dots_BKGS = jnp.einsum("BKGH,BKSH->BKGS", q_BKGH, k_BKSH, preferred_element_type=jnp.float32)
         return dots_BKGS.reshape(B, N, 1, S)
@@ -60,7 +60,7 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
-    """Weights `K(q, k_s) / sum_s K(q, k_s)` of any nonnegative kernel.
+    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`.
 
     Args:
       kernel_BNTS: float, nonnegative.
@@ -76,7 +76,7 @@ def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> j
 
 
 def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
-    """`normalize(exp(scores), visible)` without overflow: the weights of the exponential kernel.
+    """Computes `normalize(exp(scores), visible)` without overflow: the weights of the exponential kernel.
 
     Args:
       scores_BNTS: float32, finite.
@@ -86,16 +86,16 @@ def softmax(scores_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax
         return jax.nn.softmax(scores_BNTS, axis=-1)
     visible_B1TS = visible_BTS[:, None]
     weights_BNTS = jax.nn.softmax(jnp.where(visible_B1TS, scores_BNTS, MASKED), axis=-1)
-    return jnp.where(visible_B1TS, weights_BNTS, 0)  # matters only in a row that sees nothing, which would be uniform
+    return jnp.where(visible_B1TS, weights_BNTS, 0)  # matters only for a row that sees nothing, which would be uniform
 
 
 def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | None = None) -> jax.Array:
-    """The weighted means `sum_s w_s v_s` [B, T, N, H]; query head n reads head n // (N / K).
+    """Computes the weighted means `sum_s w_s v_s` [B, T, N, H]; query head n reads value head n // (N / K).
 
     Args:
-      weights_BNTS: rounded to the dtype of the values before they meet.
+      weights_BNTS: weights; rounded to the dtype of the values before the product.
       v_BSKH: values.
-      dtype: of the result; None is that of the values.
+      dtype: dtype of the result; None is that of the values.
     """
     B, N, T, S = weights_BNTS.shape
     K, H = v_BSKH.shape[2:]
@@ -118,16 +118,17 @@ def softmax_pool(
     factor_BNTS: jax.Array | None = None,
     /,
 ) -> jax.Array:
-    """`pool(factor softmax(scores), v)` that divides T x H outputs, not T x S weights, and keeps one T x S array.
+    """Computes `pool(factor softmax(scores), v)`, keeping one T x S array and dividing T x H outputs, not T x S weights.
 
-    The backward pass has `exp(scores - top)` and each row's sum; the steps of a softmax would keep two or three arrays of
-    that size. Its row means are those of the products that it has, not of output and gradient, which would not cancel.
+    The backward pass uses `exp(scores - top)` and the sum of each row; differentiating a softmax step by step would
+    keep two or three arrays of that size. It takes row means over the products at hand, not from output and gradient,
+    as rounding would then not cancel.
 
     Args:
-      scores_BNTS: float32, finite; a row that stays below half of MASKED counts as one that sees nothing.
+      scores_BNTS: float32, finite; a row entirely below half of MASKED counts as one that sees nothing.
       v_BSKH: values.
       visible_BTS: bool [B or 1, T, S], True = counts; a row that sees nothing has output zero.
-      factor_BNTS: of the weights, after the softmax: what dropout leaves of them; no gradient reaches it.
+      factor_BNTS: multiplies the weights after the softmax (dropout); no gradient reaches it.
 
     Returns:
       [B, T, N, H] in the dtype of the values.
@@ -150,10 +151,10 @@ def _softmax_pool_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array,
 
 
 def _exponentials(scores_BNTS: jax.Array, visible_BTS: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """exp(scores - each row's largest), and the rows' sums as [B, T, N, 1], one where nothing is visible."""
+    """Computes exp(scores - each row's largest), and the row sums as [B, T, N, 1], which are 1 if nothing is visible."""
     if visible_BTS is not None:
         scores_BNTS = jnp.where(visible_BTS[:, None], scores_BNTS, MASKED)
-    # A row that sees nothing is compared with half of MASKED, which leaves it zero without a second mask.
+    # The largest is at least half of MASKED, which leaves a row that sees nothing zero without a second mask.
     kernel_BNTS = jnp.exp(scores_BNTS - jnp.maximum(scores_BNTS.max(axis=-1, keepdims=True), MASKED / 2))
     total_BTN1 = jnp.swapaxes(kernel_BNTS.sum(axis=-1, keepdims=True), 1, 2)
     return kernel_BNTS, jnp.where(total_BTN1 > 0, total_BTN1, 1)
@@ -164,7 +165,7 @@ def _mean(kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array 
         kernel_BNTS *= factor_BNTS
     if v_BSKH.dtype == jnp.float32:
         return pool(kernel_BNTS, v_BSKH) / total_BTN1
-    # They are rounded in a pass of their own, in which dividing costs nothing, and the quotient is rounded once.
+    # The weights are rounded in a separate pass, where dividing is free and the quotient is rounded once.
     return pool(kernel_BNTS / jnp.swapaxes(total_BTN1, 1, 2), v_BSKH)
 
 
@@ -177,11 +178,11 @@ def kernel_weights(
     bandwidth: float = 1.0,
     visible_BTS: jax.Array | None = None,
 ) -> jax.Array:
-    """Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
+    """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
 
-    Where all keys have one length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product
-    attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by a factor a row, which
-    normalisation removes.
+    If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product
+    attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by one factor per row, which
+    normalization removes.
 
     Args:
       q_BTNH: queries.
@@ -194,10 +195,10 @@ def kernel_weights(
       float32 [B, N, T, S]; rows sum to one, or are zero where no key counts.
 
     Raises:
-      ValueError: a bandwidth that is not positive.
+      ValueError: the bandwidth is not positive.
     """
     if bandwidth <= 0:
-        raise ValueError(f"bandwidth={bandwidth}: a distance, hence positive.")
+        raise ValueError(f"bandwidth={bandwidth}: a distance, must be positive.")
     return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
 
 
@@ -211,5 +212,5 @@ def kernel_attention(
     bandwidth: float = 1.0,
     visible_BTS: jax.Array | None = None,
 ) -> jax.Array:
-    """Nadaraya-Watson regression of the values on the keys, [B, T, N, H]: `kernel_weights` and `pool` in one."""
+    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H]: `kernel_weights`, then `pool`."""
     return pool(kernel_weights(q_BTNH, k_BSKH, kernel=kernel, bandwidth=bandwidth, visible_BTS=visible_BTS), v_BSKH)

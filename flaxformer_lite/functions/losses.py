@@ -1,4 +1,4 @@
-"""Cross entropy with integer labels, from logits or fused with the projection to the vocabulary that makes them."""
+"""Cross entropy with integer labels, from logits or fused with the projection to the vocabulary."""
 
 import dataclasses
 import functools
@@ -22,10 +22,10 @@ class CrossEntropy:
     """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the global weight.
 
     Attributes:
-      loss_sum: what is minimised: smoothed, with the z-loss. The one sum that has a gradient.
+      loss_sum: the minimized loss, with smoothing and z-loss. The only sum with a gradient.
       nll_sum: the plain negative log-likelihood in nats, for perplexity and bits per byte.
-      weight_sum: of the tokens that count.
-      correct_sum: weight of the tokens whose label has the highest logit.
+      weight_sum: total weight of the tokens.
+      correct_sum: total weight of the tokens where the label has the highest logit.
     """
 
     loss_sum: jax.Array
@@ -51,11 +51,11 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     chunks: int = 4,
 ) -> CrossEntropy:
-    """`sum w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]` with `lse = log sum_v exp z_v`, in float32.
+    """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp z_v`, in float32.
 
-    Given a `DeferredLogits`, the logits of one chunk of tokens exist at a time, and only once: where the loss is
+    Given a `DeferredLogits`, the logits of only one chunk of tokens exist at a time, and only once: if the loss is
     differentiated, the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last
-    axis of tokens, so that a batch spread over devices stays spread; they are unrolled, as XLA threads loops badly.
+    axis of tokens, so a batch split over devices stays split; they are unrolled, as XLA parallelizes loops badly.
 
         >>> projection = DeferredLogits(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
         >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
@@ -64,12 +64,12 @@ def cross_entropy(
 
     Args:
       projection: features and vocabulary; or the logits themselves, [..., V], which are then held whole.
-      labels: int32 [...]; where the weight is zero any number will do.
+      labels: int32 [...]; any value is allowed where the weight is zero.
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
-      chunks: pieces; 1 holds all logits. Those of no more than D tokens are not cut: every piece makes and adds a
-        gradient of the kernel, [V, D], which is then as large as all of them.
+      chunks: number of chunks; 1 holds all logits. Up to D tokens are never split: each chunk adds a gradient of the
+        kernel, [V, D], which is then as large as all their logits.
 
     Returns:
       Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
@@ -83,7 +83,9 @@ def cross_entropy(
     tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
-        raise ValueError(f"labels {labels.shape}, weights {weights.shape}: one of each for every token, {tokens}.")
+        raise ValueError(
+            f"labels {labels.shape}, weights {weights.shape}: both must have one entry per token, {tokens}."
+        )
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
@@ -92,7 +94,7 @@ def cross_entropy(
     sharding = projection.sharding if isinstance(projection, DeferredLogits) else UNSHARDED
     options = _Options(z_loss, label_smoothing, chunks, sharding.platform)
     weights = jax.lax.stop_gradient(weights)
-    labels = labels.astype(jnp.int32)  # bytes could not name a column of any vocabulary
+    labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):
         options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
         projection, labels, weights = _by_part(projection, labels, weights)
@@ -104,16 +106,16 @@ def cross_entropy(
 
 
 def pieces_of(tokens: int, width: int, chunks: int) -> int:
-    """In how many pieces `cross_entropy` makes its logits: one, where they are no larger than the kernel's gradient."""
+    """Returns the number of chunks `cross_entropy` uses: 1 if the logits are no larger than the kernel's gradient."""
     return 1 if tokens <= width else chunks
 
 
 def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
-    """The features at chosen positions, [B, M, D]: a masked-LM head then works on M tokens instead of T.
+    """Gathers features at chosen positions, [B, M, D], so that a masked-LM head works on M tokens instead of T.
 
     Args:
       x_BTD: features.
-      positions_BM: int32 in 0..T-1; padding may repeat any position, with weight zero in the loss.
+      positions_BM: int32 in 0..T-1; padding may repeat any position, given weight zero in the loss.
     """
     if positions_BM.ndim != 2 or positions_BM.shape[0] != x_BTD.shape[0]:
         raise ValueError(f"positions {positions_BM.shape}, x {x_BTD.shape}: must be [batch, masked] of the same batch.")
@@ -121,15 +123,15 @@ def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
 
 
 def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
-    """Loss, negative log-likelihood and correct labels, summed with weights."""
-    # A label under weight zero may be anything (-100); under a positive weight one beyond the vocabulary gives NaN.
+    """Sums loss, negative log-likelihood and correct labels, with weights."""
+    # A label with weight zero may be anything (-100); with a positive weight, one outside the vocabulary gives NaN.
     labels = jnp.where(
         weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels)
-    )  # a look-up counts them from the end
+    )  # a lookup would count negative ones from the end
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if options.platform == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
-    else:  # a CPU sums what it compares on one core
+    else:  # a CPU sums comparisons on one core
         label_logit = _looked_up(logits, labels)
     lse = top + jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1))
     nll = loss = lse - label_logit
@@ -141,10 +143,10 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
 
 
 def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The logits of the labels, NaN where there is no such label, without a look-up.
+    """Returns the logits of the labels, NaN for an unknown label, by comparison instead of a lookup.
 
-    The gradient of a look-up is a scatter into all logits, which a GPU writes and reads again for its sake; a comparison is
-    a part of passes that it makes anyhow.
+    The gradient of a lookup is a scatter into all logits, which costs a GPU another pass over them; a comparison fuses
+    with passes that are made anyhow.
     """
     columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     found = jnp.where(columns == labels[..., None], logits, 0).sum(axis=-1)
@@ -153,7 +155,7 @@ def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The logits of the labels, NaN where there is no such label; its gradient is a comparison, as a scatter needs zeros."""
+    """Looks up the logits of the labels, NaN for an unknown label; the gradient compares, as a scatter needs zeros."""
     return jnp.take_along_axis(logits, labels[..., None], axis=-1, mode="fill")[..., 0]
 
 
@@ -165,7 +167,7 @@ def _looked_up_jvp(
     columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     found = (columns == labels[..., None]).astype(
         logits.dtype
-    )  # where() XLA:CPU would fuse by itself, before the first chunk
+    )  # XLA:CPU would fuse a where() by itself, before the first chunk
     return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
 
 
@@ -184,7 +186,7 @@ def _fused(
 def _fused_forward(
     options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
-    """The sums, and the gradients of the first, chunk by chunk: no logits survive to the backward pass."""
+    """Computes the sums, and the gradients of the first, chunk by chunk: no logits survive to the backward pass."""
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(
@@ -226,7 +228,7 @@ _fused.defvjp(_fused_forward, _fused_backward)
 def _by_part(
     projection: DeferredLogits, labels: jax.Array, weights: jax.Array
 ) -> tuple[DeferredLogits, jax.Array, jax.Array]:
-    """[B, T] as [B, Q, T / Q] where sequences are split in Q: a chunk then has tokens of every device."""
+    """Reshapes [B, T] to [B, Q, T / Q] if sequences are split in Q, so that a chunk has tokens of every device."""
     parts = projection.sharding.num_shards("T").count
     if parts == 1 or labels.ndim != 2 or labels.shape[1] % parts:
         return projection, labels, weights
@@ -235,7 +237,7 @@ def _by_part(
 
 
 def _parts(options: _Options, labels: jax.Array) -> list[slice]:
-    """Slices of the last axis of tokens, of nearly equal length."""
+    """Cuts the last axis of tokens into slices of nearly equal length."""
     length = labels.shape[-1]
     bounds = np.linspace(0, length, min(options.chunks, length) + 1).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
@@ -246,14 +248,14 @@ def _add(total: Any, more: Any) -> Any:
 
 
 def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """`x`, but not before `done` is, so that the logits of one chunk exist at a time."""
+    """Returns `x`, to be computed only after `done`, so that the logits of one chunk exist at a time."""
     if sharding.is_single_cpu:
         return cpu_tuning.schedule_after(done, x)
     return jax.lax.optimization_barrier((x, *done))[0] if done else x
 
 
 def _add_product(projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
-    """`total + d_dots^T x`, summed over tokens."""
+    """Computes `total + d_dots^T x`, summed over tokens."""
     tokens = tuple(range(x.ndim - 1))
 
     def product(d_dots: jax.Array, x: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`, and drawn with `picture`.
 
-A mask is a small function of row and column numbers, not an array: dense attention asks it for all of T x S, blockwise
-attention for one block at a time, a cache for the one row it decodes.
+A mask is a small function of row and column numbers, not an array: dense attention evaluates it for all of T x S,
+blockwise attention for one block at a time, and decoding with a cache for a single row.
 
     >>> mask = causal() & segments(jnp.array([[1, 1, 2, 2, 0]]))
     >>> print(mask.picture(5))
@@ -26,32 +26,32 @@ M = TypeVar("M", bound="Mask")
 
 
 class Mask:
-    """Who may attend to whom: `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
+    """Which rows may attend to which columns: `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
 
-    The indices are int32 row and column numbers (slots of a cache), not position ids. A column numbered below zero is
-    an empty slot: no mask, negated or not, ever lets anyone attend to it.
+    The indices are int32 row and column numbers (slots of a cache), not position ids. A negative column number is an
+    empty slot: no mask, negated or not, lets any row attend to it.
     """
 
     def __call__(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return self.allows(q_index_T, k_index_S) & (k_index_S >= 0)[None, None, :]
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
-        """The rule itself, which a new mask defines; negative columns are not its concern."""
+        """Evaluates the rule; new masks override this, and need not handle negative columns."""
         raise NotImplementedError
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        """Bounds (first, last) of the columns that rows start..stop-1 can possibly see: none outside first..last-1.
+        """Returns bounds (first, last) such that rows start..stop-1 see no column outside first..last-1.
 
-        start and stop are ints, or int32 arrays that are not known before the program runs; so are the bounds then.
+        start and stop are ints, or traced int32 arrays; the bounds are of the same kind.
         """
         return 0, length
 
     def dense(self, T: int, S: int | None = None) -> jax.Array:
-        """The whole mask as an array [B or 1, T, S]; S defaults to T."""
+        """Returns the whole mask as an array [B or 1, T, S]; S defaults to T."""
         return self(jnp.arange(T), jnp.arange(T if S is None else S))
 
     def picture(self, T: int, S: int | None = None, *, example: int = 0) -> str:
-        """A printable drawing of one example: a row a query, `#` where it may attend."""
+        """Draws the mask of one example as text: one line per query, `#` where it may attend."""
         mask_BTS = np.asarray(self.dense(T, S))
         rows = mask_BTS[example if len(mask_BTS) > 1 else 0]
         return "\n".join(" ".join("#" if seen else "." for seen in row) for row in rows)
@@ -101,7 +101,7 @@ class Window(Mask):
 
 @_mask
 class Columns(Mask):
-    """Columns that are visible to every row, or to none."""
+    """A mask of columns, each visible to every row or to none."""
 
     keep_BS: jax.Array
 
@@ -113,7 +113,7 @@ class Columns(Mask):
 @_mask
 class Segments(Mask):
     q_BT: jax.Array
-    k_BS: jax.Array | None  # None: the rows' own, so that it is known that a row sees itself
+    k_BS: jax.Array | None  # None: equal to the rows', so that a row is known to see itself
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         k_BS = self.q_BT if self.k_BS is None else self.k_BS
@@ -173,19 +173,19 @@ class Not(Mask):
 
 
 def full() -> Mask:
-    """Everyone sees everyone."""
+    """Lets every row see every column."""
     return Full()
 
 
 def causal() -> Mask:
-    """A row sees its own column and those before it."""
+    """Lets each row see its own column and those before it."""
     return Window(None, 0)
 
 
 def window(left: int, right: int = 0) -> Mask:
-    """A row sees `left` columns before its own, its own, and `right` after it.
+    """Lets each row see its own column, `left` columns before it and `right` after it.
 
-    A sliding window of W tokens as published configurations count it (Mistral, Gemma) is `window(W - 1)`.
+    A sliding window of W tokens, as published configurations count it (Mistral, Gemma), is `window(W - 1)`.
 
     Reference: Beltagy et al. 2020, Longformer, section 3.1 (arXiv:2004.05150).
     """
@@ -195,19 +195,19 @@ def window(left: int, right: int = 0) -> Mask:
 
 
 def padding(keep_BS: jax.Array) -> Mask:
-    """Every row sees the columns to keep: those that hold real tokens.
+    """Lets every row see the columns to keep, which hold real tokens.
 
     Args:
-      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero keeps.
+      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept.
     """
     return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"))
 
 
 def prefix(in_prefix_BS: jax.Array) -> Mask:
-    """Every row sees the prefix; `causal() | prefix(p)` is the prefix-LM's mask.
+    """Lets every row see the prefix; `causal() | prefix(p)` is the mask of a prefix LM.
 
     Args:
-      in_prefix_BS: bool or integer, True or nonzero on the tokens that all may see.
+      in_prefix_BS: bool or integer, True or nonzero for the tokens of the prefix.
 
     Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
     """
@@ -215,20 +215,20 @@ def prefix(in_prefix_BS: jax.Array) -> Mask:
 
 
 def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
-    """A row sees the columns of its own document: packed documents never meet.
+    """Lets each row see the columns of its own document, so that packed documents never mix.
 
     Args:
-      q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended by nothing.
-      k_BS: those of the columns; defaults to `q_BT`. Cross-attention passes the source's.
+      q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended to by nothing.
+      k_BS: document ids of the columns; defaults to `q_BT`. Cross-attention passes those of the source.
     """
     for name, ids in (("q", q_BT), ("k", q_BT if k_BS is None else k_BS)):
         if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
-            raise ValueError(f"segments({name}): integer ids [batch, length], not {ids.dtype} {ids.shape}.")
+            raise ValueError(f"segments({name}): must be integer ids [batch, length], not {ids.dtype} {ids.shape}.")
     return Segments(q_BT, k_BS)
 
 
 def dense(mask_BTS: jax.Array) -> "Dense":
-    """Any boolean array as a mask, to be combined with the others: [B or 1, T, S], [T, S] or [B or 1, 1, T, S]."""
+    """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines with others."""
     if mask_BTS.ndim == 2:
         mask_BTS = mask_BTS[None]
     elif mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
@@ -239,7 +239,7 @@ def dense(mask_BTS: jax.Array) -> "Dense":
 def both(
     a: Mask | jax.Array | None, b: Mask | jax.Array | None, q_index_T: jax.Array, k_index_S: jax.Array
 ) -> Mask | jax.Array | None:
-    """`a & b`, where None allows everything; of an array and a mask an array, of the rows and columns so numbered."""
+    """Returns `a & b`; None allows everything, and a mask beside an array is evaluated at these indices."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Mask) and isinstance(b, Mask):
@@ -249,7 +249,7 @@ def both(
 
 
 def materialize(mask: Mask, length: int) -> Mask:
-    """The same mask over length x length as an array, made once for all who ask, that still tells its static reach."""
+    """Evaluates a mask over length x length once, for all layers, keeping its static column bounds."""
     array = dense(mask.dense(length))
     reach = np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
     left, right = max(-reach[:, 0].min(), 0), max(reach[:, 1].max() - 1, 0)
@@ -259,7 +259,7 @@ def materialize(mask: Mask, length: int) -> Mask:
 
 
 def picture(mask: Mask, T: int, S: int | None = None) -> str:
-    """A printable drawing of a mask's first example: a row a query, `#` where it may attend."""
+    """Draws the mask of the first example as text: one line per query, `#` where it may attend."""
     return mask.picture(T, S)
 
 
@@ -274,6 +274,6 @@ def _most(a: Slot, b: Slot) -> Slot:
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
     if not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer)) or array.ndim != axes.count(",") + 1:
         raise ValueError(
-            f"{what}: a boolean {axes} array, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."
+            f"{what}: must be boolean {axes}, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."
         )
     return array if array.dtype == jnp.bool_ else array != 0

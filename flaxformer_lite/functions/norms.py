@@ -1,4 +1,4 @@
-"""Layer and root-mean-square normalisation over the last axis, computed in float32 whatever the input's dtype."""
+"""Layer and root-mean-square normalization over the last axis, computed in float32 for any input dtype."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float) -> jax.Array:
-    """Layer normalisation, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias.
+    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias.
 
     Args:
       x: [..., D], any float dtype.
@@ -25,7 +25,7 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /,
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
-    """Root-mean-square normalisation, y = x / sqrt(E[x^2] + eps) * scale.
+    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale.
 
     Args:
       x: [..., D], any float dtype.
@@ -42,7 +42,7 @@ def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
-    """x / sqrt(E[x^2] + eps), of x - E[x] with `centre`."""
+    """Computes x / sqrt(E[x^2] + eps), after subtracting E[x] if `centre`."""
     return _standardise(x, eps, centre)[0]
 
 
@@ -50,7 +50,7 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 def _standardised_jvp(
     eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Keeps the result and a number a row for the backward pass; the steps' own derivatives would keep three arrays."""
+    """Keeps the result and one number per row for the backward pass; plain differentiation would keep three arrays."""
     y, shrink = _standardise(*primals, eps, centre)
     d_x = tangents[0] - _mean(tangents[0]) if centre else tangents[0]
     return y, shrink * (d_x - y * _mean(y * d_x))

@@ -1,11 +1,11 @@
-"""One vector of many."""
+"""Pooling of token vectors into one sentence vector."""
 
 import jax
 import jax.numpy as jnp
 
 
 def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array) -> jax.Array:
-    """The unit vector along the mean of the tokens that count: y / |y|, y = sum_t keep_t x_t / sum_t keep_t.
+    """Pools token vectors into the unit vector along their mean: y / |y|, y = sum_t keep_t x_t / sum_t keep_t.
 
     Args:
       x_BTD: hidden states.

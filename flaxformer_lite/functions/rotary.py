@@ -1,4 +1,4 @@
-"""Rotary phases: angles by which pairs of dimensions of queries and keys are turned."""
+"""Rotary phases: the angles by which pairs of query and key dimensions are rotated."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ class Phase:
     """Sines and cosines of the angles of P pairs of dimensions at each position.
 
     Attributes:
-      sin_BTP, cos_BTP: float32; B may be 1 where all examples share positions. YaRN's scaling of attention is in them.
-      values: the values of attention turn too, not only queries and keys.
+      sin_BTP, cos_BTP: float32; B is 1 if all examples share positions. They include YaRN's attention scaling.
+      values: whether the values of attention rotate too, not only queries and keys.
       interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
     """
 
@@ -27,12 +27,12 @@ class Phase:
 def phase(
     positions_BT: jax.Array, frequencies_P: jax.Array | np.ndarray, *, amplitude: float = 1.0, interleaved: bool = False
 ) -> Phase:
-    """The phase `position * frequency` of every pair, as sines and cosines.
+    """Computes the phase `position * frequency` of every pair, as sines and cosines.
 
     Args:
       positions_BT: integer positions, B or 1 rows.
-      frequencies_P: radians a position, one a pair.
-      amplitude: factor on both sine and cosine; the logits of two rotated vectors grow by its square.
+      frequencies_P: radians per position, one for each pair.
+      amplitude: factor on both sine and cosine; logits of two rotated vectors grow by its square.
       interleaved: the layout of pairs, see `Phase`.
     """
     angles_BTP = positions_BT[:, :, None].astype(jnp.float32) * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]
@@ -40,25 +40,27 @@ def phase(
 
 
 def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
-    """Turns each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the rest passes through.
+    """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the rest is unchanged.
 
     The dot product of a query rotated by m and a key rotated by n depends on m - n only.
 
     Args:
       x_BTNH: queries or keys.
-      phase: of the same T positions.
+      phase: the phase of the same T positions.
 
     Returns:
       Array of the shape and dtype of `x_BTNH`; the arithmetic is float32.
 
     Raises:
-      ValueError: the phase turns more dimensions than a head has.
+      ValueError: the phase rotates more dimensions than a head has.
 
     Reference: Su et al. 2021, RoFormer, section 3.2.2 (arXiv:2104.09864).
     """
     pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
-        raise ValueError(f"the phase turns {2 * pairs} dimensions but head_dim={head_dim}: make it for this head_dim.")
+        raise ValueError(
+            f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this head_dim."
+        )
     sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
     turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
     if phase.interleaved:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
-    """Positions that restart at zero wherever the segment id changes: a packed document is numbered as if alone.
+    """Counts positions from zero in each segment, so that a packed document is numbered as if it were alone.
 
         >>> positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
         [[0, 1, 2, 0, 1, 0]]
@@ -24,7 +24,7 @@ def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
 
 
 def positions_from_mask(attention_mask_BT: jax.Array) -> jax.Array:
-    """Positions that count real tokens only, so that padding on the left does not shift a sentence.
+    """Counts positions over real tokens only, so that padding on the left does not shift a sentence.
 
         >>> positions_from_mask(jnp.array([[0, 0, 1, 1, 1]])).tolist()
         [[0, 0, 0, 1, 2]]

@@ -1,9 +1,9 @@
-"""Rows of a table by number."""
+"""Lookup of table rows."""
 
 import jax
 import jax.numpy as jnp
 
 
 def take_rows(table: jax.Array, index: jax.Array) -> jax.Array:
-    """`table[index]`, but NaN for a number that the table has no row for, negative ones too, so that none passes unnoticed."""
+    """Computes `table[index]`, with NaN for any index out of range (also negative), so that none goes unnoticed."""
     return jnp.asarray(table).at[index].get(mode="fill", wrap_negative_indices=False)

@@ -1,4 +1,4 @@
-"""Beam search: the J likeliest continuations of each prompt side by side, and a pool of the J best that have ended.
+"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that have ended.
 
 Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section 7
   (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
@@ -16,7 +16,7 @@ from flaxformer_lite.generation import engine
 from flaxformer_lite.generation.engine import Params, Rows
 from flaxformer_lite.generation.rules import Rules, constrain, ends
 
-NEVER = -1e9  # the score of what must not be chosen; finite, as in transformers, so that ties fall alike
+NEVER = -1e9  # score of forbidden choices; finite, as in transformers, so that ties are broken alike
 
 
 class Pool(flax.struct.PyTreeNode):
@@ -26,7 +26,7 @@ class Pool(flax.struct.PyTreeNode):
       tokens_BJS: int32, prompt and continuation.
       scores_BJ: float32, sum of log-probabilities / length ** length_penalty.
       lengths_BJ: int32, new tokens.
-      filled_BJ: bool, False while nothing has ended there.
+      filled_BJ: bool, False for entries that are still empty.
     """
 
     tokens_BJS: jax.Array
@@ -36,16 +36,16 @@ class Pool(flax.struct.PyTreeNode):
 
 
 class State(flax.struct.PyTreeNode):
-    """Beams as far as they are written.
+    """The state of the search.
 
     Attributes:
       tokens_BJS: int32, prompt and continuation.
       scores_BJ: float32, sums of log-probabilities, best first.
-      pool: what has ended.
+      pool: continuations that have ended.
       open_B: bool, False once no beam of the row is expected to enter its pool.
-      stuck: bool, no row has a beam that can go on.
+      stuck: bool, whether no row has a beam that can continue.
       new: int32, tokens of the continuation so far.
-      cache: of all tokens but the last.
+      cache: the cache of all tokens but the last.
     """
 
     tokens_BJS: jax.Array
@@ -58,7 +58,7 @@ class State(flax.struct.PyTreeNode):
 
 
 class Search(flax.struct.PyTreeNode):
-    """What beam search has beside the rules; arrays, so that another way of stopping compiles nothing.
+    """The options of beam search beyond the rules; arrays, so that changing them does not recompile.
 
     Attributes:
       length_penalty: float32, see `Settings`.
@@ -73,14 +73,14 @@ class Search(flax.struct.PyTreeNode):
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))
 def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots, beams) -> State:
-    """Writes the first token of each beam, all from the first; the arguments are those of `_sample.start`."""
+    """Writes the first token of each beam; takes the arguments of `sample.start`."""
     B, T = tokens_BT.shape
     tokens_BJS = jnp.repeat(jnp.pad(tokens_BT, ((0, 0), (0, slots - T)))[:, None], beams, axis=1)
     unscored_BJ = jnp.full((B, beams), NEVER, jnp.float32)
     empty = jnp.zeros((B, beams), jnp.int32)
     state = State(
         tokens_BJS=tokens_BJS,
-        scores_BJ=unscored_BJ.at[:, 0].set(0.0),  # the beams are still alike: only the first counts
+        scores_BJ=unscored_BJ.at[:, 0].set(0.0),  # all beams are equal at first, so only one counts
         pool=Pool(tokens_BJS, unscored_BJ, lengths_BJ=empty, filled_BJ=empty != 0),
         open_B=jnp.ones(B, bool),
         stuck=jnp.zeros((), bool),
@@ -93,7 +93,7 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots,
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
 def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
-    """Searches to the end; `rows` are those of the beams, `prompt` columns precede the first new token."""
+    """Runs the search to its end; `rows` are those of the beams, and `prompt` columns precede the first new token."""
     B, J, S = state.tokens_BJS.shape
 
     def unfinished(state: State):
@@ -111,10 +111,10 @@ def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, searc
 
 
 def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Search) -> tuple[State, jax.Array]:
-    """One token more for each beam, of the candidates that all beams of a row propose; `logits` are [B * J, V].
+    """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits` are [B * J, V].
 
     Returns:
-      The state, and of each beam [B * J] the one that it continues.
+      The state and, for each beam [B * J], the beam that it continues.
     """
     B, J, S = state.tokens_BJS.shape
     column, V = prompt + state.new, logits.shape[-1]
@@ -122,7 +122,7 @@ def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Sear
         rules, jax.nn.log_softmax(logits, axis=-1), state.tokens_BJS.reshape(B * J, S), starts, column, state.new
     )
     totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
-    # Enough that J of them go on even if every stop token of every beam is among them.
+    # Enough for J of them to continue even if every stop token of every beam is among them.
     stops = 0 if rules.eos_E is None else len(rules.eos_E)
     scores, index = sampling.largest(totals, min(max(2, 1 + stops) * J, J * V))
     beam, token = index // V, (index % V).astype(jnp.int32)
@@ -147,7 +147,7 @@ def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Sear
 
 
 def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search) -> Pool:
-    """The pool with the candidates that ended in it: those among a row's first J, unless the row is closed."""
+    """Adds ended candidates to the pool: those among a row's first J, unless the row is closed."""
     J = state.scores_BJ.shape[1]
     enters = ended & (jnp.arange(scores.shape[1]) < J)[None]
     full_B1 = search.until_full & jnp.all(state.pool.filled_BJ, axis=1, keepdims=True)
@@ -165,9 +165,10 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
 
 
 def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
-    """Whether the best beam, at the length where it would score best, could still beat the worst of a full pool.
+    """Returns whether the best beam, at the length where it would score best, can beat the worst of a full pool.
 
-    With `early_stopping=False` that length is the present one: a guess, if the penalty favours long continuations.
+    With `early_stopping=False` that length is the current one, which is a guess if the penalty favors long
+    continuations.
     """
     length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty
@@ -176,5 +177,5 @@ def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: S
 
 
 def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
-    """Entries of axis 1 by the row's indices [B, n]."""
+    """Selects entries of axis 1 by the row's indices [B, n]."""
     return jnp.take_along_axis(x, index if x.ndim == 2 else index[:, :, None], axis=1)

@@ -1,4 +1,4 @@
-"""A model as generation sees it: read a prompt, then one token at a time, for decoders and encoder-decoders alike."""
+"""The model interface of generation: read a prompt, then one token at a time, for decoders and encoder-decoders."""
 
 import functools
 from typing import Any
@@ -19,11 +19,11 @@ Params = Any
 
 @flax.struct.dataclass
 class Rows:
-    """What stays the same while rows grow.
+    """The part of the state that is constant while rows grow.
 
     Attributes:
       start_B: int32, the first slot of each row that holds a token.
-      source_mask_BS: bool, the encoder's tokens; None in a decoder.
+      source_mask_BS: bool, the encoder's tokens; None for a decoder.
     """
 
     start_B: jax.Array | np.ndarray
@@ -44,12 +44,12 @@ def prefill(
       model: see `generate`.
       params: its weights.
       tokens_BT: prompts, padded on the left.
-      rows: of the prompts.
-      source_BS: what the encoder reads, or None.
-      slots: S, of the caches: prompt and continuation.
+      rows: the rows of the prompts.
+      source_BS: the encoder's input, or None.
+      slots: S, the length of the caches: prompt and continuation.
 
     Returns:
-      The logits [B, V] of what follows, and the caches.
+      The logits [B, V] of the next token, and the caches.
     """
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
     encoded_BSD = None
@@ -61,7 +61,7 @@ def prefill(
 def advance(
     model: nn.Module, params: Params, tokens_B: jax.Array, rows: Rows, cache: Any, slot: jax.Array, slots: int
 ) -> tuple[jax.Array, Any]:
-    """Reads one token of each row into slot `slot` of `slots`: the logits [B, V] of what follows, and the caches."""
+    """Reads one token per row into slot `slot` of `slots`; returns the logits [B, V] of the next, and the caches."""
     return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
 
 
@@ -84,25 +84,25 @@ def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Arra
 
 
 def _logits(projection: DeferredLogits) -> jax.Array:
-    """Logits [B, 1, V] of one position, as W x^T: XLA:CPU multiplies a few rows x with the table's own rows a third slower
-    the other way round, which it would choose if it saw the transpose."""
+    """Computes logits [B, 1, V] of one position as W x^T, hiding the transpose: XLA:CPU would otherwise compute x W^T,
+    which takes a third longer for a few rows x."""
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
     dots_VB = jnp.einsum("VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32)
     return projection.from_dots(jax.lax.optimization_barrier(dots_VB).T[:, None])
 
 
 def batch_axis(cfg: ModelConfig) -> int:
-    """Where the caches keep their examples: after the layers, if those are stacked."""
+    """Returns the batch axis of the caches: after the layers, if those are stacked."""
     return 1 if cfg.scan and not cfg.share_layers else 0
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
 def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
-    """Each example's caches `times` in a row."""
+    """Repeats each example's caches `times` times in a row."""
     axis = batch_axis(cfg)
 
     def layer(kept: LayerCache) -> LayerCache:
-        if kept.k_BKSH.ndim == 3 + axis and times > 1:  # of a lone example
+        if kept.k_BKSH.ndim == 3 + axis and times > 1:  # caches of a single example
             kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
         repeated = jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None))
         return repeated.replace(length=kept.length)
@@ -111,7 +111,7 @@ def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
 
 
 def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
-    """The caches of the given rows, in their order; what the encoder said, all beams of a prompt share: it stays."""
+    """Selects the caches of the given rows, in order; the encoder's part is shared by all beams of a prompt and stays."""
 
     def layer(kept: LayerCache) -> LayerCache:
         k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BKSH, kept.v_BKSH))

@@ -1,4 +1,4 @@
-"""Text from a trained model: greedy, drawn or searched, whole or as it is written."""
+"""Text generation: greedy, sampled or by beam search, returned as a whole or streamed."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, overload
@@ -17,14 +17,14 @@ from flaxformer_lite.generation.task import Task, prepare
 
 @flax.struct.dataclass
 class Generation:
-    """What `generate(..., return_scores=True)` returns; R rows are num_return_sequences for each prompt in turn.
+    """The result of `generate(..., return_scores=True)`, with R rows: num_return_sequences per prompt.
 
     Attributes:
       sequences: int32 [R, T], prompt and continuation.
-      lengths: int32 [R], new tokens of each row up to its end, a stop token included.
-      logprobs: float32 [R, new], log-probability of each new token under the model itself, before any setting changed
-        it; 0 after a row's end. None of beams.
-      sequences_scores: float32 [R], of beam search: sum of log-probabilities / length ** length_penalty. Else None.
+      lengths: int32 [R], new tokens of each row up to its end, including a stop token.
+      logprobs: float32 [R, new], log-probability of each new token under the model itself, before any setting changes
+        it; 0 after a row's end. None in beam search.
+      sequences_scores: float32 [R], sum of log-probabilities / length ** length_penalty, in beam search; else None.
     """
 
     sequences: np.ndarray
@@ -64,32 +64,32 @@ def generate(
     return_scores: bool = False,
     **options: Any,
 ) -> np.ndarray | Generation:
-    """Continues prompts with the tokens a model finds likely, as transformers' `generate` does.
+    """Continues prompts with tokens that the model finds likely, as transformers' `generate` does.
 
         >>> generate(model, params, [[5, 7, 9], [4]], max_new_tokens=20, temperature=0.8, top_p=0.95, eos_token_id=1)
 
-    The first call of a model and a kind of settings compiles a prefill and a loop; later calls compile nothing while
-    the number of prompts stays the same, and prompts, sources and new tokens stay within the same buckets of length
+    The first call for a model and a kind of settings compiles a prefill and a loop. Later calls compile nothing as long
+    as the number of prompts is the same, and prompts, sources and new tokens fall into the same buckets of length
     (powers of two up to 256, then multiples of 256).
 
     Args:
       model: a decoder or an encoder-decoder with its language-model head.
       params: its weights, the `params` of `model.apply`.
       input_ids: prompts (an encoder-decoder's sources), integers [B, T]; or a list of lists of unequal lengths.
-      attention_mask: [B, T], zero where a prompt is padded, left or right.
-      decoder_input_ids: of an encoder-decoder, what the continuation starts with; None is decoder_start_token_id.
-      tokenizer: with stop_strings, anything whose `decode(list of ids)` gives text.
-      return_scores: whether to return a `Generation` rather than its sequences alone.
-      **options: the fields of `Settings` (generation/settings.py), foremost max_new_tokens.
+      attention_mask: [B, T], zero for padding, left or right.
+      decoder_input_ids: start of the continuation of an encoder-decoder; None is decoder_start_token_id.
+      tokenizer: an object with `decode(list of ids) -> text`, needed for stop_strings.
+      return_scores: whether to return a `Generation` instead of its sequences only.
+      **options: the fields of `Settings` (generation/settings.py), above all max_new_tokens.
 
     Returns:
-      int32 [B * num_return_sequences, T + new]: each row its prompt, padding moved to the left, and its continuation,
-      filled with pad_token_id after its end (in beam search with the first stop token, where pad_token_id is 0: so does
-      transformers). Of an encoder-decoder, decoder_input_ids and continuation.
+      int32 [B * num_return_sequences, T + new]: each row is its prompt, with padding moved to the left, and its
+      continuation, filled with pad_token_id after its end (beam search uses the first stop token if pad_token_id is 0,
+      as transformers does). For an encoder-decoder, decoder_input_ids and continuation.
 
     Raises:
-      ValueError: an unknown setting or one out of range, ids outside the vocabulary, a prompt and continuation longer
-        than the model's table of positions, a model that cannot write.
+      ValueError: a setting is unknown or out of range, ids are outside the vocabulary, prompt and continuation are
+        longer than the model's position table, or the model has no language-model head.
     """
     task = prepare(model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options))
     if task.settings.num_beams > 1:
@@ -112,16 +112,16 @@ def stream(
     every: int = 1,
     **options: Any,
 ) -> Iterator[np.ndarray]:
-    """The new tokens of `generate` as they are written: int32 [R, n] with n at most `every`, until all rows have ended.
+    """Yields the new tokens of `generate` as they are written: int32 [R, n], n at most `every`, until all rows end.
 
-    Put side by side they are the continuation that `generate` returns. The arguments are those of `generate`.
+    Concatenated, they are the continuation that `generate` returns. Takes the arguments of `generate`.
 
     Raises:
-      ValueError: as `generate`; num_beams, whose beams may yet change what they wrote.
+      ValueError: as in `generate`; also for num_beams, as beam search may change tokens that it has written.
     """
     task = prepare(model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options))
     if task.settings.num_beams > 1:
-        raise ConfigError("stream: num_beams may change what was written; use generate, or num_beams=1.")
+        raise ConfigError("stream: beam search may change tokens already written; use generate, or num_beams=1.")
     return _new_columns(model, params, task, every)
 
 
@@ -134,13 +134,13 @@ def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np
 
 
 def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
-    """The logits of what follows each prompt, and the caches, `copies` of each prompt's in turn."""
+    """Returns the logits after each prompt, and the caches, with `copies` of each prompt in a row."""
     logits_BV, cache = prefill(model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, slots=task.slots)
     return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
 
 
 def _states(model: Any, params: Any, task: Task, scores: bool, every: int) -> Iterator[sample.State]:
-    """The rows after each `every` new tokens; a state's arrays are gone once the next is asked for."""
+    """Yields the state after each `every` new tokens; its arrays are deleted when the next is requested."""
     s, seed = task.settings, np.uint32(task.settings.seed % 2**32)
     logits_BV, cache = _read(model, params, task, s.num_return_sequences)
     state = sample.start(

@@ -1,5 +1,5 @@
-"""A model as EleutherAI's lm-evaluation-harness asks for it. The harness is no dependency: it demands a subclass of its
-own base class, which the caller makes of the two.
+"""An adapter for EleutherAI's lm-evaluation-harness. The harness is not a dependency: callers combine this class with
+its base class themselves.
 
     import lm_eval
     from lm_eval.api.model import LM
@@ -22,19 +22,20 @@ from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.score import score
 from flaxformer_lite.generation.task import longest
 
-NEW_TOKENS = 256  # of generate_until, where a task names none
+NEW_TOKENS = 256  # default of generate_until, if a task sets none
 IGNORED = {"until", "max_gen_toks", "do_sample", "temperature"}
 
 
 class HarnessModel:
-    """loglikelihood, loglikelihood_rolling and generate_until, on requests whose `args` the harness defines.
+    """Implements loglikelihood, loglikelihood_rolling and generate_until, on the harness's requests.
 
     Attributes:
       model: a decoder.
       params: its weights.
-      tokenizer: that of `load_tokenizer`, or: encode(text) -> ids, decode(ids) -> text, bos_id (or None), eos_id, pad_id.
+      tokenizer: from `load_tokenizer`; or an object with encode(text) -> ids, decode(ids) -> text, bos_id (or None),
+        eos_id, pad_id.
       batch_size: rows scored together.
-      max_length: tokens that the model sees at once; longer contexts lose their beginning.
+      max_length: most tokens that the model sees at once; longer contexts are cut at the beginning.
     """
 
     def __init__(self, model: nn.Module, params: Any, tokenizer: Any, *, batch_size: int = 8, max_length: int = 0):
@@ -43,18 +44,18 @@ class HarnessModel:
         self.max_length = max_length or min(longest(model.cfg), model.cfg.max_length)
         self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
         if self.prefix is None:
-            raise ConfigError("tokenizer: has neither bos_id nor eos_id, one of which begins a text here.")
-        # The tokenizers of load_tokenizer frame a text with special tokens; a continuation has none in its middle.
+            raise ConfigError("tokenizer: has neither bos_id nor eos_id; texts need one of them at their start.")
+        # The tokenizers of load_tokenizer add special tokens around a text, which must not precede a continuation.
         frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters
         self._encode = functools.partial(tokenizer.encode, special_tokens=False) if frames else tokenizer.encode
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
-        """(log-likelihood, whether greedy) of each (context, continuation)."""
+        """Returns (log-likelihood, whether greedy) of each (context, continuation)."""
         return self._score([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """Log-likelihood of each whole text; one longer than max_length is read in pieces, each token scored once and
-        with the longest context that fits."""
+        """Returns the log-likelihood of each whole text; texts longer than max_length are read in pieces, with each token
+        scored once, with the longest context that fits."""
         totals = []
         for request in requests:
             ids, pairs = [self.prefix, *self._encode(request.args[0])], []
@@ -65,7 +66,7 @@ class HarnessModel:
         return totals
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """The continuation of each (context, settings), cut before the first of its `until` strings."""
+        """Returns the continuation of each (context, settings), cut before the first of its `until` strings."""
         texts = []
         for context, asked in (request.args for request in requests):
             until = [asked["until"]] if isinstance(asked.get("until"), str) else list(asked.get("until", ()))
@@ -84,7 +85,7 @@ class HarnessModel:
         return texts
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Ids of both, divided where the tokens of the whole text divide them; spaces between belong to the latter."""
+        """Encodes both as parts of one text; spaces between them belong to the continuation."""
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
         head = self._encode(stripped) if stripped else []
@@ -92,7 +93,7 @@ class HarnessModel:
         return head or [self.prefix], tail or self._encode(continuation)
 
     def _score(self, pairs: list[tuple[list[int], list[int]]]) -> list[tuple[float, bool]]:
-        """In batches of like length; the last is filled up with a repetition, so that all have one shape."""
+        """Scores pairs in batches of similar length; the last batch is filled with repetitions, to keep its shape."""
         found: list[Any] = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]) - len(pairs[i][1]))
         for start in range(0, len(order), self.batch_size):

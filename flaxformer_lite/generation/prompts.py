@@ -1,4 +1,4 @@
-"""Prompts on the host: checked, moved to the right end of a row, and padded to one of few lengths."""
+"""Preparation of prompts on the host: checked, right-aligned, and padded to one of a few lengths."""
 
 from typing import Any, NamedTuple
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 
-NO_BOUND = 1 << 30  # of prompts, where the model has no table of positions
+NO_BOUND = 1 << 30  # the longest prompt of a model without a position table
 
 
 class Prompt(NamedTuple):
-    """Rows of tokens, each ending in the last column, so that all continue in the same one.
+    """Rows of tokens, aligned on the right, so that all continue in the same column.
 
     Attributes:
-      tokens_BT: int32, T a bucket's length.
+      tokens_BT: int32; T is the length of a bucket.
       start_B: int32, the first column of each row that holds a token.
-      width: the columns that the caller gave, the last of T.
+      width: the number of columns that the caller passed, the last ones of T.
     """
 
     tokens_BT: np.ndarray
@@ -24,14 +24,14 @@ class Prompt(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What an encoder reads, padded on the right."""
+    """The input of an encoder, padded on the right."""
 
     tokens_BS: np.ndarray
     mask_BS: np.ndarray
 
 
 def bucket(length: int, least: int = 16) -> int:
-    """The length that stands for this one and its like: powers of two up to 256, then multiples of 256."""
+    """Rounds a length up to its bucket: powers of two up to 256, then multiples of 256."""
     if length > 256:
         return -(-length // 256) * 256
     return max(least, 1 << (length - 1).bit_length())
@@ -40,11 +40,11 @@ def bucket(length: int, least: int = 16) -> int:
 def read_ids(
     vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int32 ids [B, T] and boolean mask [B, T] of what the caller passed: an array, or a list of rows of any lengths,
-    which are padded on the left or the right.
+    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded, left or right.
 
     Raises:
-      ValueError: not integers, not two axes, an id outside the vocabulary, a mask of another shape, an empty row.
+      ValueError: ids are not integers, not of two axes or outside the vocabulary, the mask has another shape, or a row
+        is empty.
     """
     lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
@@ -52,10 +52,10 @@ def read_ids(
         input_ids = _rectangle(input_ids, pad, left)
     ids_BT = np.asarray(input_ids)
     if ids_BT.ndim != 2 or not ids_BT.size or ids_BT.dtype.kind not in "iu":
-        raise ValueError(f"{name}: integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}.")
+        raise ValueError(f"{name}: must be integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}.")
     mask_BT = np.ones(ids_BT.shape, bool) if attention_mask is None else np.asarray(attention_mask) != 0
     if mask_BT.shape != ids_BT.shape:
-        raise ValueError(f"attention_mask has shape {mask_BT.shape}: must be that of {name}, {ids_BT.shape}.")
+        raise ValueError(f"attention_mask has shape {mask_BT.shape}: must match {name}, {ids_BT.shape}.")
     if not mask_BT.any(axis=1).all():
         row = int(np.argmin(mask_BT.any(axis=1)))
         raise ValueError(f"attention_mask: row {row} keeps no token; a prompt needs at least one.")
@@ -66,7 +66,7 @@ def read_ids(
             f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
             f" is it this model's tokenizer?"
         )
-    known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # what the mask hides may be any number
+    known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # masked ids may be any number
     return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
 
 
@@ -77,12 +77,12 @@ def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:
-    """Moves each row's tokens to the right end, whichever side they were padded on, in a row of a bucket's length.
+    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length.
 
     Args:
       ids_BT: int32.
       mask_BT: bool.
-      pad: the id of the columns that a bucket adds.
+      pad: id to fill added columns with.
       limit: the longest prompt that the model takes (NO_BOUND: any).
     """
     B, width = ids_BT.shape
@@ -95,7 +95,7 @@ def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prom
 
 
 def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> Source:
-    """An encoder's input, padded on the right to a bucket's length."""
+    """Pads an encoder's input on the right to a bucket's length."""
     B, width = ids_BS.shape
     added = max(min(bucket(width), limit) - width, 0)
     pads = np.full((B, added), pad, np.int32)
@@ -103,7 +103,7 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) ->
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
-    """Refuses what the table of positions cannot hold, before anything is traced.
+    """Refuses lengths beyond the model's position table, before anything is traced.
 
     Raises:
       ConfigError: prompt and continuation are longer than the table, `limit`.
@@ -113,5 +113,5 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
     way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"
     new_tokens = f" and {new} new tokens" if new else ""
     raise ConfigError(
-        f"{name} of {tokens} tokens{new_tokens}: the model's table of positions ends at max_length={limit}; {way}."
+        f"{name} of {tokens} tokens{new_tokens}: the model's position table ends at max_length={limit}; {way}."
     )

@@ -1,4 +1,4 @@
-"""The settings that published weights bring with them, in generation_config.json or, as older ones do, in config.json."""
+"""The generation settings of published weights, from generation_config.json or, in older ones, config.json."""
 
 import json
 from pathlib import Path
@@ -9,19 +9,19 @@ SAME = (
     "min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "num_beams", "length_penalty", "early_stopping",
     "suppress_tokens",
 )  # fmt: skip
-DRAWS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}  # transformers' own, where do_sample is on
+DRAWS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}  # transformers' defaults if do_sample is on
 
 
 def published_settings(path: str | Path) -> dict[str, Any]:
-    """Keyword arguments of `generate` as the directory's authors chose them; lengths are left to the caller.
+    """Reads the authors' settings as keyword arguments of `generate`, except lengths.
 
         >>> generate(model, params, prompts, **published_settings(path) | {"max_new_tokens": 64})  # doctest: +SKIP
 
     Args:
-      path: a directory as transformers' save_pretrained leaves it; with neither file, nothing is set.
+      path: a directory written by transformers' save_pretrained; without either file, nothing is set.
 
     Raises:
-      ValueError: a file that is no JSON.
+      ValueError: a file is not JSON.
     """
     found: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
@@ -41,7 +41,7 @@ def published_settings(path: str | Path) -> dict[str, Any]:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
     if found.get("do_sample") and settings.get("num_beams", 1) == 1:
         settings |= {key: found.get(key, default) for key, default in DRAWS.items()}
-    # Without padding of its own a model pads with its first stop token, as transformers does.
+    # A model without a padding token pads with its first stop token, as in transformers.
     if "pad_token_id" not in settings and settings.get("eos_token_id", ()) != ():
         stops = settings["eos_token_id"]
         settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]

@@ -1,5 +1,5 @@
-"""Settings as the compiled loop takes them: numbers are arrays, so that a new temperature compiles nothing; a rule that
-is off is None, and costs nothing."""
+"""Settings in the form of the compiled loop: numbers are arrays, so that a new temperature does not recompile; a rule
+that is off is None, and costs nothing."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ Number = Any  # numpy's outside of jit, jax's within
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Attributes: see `Settings`; `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens."""
+    """The rules of generation; see `Settings`. `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens."""
 
     max_new: Number
     pad: Number
@@ -61,15 +61,15 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
 def constrain(
     rules: Rules, logits_BV: jax.Array, tokens_BT: jax.Array, start_B: jax.Array, length: jax.Array, new: jax.Array
 ) -> jax.Array:
-    """The rules on what may be written, in transformers' order, on logits or log-probabilities.
+    """Applies the rules on which tokens may come next to logits or log-probabilities, in transformers' order.
 
     Args:
-      rules: which.
+      rules: the rules.
       logits_BV: float32.
       tokens_BT: columns start .. length - 1 of a row are written.
       start_B: first column of each row that holds a token.
-      length: columns written.
-      new: of these, tokens of the continuation.
+      length: number of columns written.
+      new: number of new tokens among them.
     """
     if rules.repetition_penalty is not None:
         logits_BV = sampling.repetition_penalty(logits_BV, tokens_BT, start_B, length, rules.repetition_penalty)
@@ -87,7 +87,7 @@ def constrain(
 
 
 def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
-    """The next token of each row, int32 [B]: the likeliest, or drawn where there is a temperature."""
+    """Chooses the next token of each row, int32 [B]: the likeliest, or a draw if there is a temperature."""
     if rules.temperature is None:
         return sampling.likeliest(logits_BV)
     logits_BV = sampling.temperature(logits_BV, rules.temperature)
@@ -101,7 +101,7 @@ def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
 
 
 def ends(rules: Rules, tokens: jax.Array) -> jax.Array:
-    """Where a token is a stop token; bool of the same shape."""
+    """Returns whether each token is a stop token; bool of the same shape."""
     if rules.eos_E is None:
         return jnp.zeros(tokens.shape, bool)
     return jnp.isin(tokens, rules.eos_E)

@@ -13,16 +13,16 @@ from flaxformer_lite.generation.rules import Rules, choose, constrain, ends
 
 
 class State(flax.struct.PyTreeNode):
-    """Rows as far as they are written.
+    """The state of the loop.
 
     Attributes:
       tokens_BS: int32, prompt and continuation.
-      logprobs_BS: float32, of each token of the continuation under the model itself, in the same columns; None where
-        nobody asked.
+      logprobs_BS: float32, log-probability of each new token under the model itself, in the same columns; None if not
+        requested.
       done_B: bool, rows that have ended.
-      lengths_B: int32, tokens of the continuation, up to the row's end and with it.
+      lengths_B: int32, new tokens of each row, including the one that ended it.
       new: int32, columns of the continuation so far.
-      cache: of all tokens but the last.
+      cache: the cache of all tokens but the last.
     """
 
     tokens_BS: jax.Array
@@ -35,16 +35,16 @@ class State(flax.struct.PyTreeNode):
 
 @functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))
 def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, scores) -> State:
-    """Writes the first token of each row; the caches are the caller's to add.
+    """Writes the first token of each row; the caller adds the caches.
 
     Args:
-      logits_BV: of the prompts.
+      logits_BV: logits after the prompts.
       tokens_BT: prompts, padded on the left.
-      start_B: first column of each that holds a token.
-      rules: what may be written.
+      start_B: first column of each row that holds a token.
+      rules: the rules of generation.
       seed: uint32.
       slots: S, columns of prompt and continuation.
-      samples: rows made of each prompt.
+      samples: rows per prompt.
       scores: whether to keep log-probabilities.
     """
     tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
@@ -62,7 +62,7 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
 def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt) -> State:
-    """Writes tokens until each row has `until`, or all are done; `prompt` columns precede the first."""
+    """Writes tokens until each row has `until` of them, or all are done; `prompt` columns precede the first."""
     slots = state.tokens_BS.shape[1]
 
     def unfinished(state: State):

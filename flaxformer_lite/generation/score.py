@@ -1,4 +1,4 @@
-"""How likely a model finds given continuations: what choosing between answers, and evaluation harnesses, need."""
+"""Log-likelihoods of given continuations, for choosing between answers and for evaluation harnesses."""
 
 import functools
 from typing import Any
@@ -15,16 +15,16 @@ from flaxformer_lite.generation.engine import is_encoder_decoder
 from flaxformer_lite.generation.prompts import bucket, check_length, pad_source, read_ids
 from flaxformer_lite.generation.task import check_writes, longest
 
-AT_ONCE = 256  # tokens whose logits over the vocabulary are held together
+AT_ONCE = 256  # number of tokens with logits in memory at a time
 
 
 @flax.struct.dataclass
 class Scores:
-    """What `score` returns, a row a pair.
+    """The result of `score`, one row per pair.
 
     Attributes:
       log_likelihood: float32 [B], nats: log p(continuation | prompt).
-      logprobs: float32 [B, U], of each token of the continuation; 0 after its end.
+      logprobs: float32 [B, U], log-probability of each token of the continuation; 0 after its end.
       greedy: bool [B], whether greedy search would write exactly this continuation.
     """
 
@@ -41,27 +41,27 @@ def score(
     *,
     decoder_start_token_id: int | None = None,
 ) -> Scores:
-    """Log-likelihood of each continuation after its prompt, `sum_t log p(c_t | prompt, c_<t)`, in one forward pass.
+    """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one forward pass.
 
         >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()  # the likelier answer
 
-    Lengths are rounded up to the buckets of `generate`, so that calls of one batch size soon compile nothing.
+    Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon compile nothing.
 
     Args:
       model: a decoder or an encoder-decoder with its language-model head.
       params: its weights.
-      prompts: ids of each prompt, or of what an encoder-decoder reads; at least one each.
-      continuations: ids of each continuation; at least one each.
-      decoder_start_token_id: what an encoder-decoder starts with; None is the model's, or 0, as in T5.
+      prompts: ids of each prompt (an encoder-decoder's input); at least one id each.
+      continuations: ids of each continuation; at least one id each.
+      decoder_start_token_id: first token of an encoder-decoder's decoder; None is the model's, or 0, as in T5.
 
     Raises:
-      ValueError: no or foreign ids, lists of different lengths, a pair longer than the model's table of positions, a
-        model without a language-model head.
+      ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is longer than the
+        model's position table, or the model has no language-model head.
     """
     cfg = model.cfg
     check_writes(cfg)
     if len(prompts) != len(continuations):
-        raise ConfigError(f"{len(prompts)} prompts and {len(continuations)} continuations: one each.")
+        raise ConfigError(f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many.")
     if not all(prompts) or not all(continuations):
         raise ConfigError("an empty prompt or continuation: each needs at least one token; start texts with bos.")
     limit, sources = longest(cfg), None
@@ -93,7 +93,7 @@ def score(
 def _score(
     model: Any, params: Any, source: Any, tokens_BT: jax.Array, columns_BU: jax.Array, targets_BU: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities of the targets [B, U], and whether each is the likeliest."""
+    """Computes log-probabilities of the targets [B, U], and whether each is the likeliest."""
     variables = {"params": params}
     if source is None:
         x_BTD, _ = model.apply(variables, tokens_BT, method="decode")

@@ -1,4 +1,4 @@
-"""What generation is asked for: one frozen record, checked where it is made."""
+"""The settings of generation: one frozen record, checked on construction."""
 
 import dataclasses
 import difflib
@@ -9,46 +9,46 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 
-COLDEST = 1e-30  # a temperature that float32 scores can be divided by
+COLDEST = 1e-30  # the least temperature that float32 scores can be divided by
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The keyword arguments of `generate`, under the names that users of transformers know; None is a field's default.
+    """The keyword arguments of `generate`, named as in transformers; passing None means the default.
 
     Length
-      max_new_tokens: tokens to write at most; or
-      max_length: prompt and continuation together (the prompt with its padding), where it is less.
-      min_new_tokens: until then no stop token is written; or
-      min_length: prompt and continuation together, where min_new_tokens is not given.
-
-    Choice of the next token; without a temperature, the likeliest
-      temperature: above zero draws tokens; 1 is the model's own distribution.
-      top_k, top_p, min_p: draw only from the likeliest; 0, 1 and 0 are off (functions/sampling.py).
+      max_new_tokens: the most tokens to write; or
+      max_length: the most tokens in prompt (with its padding) and continuation; the smaller limit applies.
+      min_new_tokens: no stop token is written before this many new tokens; or
+      min_length: the same for prompt and continuation together, if min_new_tokens is not given.
+    Choice of the next token (the likeliest, unless there is a temperature)
+      temperature: above zero samples tokens; 1 is the model's own distribution.
+      top_k, top_p, min_p: sample only from the likeliest; off at 0, 1 and 0 (functions/sampling.py).
       repetition_penalty: above 1 makes tokens of the prompt and the continuation less likely.
-      no_repeat_ngram_size: no n tokens appear twice; 0 is off. Prompt tokens count, padding does not.
-      suppress_tokens: ids never written.
-      forced_bos_token_id: the token behind a start of one token (the target language of mBART); longer prompts hold their own.
-      forced_eos_token_id: the last token, where max_new_tokens is reached.
-      seed: of the draws; the same seed gives the same text.
-      num_return_sequences: samples, or beams, of each prompt.
+      no_repeat_ngram_size: no n-gram appears twice; 0 is off. Prompt tokens count, padding does not.
+      suppress_tokens: ids that are never written.
+      forced_bos_token_id: the token after a start of one token (mBART's target language); longer prompts include their
+        own.
+      forced_eos_token_id: the last token, if max_new_tokens is reached.
+      seed: seed of the samples; the same seed gives the same text.
+      num_return_sequences: samples, or beams, per prompt.
 
     Beam search
-      num_beams: above one, the continuations with the highest sum of log-probabilities / length ** length_penalty.
-      length_penalty: above 0 favours long continuations, below 0 short ones.
-      early_stopping: True stops with num_beams finished candidates; False when no better one is likely; "never" when
-        none is possible.
+      num_beams: above one, searches for the highest sum of log-probabilities / length ** length_penalty.
+      length_penalty: above 0 favors long continuations, below 0 short ones.
+      early_stopping: True stops at num_beams finished candidates; False when no better one is likely; "never" when none
+        is possible.
 
     Stopping
       eos_token_id: one stop token, or several.
-      stop_strings: text that ends a row, once it appears in the continuation as decoded by the tokenizer.
-      pad_token_id: what finished rows are filled with.
+      stop_strings: text that ends a row once it appears in the decoded continuation.
+      pad_token_id: fills finished rows.
 
     Encoder-decoders
-      decoder_start_token_id: what the decoder starts with; None is the model's, or pad_token_id, as in T5.
+      decoder_start_token_id: first token of the decoder; None is the model's, or pad_token_id, as in T5.
 
     Raises:
-      ConfigError: a value out of its range, or two that exclude each other.
+      ConfigError: a value is out of range, or two exclude each other.
     """
 
     max_new_tokens: int | None = None
@@ -79,67 +79,67 @@ class Settings:
             value = getattr(self, f.name)
             object.__setattr__(self, f.name, f.default if value is None else _read(f.name, value, f.type))
         if self.max_new_tokens is None and self.max_length is None:
-            raise ConfigError("max_new_tokens is missing: say how many tokens to write at most.")
+            raise ConfigError("max_new_tokens is missing: set the most tokens to write.")
         _at_least(self, 1, "max_new_tokens", "max_length", "num_return_sequences", "num_beams")
         _at_least(self, 0, "min_new_tokens", "min_length", "temperature", "top_k", "min_p", "no_repeat_ngram_size")
         if 0 < self.temperature < COLDEST:
             raise ConfigError(
-                f"temperature={self.temperature}: at least {COLDEST}, or 0 for the likeliest token; scores"
-                f" divided by less are infinite."
+                f"temperature={self.temperature}: must be at least {COLDEST}, as scores would overflow, or 0 for the"
+                f" likeliest token."
             )
         if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p}: a probability in (0, 1]; 1 keeps every token.")
+            raise ConfigError(f"top_p={self.top_p}: must be a probability in (0, 1]; 1 keeps every token.")
         if self.min_p > 1:
-            raise ConfigError(f"min_p={self.min_p}: a fraction of the highest probability, in [0, 1].")
+            raise ConfigError(f"min_p={self.min_p}: a fraction of the highest probability, must be in [0, 1].")
         if self.repetition_penalty <= 0:
-            raise ConfigError(f"repetition_penalty={self.repetition_penalty}: positive; 1 is off.")
+            raise ConfigError(f"repetition_penalty={self.repetition_penalty}: must be positive; 1 is off.")
         if self.early_stopping not in (True, False, "never"):
-            raise ConfigError(f"early_stopping={self.early_stopping!r}: True, False or 'never'.")
+            raise ConfigError(f"early_stopping={self.early_stopping!r}: must be True, False or 'never'.")
         draws = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(self, name) != off]
         if draws and not self.temperature:
             raise ConfigError(
-                f"{draws[0]}={getattr(self, draws[0])} chooses among draws, and temperature=0 draws none;"
+                f"{draws[0]}={getattr(self, draws[0])} restricts sampling, but temperature=0 does not sample;"
                 f" set temperature=1.0 or leave {draws[0]} out."
             )
         if self.num_beams > 1:
             self._check_beams()
         elif self.num_return_sequences > 1 and not self.temperature:
             raise ConfigError(
-                f"num_return_sequences={self.num_return_sequences}: greedy search has one answer; set"
-                f" temperature=1.0 to draw several, or num_beams."
+                f"num_return_sequences={self.num_return_sequences}: greedy search has only one result; set"
+                f" temperature=1.0 to sample several, or num_beams."
             )
 
     def _check_beams(self):
         if self.temperature:
             raise ConfigError(
-                f"num_beams={self.num_beams}, temperature={self.temperature}: beam search draws nothing;"
+                f"num_beams={self.num_beams}, temperature={self.temperature}: beam search does not sample;"
                 f" set one of the two."
             )
         if self.num_return_sequences > self.num_beams:
             raise ConfigError(
                 f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}: a search"
-                f" returns no more than its beams; raise num_beams."
+                f" returns at most its beams; raise num_beams."
             )
         if self.stop_strings:
-            raise ConfigError("stop_strings: not with num_beams, which ends on tokens only; use eos_token_id.")
+            raise ConfigError("stop_strings: do not work with num_beams, which stops on tokens only; use eos_token_id.")
 
     @property
     def eos(self) -> tuple[int, ...]:
-        """The stop tokens, none or more."""
+        """The stop tokens, possibly none."""
         if self.eos_token_id is None:
             return ()
         return (self.eos_token_id,) if isinstance(self.eos_token_id, int) else self.eos_token_id
 
 
 def settings(**values: Any) -> Settings:
-    """Settings from keyword arguments.
+    """Builds Settings from keyword arguments.
 
     Raises:
-      ConfigError: an unknown name, with the nearest known one; or a rule of `Settings` broken.
+      ConfigError: a name is unknown (with the nearest known one), or a rule of `Settings` is broken.
     """
     known = [f.name for f in dataclasses.fields(Settings)]
     if values.pop("do_sample", False) and not values.get("temperature"):
-        raise ConfigError("do_sample=True: say how boldly; temperature=1.0 draws from the model's own distribution.")
+        raise ConfigError("do_sample=True: set a temperature instead; temperature=1.0 is the model's own distribution.")
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -149,7 +149,7 @@ def settings(**values: Any) -> Settings:
 
 
 def _read(name: str, value: Any, kind: Any) -> Any:
-    """A value as its field's annotation wants it, from Python's numbers or numpy's."""
+    """Converts a number of Python or numpy to the type of its field."""
     try:
         if kind == tuple[str, ...]:
             texts = (value,) if isinstance(value, str) else tuple(value)
@@ -182,4 +182,4 @@ def _at_least(record: Settings, least: int, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
         if value is not None and value < least:
-            raise ConfigError(f"{name}={value}: at least {least}.")
+            raise ConfigError(f"{name}={value}: must be at least {least}.")

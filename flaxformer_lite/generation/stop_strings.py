@@ -1,22 +1,22 @@
-"""Rows that end with a text rather than a token: found on the host, between two calls of the compiled loop."""
+"""Stop strings, which end a row by text rather than token, checked on the host between calls of the compiled loop."""
 
 import numpy as np
 
 from flaxformer_lite.generation.sample import State
 from flaxformer_lite.generation.task import Task
 
-EVERY = 8  # new tokens between two looks at the text
+EVERY = 8  # new tokens between two checks of the text
 
 
 def cut(task: Task, state: State, since: int) -> State:
-    """Ends each row with the first token that completes a stop string, and takes back what was written after it.
+    """Ends each row at the first token that completes a stop string, and removes the tokens written after it.
 
-    A row that is looked at late therefore ends where it would have ended, had it been looked at after every token.
+    The result is the same as if every row had been checked after every token.
 
     Args:
-      task: with stop_strings and a tokenizer.
-      state: of the loop.
-      since: new tokens that have been looked at.
+      task: a task with stop_strings and a tokenizer.
+      state: the state of the loop.
+      since: number of new tokens already checked.
     """
     tokens_BS, done_B, lengths_B = (np.array(x) for x in (state.tokens_BS, state.done_B, state.lengths_B))
     for row, length in enumerate(lengths_B):

@@ -1,4 +1,4 @@
-"""A call of `generate`, checked, and made into what the compiled functions take."""
+"""A call of `generate`, checked and converted for the compiled functions."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -22,14 +22,16 @@ from flaxformer_lite.generation.settings import Settings
 
 
 class Task(NamedTuple):
-    """Attributes:
-    settings: as asked for.
-    prompt: of a decoder, or what an encoder-decoder's decoder starts with.
-    source: what an encoder reads, or None.
-    rules: the settings as arrays.
-    max_new: tokens to write at most.
-    slots: columns of prompt and continuation, a bucket's length each.
-    tokenizer: for stop strings.
+    """One call of `generate`.
+
+    Attributes:
+      settings: the caller's settings.
+      prompt: the prompt of a decoder, or the start of an encoder-decoder's decoder.
+      source: the input of an encoder, or None.
+      rules: the settings as arrays.
+      max_new: the most tokens to write.
+      slots: columns of prompt and continuation, each rounded up to a bucket.
+      tokenizer: for stop strings.
     """
 
     settings: Settings
@@ -42,7 +44,7 @@ class Task(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Columns before the first new token."""
+        """The number of columns before the first new token."""
         return self.prompt.tokens_BT.shape[1]
 
     @property
@@ -50,7 +52,7 @@ class Task(NamedTuple):
         return self.source and self.source.tokens_BS
 
     def rows(self, copies: int = 1) -> Rows:
-        """What the compiled functions must know of the rows, `copies` of each prompt in turn."""
+        """Returns the rows for the compiled functions, with `copies` of each prompt in a row."""
         mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)
         return Rows(np.repeat(self.prompt.start_B, copies), mask_BS)
 
@@ -58,23 +60,23 @@ class Task(NamedTuple):
 def check_writes(cfg: ModelConfig) -> None:
     """Refuses a model without a language-model head."""
     if not cfg.decoder_layers or cfg.head != "lm":
-        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' writes text.")
+        raise ConfigError(f"family={cfg.family!r}, head={cfg.head!r}: only a decoder with head='lm' can generate.")
 
 
 def longest(cfg: ModelConfig) -> int:
-    """Tokens that the model has positions for: max_length where it has a table of them, else no bound."""
+    """Returns the number of positions: max_length if the model has a position table, else NO_BOUND."""
     return cfg.max_length if cfg.has_position_table else NO_BOUND
 
 
 def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings) -> Task:
-    """Checks everything that can be checked before the device is asked.
+    """Checks and converts the arguments of `generate`, without using a device.
 
     Raises:
       ValueError: see `generate`.
     """
     check_writes(cfg)
     if s.stop_strings and not hasattr(tokenizer, "decode"):
-        raise ConfigError("stop_strings needs tokenizer=, an object whose decode(ids) gives text.")
+        raise ConfigError("stop_strings needs tokenizer=, an object with decode(ids) -> text.")
     vocab = cfg.of_decoder.vocab_size
     for name in ("eos_token_id", "pad_token_id", "suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"):
         tokens = getattr(s, name)
@@ -95,7 +97,9 @@ def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, toke
         ids_BT, mask_BT = read_ids(vocab, decoder_input_ids, None, s.pad_token_id, "decoder_input_ids")
         bare = ids_BT.shape[1] == 1 and bool(np.any(ids_BT == start))
         if len(ids_BT) != len(source.mask_BS):
-            raise ConfigError(f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: one each.")
+            raise ConfigError(
+                f"decoder_input_ids has {len(ids_BT)} rows, input_ids {len(source.mask_BS)}: must be equal."
+            )
     elif decoder_input_ids is not None:
         raise ConfigError(f"decoder_input_ids: {cfg.family} has no encoder; pass the prompt as input_ids.")
     width = ids_BT.shape[1]

@@ -1,4 +1,4 @@
-"""Multi-head, multi-query and grouped-query attention; self- and cross-; with and without a cache."""
+"""Multi-head, multi-query and grouped-query attention; self- and cross-attention; with and without a cache."""
 
 import dataclasses
 from collections.abc import Callable
@@ -39,17 +39,17 @@ class AttentionConfig(parts.Mixer):
 
     Attributes:
       num_heads: N.
-      num_kv_heads: K; 0 is N. 1 is multi-query, between is grouped-query.
-      head_dim: H; 0 is the width of the input over N.
-      bias: the projections that have one, of `query`, `key`, `value` and `out`.
-      scale: of the dot products; None is 1 / sqrt(H).
-      softcap: 0 is none; else logits become cap * tanh(logits / cap).
-      window: of a sliding window; 0 sees everything.
-      qk_norm: on each head's queries and keys (Qwen3); None is none.
-      position: an encoding, whose `phase` turns queries and keys and whose `bias` adds to logits.
-      max_length: rows of a learned table of positions.
-      initial: where weights begin.
-      cross: read the encoder's output instead of the layer's own input.
+      num_kv_heads: K; 0 is N, 1 is multi-query, anything between is grouped-query.
+      head_dim: H; 0 is the width of the input divided by N.
+      bias: the projections that have a bias, out of `query`, `key`, `value` and `out`.
+      scale: factor on the dot products; None is 1 / sqrt(H).
+      softcap: turns logits into cap * tanh(logits / cap); 0 for none.
+      window: size of a sliding window; 0 sees everything.
+      qk_norm: the norm on each head's queries and keys (Qwen3); None for none.
+      position: an encoding; its `phase` rotates queries and keys, its `bias` adds to logits.
+      max_length: rows of a learned position table.
+      initial: initialization of the weights.
+      cross: whether keys and values come from the encoder's output instead of the layer's own input.
     """
 
     name: ClassVar[str] = "attention"
@@ -81,14 +81,14 @@ class AttentionConfig(parts.Mixer):
         return self.num_kv_heads or self.num_heads
 
     def head_width(self, d_model: int) -> int:
-        """H of a model this wide."""
+        """Returns H for a model of this width."""
         if not self.head_dim and d_model % self.num_heads:
-            raise ConfigError(f"num_heads={self.num_heads}: an input of width {d_model} is no multiple of the heads; name a"
+            raise ConfigError(f"num_heads={self.num_heads}: the input's width {d_model} is not a multiple of the heads; set"
                               f" head_dim.")  # fmt: skip
         return self.head_dim or d_model // self.num_heads
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
-        """What the tables of a position encoding are made by."""
+        """Returns the sizes that the tables of a position encoding depend on."""
         return {
             "d_model": d_model, "num_heads": self.num_heads, "head_dim": self.head_width(d_model),
             "max_length": self.max_length, "initial": self.initial,
@@ -107,7 +107,7 @@ class AttentionConfig(parts.Mixer):
     def prepare(
         self, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool, tables: Callable[..., Any]
     ) -> Context:
-        """Turns and bias tables of the whole stack and, where the implementation would make them in each layer, the
+        """Computes phases and bias tables for the whole stack and, if each layer would otherwise materialize them, the
         mask and the bias as arrays."""
         if "phase" in hooks(self.position):
             width = self.head_width(x_BTD.shape[-1])
@@ -119,15 +119,16 @@ class AttentionConfig(parts.Mixer):
 
 
 class Attention(nn.Module):
-    """Projects to heads, attends, projects back.
+    """Projects to heads, attends, and projects back.
 
-    Turns and biases of position that no stack has made (`Context.prepared`) are made here, of positions that count from the
-    first slot.
+    Outside a stack (see `Context.prepared`), phases and position biases are computed here, with positions counted from
+    the first slot.
 
     Attributes:
-      cfg: sizes and names.
+      cfg: sizes and options.
       execution: how it runs.
-      causal: rows see only what came before, whatever else the context's mask hides (see `Context.structured`).
+      causal: whether rows see only themselves and earlier ones, on top of the context's mask (see
+        `Context.structured`).
 
     Reference: Vaswani et al. (2017), section 3.2; Shazeer (2019) for one, Ainslie et al. (2023) for grouped K/V heads.
     """
@@ -146,7 +147,7 @@ class Attention(nn.Module):
         mask: Any = None,
         position_ids: jax.Array | None = None,
     ) -> Any:
-        """Returns y [B, T, D], or (y, cache) where a cache was passed."""
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
@@ -193,7 +194,7 @@ class Attention(nn.Module):
         """
         cfg, d_model = self.cfg, width or x.shape[-1]
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
-        # What the scale of the logits lacks of 1 / sqrt(H) (T5's is 1), Mesh TensorFlow folds into the initial queries.
+        # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the initial queries.
         scale = sizes["H"] ** -0.5
         gain = scale / cfg.scale if name == "query" and cfg.scale else 1.0
         return Einsum(equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, name=name)(x)
@@ -216,8 +217,8 @@ class Attention(nn.Module):
         if context.prepared:
             return context.phase
         if "embed" in hooks(encoding):
-            raise ConfigError(f"position={type(encoding).__name__}: adds to embeddings, which attention alone does not see;"
-                              f" use a Stack, or another encoding.")  # fmt: skip
+            raise ConfigError(f"position={type(encoding).__name__}: adds to embeddings, which attention by itself does"
+                              f" not see; use a Stack, or another encoding.")  # fmt: skip
         if "phase" not in hooks(encoding):
             return None
         positions_BT = context.position_ids_BT
@@ -257,10 +258,10 @@ def bias_over_slots(
     *,
     causal: bool,
 ) -> Bias | None:
-    """The encoding's bias.
+    """Returns the encoding's bias as a function of slots, or None.
 
-    Distances between slots are those between positions, for documents packed into one row and for prompts padded on the
-    left alike, and need no batch axis; where an attention mask may have gaps, `columns_BS` tells the slots' positions.
+    Distances between slots equal those between positions, both for packed documents and for prompts padded on the left,
+    so no batch axis is needed; if an attention mask may have gaps, `columns_BS` gives the positions of the slots.
     """
     if columns_BS is None:
         return encoding.attention_bias(tables, q_index_T[None], k_index_S[None], bidirectional=not causal)
@@ -280,7 +281,7 @@ def _or_arange(index: jax.Array | None, x_BT: jax.Array) -> jax.Array:
 def materialize_mask_and_bias(
     cfg: AttentionConfig, context: Context, x_BTD: jax.Array, execution: Execution, *, causal: bool
 ) -> Context:
-    """Builds the mask and the bias as arrays once for all layers, where dense attention would do so in each."""
+    """Builds the mask and the bias as arrays once for all layers, if dense attention would do so in each of them."""
     whole = [registry.resolve("attentions", name).attend for name in ("dense", "chunked_causal")]
     length = x_BTD.shape[1]
     if context.index is not None or not isinstance(length, int):
@@ -294,6 +295,6 @@ def materialize_mask_and_bias(
         bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal)
         heads = jnp.zeros(
             (1, 1, cfg.num_heads, 1)
-        )  # a bias shared by all layers asks of its queries only how many heads
+        )  # a bias shared by all layers only needs the number of heads from its queries
         context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context

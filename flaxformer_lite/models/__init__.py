@@ -1,16 +1,16 @@
-"""Families: each file holds a family's published sizes and the skeleton they go into."""
+"""Model families: each file holds a family's published sizes, its skeleton, and its published weights and config."""
 
 from typing import Any
 
 from flaxformer_lite import registry, versions
 from flaxformer_lite.config import ConfigError, ModelConfig, among
 
-# Files that are no families.
+# Files that are not families.
 SHARED = ("presets", "rope_fields", "weight_map")
 
 
 def build_model(family: str | ModelConfig, preset: str | None = None, /, **overrides: Any) -> Any:
-    """The linen module of a config, or of a family's preset.
+    """Builds the linen module for a config, or for a preset of a family.
 
         >>> model = build_model("gpt2", "tiny", vocab_size=100)
 
@@ -20,8 +20,8 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
       **overrides: fields of ModelConfig.
 
     Raises:
-      ValueError: no such family.
-      ConfigError: no such preset, or sizes that do not fit each other.
+      ValueError: there is no such family.
+      ConfigError: there is no such preset, or the sizes do not fit each other.
     """
     versions.notice_untested()
     if isinstance(family, ModelConfig):
@@ -32,14 +32,14 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
 
 
 def check_family(cfg: ModelConfig) -> type[Any]:
-    """The linen class of a config's family.
+    """Returns the linen class of a config's family.
 
     Raises:
-      ConfigError: the family has other stacks than the config gives layers to, or lacks its head.
+      ConfigError: the config gives layers to the wrong stacks, or the family lacks the head.
     """
     model = registry.resolve("models", cfg.family).Model
     if cfg.skeleton != model.skeleton:
         raise ConfigError(f"encoder_layers={cfg.encoder_layers}, decoder_layers={cfg.decoder_layers}: {cfg.family} has"
-                          f" {model.skeleton.replace('_', ' and ')} layers; give it those and no other.")  # fmt: skip
+                          f" {model.skeleton.replace('_', ' and ')} layers; set those and no others.")  # fmt: skip
     among(cfg, "head", model.heads)
     return model

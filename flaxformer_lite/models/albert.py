@@ -1,4 +1,4 @@
-"""ALBERT: one layer's weights at every depth, embeddings narrower than the model, sentence order for next sentence.
+"""ALBERT: BERT with shared layer weights, embeddings narrower than the model, and sentence-order prediction.
 
 Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations" (2020), section 3.
 """
@@ -34,24 +34,24 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """ALBERT's sizes (table 1; version 2 drops dropout), any field of which may be overridden."""
+    """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout); keyword arguments override its fields."""
     layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
     return build("albert", BASE, PRESETS, preset, {"share_layers": (0,) * layers, **overrides})
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Depths are dealt out to groups; each step runs all layers of its group in turn. With a group for each depth and a
-    layer in each group nothing is shared."""
+    """Reads the groups of shared layers. Steps are divided among groups, and each step runs all layers of its group in
+    turn. With as many groups as steps and one layer per group, nothing is shared."""
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
         raise ConfigError(
-            "config.json: embedding_size equals hidden_size, and ALBERT's square projection is not known here."
+            "config.json: embedding_size equals hidden_size, but ALBERT's square projection is not supported here."
         )
     if groups == depth > 1:
         if inner > 1:
             raise ConfigError(
-                f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is known here."
+                f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is supported here."
             )
         return {"encoder_layers": depth, "share_layers": ()}
     order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
@@ -59,7 +59,7 @@ def read(fields: Fields) -> dict[str, Any]:
 
 
 def inner_layers(cfg: ModelConfig) -> int:
-    """How many layers one step runs: the first depth that comes back to the first layer."""
+    """Returns how many layers one step runs: the first depth that returns to the first layer."""
     order = cfg.share_layers or (0,)
     return order.index(0, 1) if 0 in order[1:] else len(order)
 

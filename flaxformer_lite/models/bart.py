@@ -29,7 +29,7 @@ PRESETS = {
 
 
 class Model(EncoderDecoderModel):
-    """Without decoder_input_ids the decoder reads what the encoder does, shifted right, as classification wants it."""
+    """BART; without decoder_input_ids the decoder reads the input shifted right, as classification requires."""
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
     trained_bias = False
@@ -44,7 +44,7 @@ class Model(EncoderDecoderModel):
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:
-    """BART's sizes (section 3), any field of which may be overridden."""
+    """Builds a config with BART's sizes (section 3); keyword arguments override its fields."""
     return build("bart", BASE, PRESETS, preset, overrides)
 
 
@@ -52,7 +52,7 @@ ATTENTION = rows(("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("
 
 
 def names(cfg: ModelConfig) -> tuple:
-    """BART's rows and its relatives': norms have the same names before a layer and after it."""
+    """Returns the weight rows of BART and its relatives; norms have the same names before a layer and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
     layer = within("self_attn", "attention", ATTENTION) + rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),
@@ -91,7 +91,7 @@ FIELDS = {
 }
 ENDS = {"eos_token_id": "eos_token_id", "decoder_start_token_id": "decoder_start_token_id"}
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
-# Relics of the first releases, which no version of transformers reads any more.
+# Leftovers of the first releases, which no current version of transformers reads.
 HARMLESS = (
     "add_bias_logits", "add_final_layer_norm", "do_blenderbot_90_layernorm", "extra_pos_embeddings",
     "force_bos_token_to_be_generated", "normalize_before", "normalize_embedding", "num_hidden_layers",
@@ -99,14 +99,14 @@ HARMLESS = (
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Sizes of the decoder where they differ from the encoder's."""
+    """Reads the sizes of the decoder that differ from the encoder's."""
     heads, mlp_dim = fields.get("encoder_attention_heads", 16), fields.get("encoder_ffn_dim", 4096)
     own_heads, own_mlp_dim = fields.get("decoder_attention_heads", 16), fields.get("decoder_ffn_dim", 4096)
     return {
         "decoder_num_heads": own_heads if own_heads != heads else 0,
         "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,
         "embed_power": 0.5 if fields.get("scale_embedding", False) else 0.0,
-        "num_labels": 3,  # where the config names none
+        "num_labels": 3,  # if the config names none
     }
 
 

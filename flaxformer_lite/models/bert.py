@@ -26,7 +26,7 @@ PRESETS = {
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """BERT's sizes (section 3; `tiny` and `mini` are Turc et al. 2019's), any field of which may be overridden."""
+    """Builds a config with BERT's sizes (section 3; `tiny` and `mini`: Turc et al. 2019); keywords override it."""
     return build("bert", BASE, PRESETS, preset, overrides)
 
 

@@ -43,12 +43,12 @@ BODY = (
 
 
 def config(preset: str = "560m", **overrides) -> ModelConfig:
-    """The published sizes (table 3), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 3); keyword arguments override its fields."""
     return build("bloom", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Sizes have two names each; the published configs hold the one or the other."""
+    """Reads the sizes, which have two names each; published configs use one or the other."""
     width = fields.get("n_embed", fields.get("hidden_size", 64))
     return {
         "d_model": width,
@@ -58,7 +58,7 @@ def read(fields: Fields) -> dict[str, Any]:
     }
 
 
-# How it was trained, in parallel.
+# Fields about parallel training.
 HARMLESS = (
     "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "seq_length",
     "skip_bias_add", "skip_bias_add_qkv", "unk_token_id",

@@ -24,7 +24,7 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """DistilBERT's sizes, any field of which may be overridden."""
+    """Builds a config with DistilBERT's sizes; keyword arguments override its fields."""
     return build("distilbert", BASE, PRESETS, preset, overrides)
 
 
@@ -75,6 +75,6 @@ PUBLISHED = Published(
         "dropout": "dropout",
         "tie_word_embeddings": "tie_embeddings",
     },
-    harmless=("sinusoidal_pos_embds",),  # only how the table of positions, which the file holds, was initialised
+    harmless=("sinusoidal_pos_embds",),  # only says how the position table, which the file holds, was initialized
     ignored=bert.BUFFERS,
 )

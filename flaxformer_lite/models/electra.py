@@ -1,6 +1,7 @@
-"""ELECTRA: BERT trained to tell which tokens a small generator has replaced; narrow embeddings in its small size.
+"""ELECTRA: BERT trained to detect which tokens a small generator has replaced; the small size has narrow embeddings.
 
-Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators" (2020), section 2.
+Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators" (2020), section
+2.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ PRESETS = {
 
 
 class Discriminator(nn.Module):
-    """A logit a token: positive where it was replaced (section 2)."""
+    """One logit per token, positive if the token was replaced (section 2)."""
 
     cfg: ModelConfig
 
@@ -42,7 +43,7 @@ class Discriminator(nn.Module):
 
 
 class Model(EncoderModel):
-    """Generator (`masked_lm`), discriminator (`pretraining`, logits [B, T]) and the heads put on the discriminator."""
+    """The generator (`masked_lm`), the discriminator (`pretraining`, logits [B, T]), and heads on the discriminator."""
 
     heads = (
         "none", "masked_lm", "causal_lm", "pretraining", "sequence_classification", "token_classification",
@@ -60,8 +61,8 @@ class Model(EncoderModel):
 
     def features(self, input_ids, **inputs) -> Features:
         if self.cfg.head == "pretraining":
-            raise ValueError("electra's head='pretraining' judges tokens and predicts none: call the model, whose logits are"
-                             " [B, T]; or train a generator, head='masked_lm'.")  # fmt: skip
+            raise ValueError("electra's head='pretraining' judges tokens and predicts none: call the model for logits"
+                             " [B, T], or train a generator, head='masked_lm'.")  # fmt: skip
         return super().features(input_ids, **inputs)
 
     def __call__(self, input_ids, **inputs) -> Output:
@@ -72,7 +73,7 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """ELECTRA's discriminator sizes (appendix A), any field of which may be overridden."""
+    """Builds a config with ELECTRA's discriminator sizes (appendix A); keyword arguments override its fields."""
     return build("electra", BASE, PRESETS, preset, overrides)
 
 

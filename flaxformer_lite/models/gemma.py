@@ -29,24 +29,24 @@ class Model(DecoderModel):
 
 
 def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """The published sizes (table 1; mlp_dim is one branch of the gate), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1; mlp_dim is per branch of the gate); keywords override it."""
     return build("gemma", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """`gelu` has always meant the tanh form here; `hidden_activation` is read by nobody."""
+    """Reads the activation: `gelu` has always meant the tanh form here, and nothing reads `hidden_activation`."""
     act = {"activation": "gelu_tanh"} if fields.get("hidden_act") in (None, "gelu") else {}
     fields.get("hidden_activation")
     return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
-    """The tanh form by the name that this family gives it; others by their usual one."""
+    """Writes the tanh form under this family's name for it, and other activations under their usual names."""
     return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
 
 
 def heads(name: str) -> dict[str, Head]:
-    """Llama's, of which Gemma's classes lack question answering."""
+    """Returns Llama's heads except question answering, which Gemma lacks."""
     return {head: spelled for head, spelled in llama.heads(name).items() if head in Model.heads}
 
 

@@ -39,12 +39,12 @@ FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {"hidden
 
 
 def config(preset: str = "9b", **overrides) -> ModelConfig:
-    """The published sizes (table 1), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
     return build("gemma2", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Every other layer slides, the first one too; a null cap is none, an absent one the default preset's."""
+    """Reads windows and caps: every other layer slides, from the first on; null means no cap, absent the default."""
     layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
     caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}
     return (
@@ -72,7 +72,7 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _scalar(scale: float) -> float:
-    """The number whose power -1/2 is the scale; whole where it was."""
+    """Inverts scale = scalar ** -0.5, restoring whole numbers."""
     scalar = scale**-2
     return round(scalar) if round(scalar) ** -0.5 == scale else scalar
 

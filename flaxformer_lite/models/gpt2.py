@@ -26,13 +26,13 @@ PRESETS = {
 
 
 class Model(DecoderModel):
-    """GPT-2 looks token types up in its table of tokens."""
+    """GPT-2, which looks token types up in its token table."""
 
     types_are_tokens = True
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
-    """GPT-2's sizes (table 2), any field of which may be overridden."""
+    """Builds a config with GPT-2's sizes (table 2); keyword arguments override its fields."""
     return build("gpt2", BASE, PRESETS, preset, overrides)
 
 

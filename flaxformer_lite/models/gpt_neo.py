@@ -36,12 +36,12 @@ BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 def config(preset: str = "1.3b", **overrides) -> ModelConfig:
-    """The published sizes, any field of which may be overridden."""
+    """Builds a config with the published sizes; keyword arguments override its fields."""
     return build("gpt_neo", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """`attention_types` is [[pattern, times] ...]; `attention_layers` only spells it out."""
+    """Reads the windows from `attention_types`, [[pattern, times] ...]; `attention_layers` only spells it out."""
     layers = fields.get("num_layers", 24)
     types = fields.get("attention_types", [[["global", "local"], layers // 2]])
     try:
@@ -49,7 +49,9 @@ def read(fields: Fields) -> dict[str, Any]:
     except (TypeError, ValueError):
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
-        raise ConfigError(f"config.json: attention_types makes {pattern}, not {layers} of global and local.")
+        raise ConfigError(
+            f"config.json: attention_types gives {pattern}; must be global or local for each of {layers} layers."
+        )
     windows = read_windows(fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256))
     return {"windows": windows, "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048))}
 

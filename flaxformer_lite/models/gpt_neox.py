@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: attention and feed-forward side by side, each behind its own norm, rotary on a quarter of a head.
+"""GPT-NeoX and Pythia: parallel attention and feed-forward, each with its own norm, rotary on a quarter of each head.
 
 Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022), section 2.
 """
@@ -39,7 +39,7 @@ BODY = (
 
 
 def config(preset: str = "20b", **overrides) -> ModelConfig:
-    """The published sizes, any field of which may be overridden."""
+    """Builds a config with the published sizes; keyword arguments override its fields."""
     return build("gpt_neox", BASE, PRESETS, preset, overrides)
 
 

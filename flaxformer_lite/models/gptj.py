@@ -1,4 +1,4 @@
-"""GPT-J: attention and feed-forward side by side behind one norm, rotary positions on part of each head.
+"""GPT-J: parallel attention and feed-forward after one norm, rotary positions on part of each head.
 
 Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model" (2021).
 """
@@ -38,7 +38,7 @@ class Model(gpt2.Model):
 
 
 def config(preset: str = "6b", **overrides) -> ModelConfig:
-    """The published size, any field of which may be overridden."""
+    """Builds a config with the published size; keyword arguments override its fields."""
     return build("gptj", BASE, PRESETS, preset, overrides)
 
 

@@ -33,7 +33,7 @@ PRESETS = {
 
 
 def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """The published sizes, any field of which may be overridden."""
+    """Builds a config with the published sizes; keyword arguments override its fields."""
     return build("llama", BASE, PRESETS, preset, overrides)
 
 
@@ -67,7 +67,7 @@ FIELDS = {
 
 
 def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
-    """The heads of every decoder that is a variation on Llama."""
+    """Returns the heads of decoders that are variations of Llama."""
     return {
         "lm": Head(f"{name}ForCausalLM", LM_HEAD),
         "sequence_classification": Head(f"{name}ForSequenceClassification", SCORE),
@@ -78,8 +78,8 @@ def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
-    """Fewer key and value heads, and their width, with a family's defaults; 0 derives them. Where no config says
-    otherwise, the norms' epsilon is 1e-6, not what a preset trains with."""
+    """Reads the number of key and value heads and their width, with a family's defaults; 0 derives them. An absent norm
+    epsilon is 1e-6, not the preset's value."""
     return {
         "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
         "head_dim": fields.get("head_dim", head_dim),

@@ -31,12 +31,12 @@ class Model(EncoderDecoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """OPUS-MT's size, any field of which may be overridden."""
+    """Builds a config with OPUS-MT's size; keyword arguments override its fields."""
     return build("marian", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Some pairs have a vocabulary for each side."""
+    """Reads the decoder's vocabulary: some language pairs have one for each side."""
     shared = fields.get("share_encoder_decoder_embeddings", True)
     own = fields.get("decoder_vocab_size", fields.get("vocab_size", 58101))
     return bart.read(fields) | {"decoder_vocab_size": 0 if shared else own}
@@ -44,7 +44,7 @@ def read(fields: Fields) -> dict[str, Any]:
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
-    start = {"decoder_start_token_id": cfg.pad_token_id}  # transformers' default is beyond most vocabularies
+    start = {"decoder_start_token_id": cfg.pad_token_id}  # transformers' default lies outside most vocabularies
     return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
 
 

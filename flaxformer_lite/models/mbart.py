@@ -23,7 +23,7 @@ PRESETS = {"tiny": bart.PRESETS["tiny"], "large": bart.PRESETS["large"]}
 
 
 class Model(bart.Model):
-    """Shifting right brings the last token of the text, its language, to the front."""
+    """mBART, where shifting right moves the last token of the text, its language, to the front."""
 
     def shift_right(self, input_ids) -> jax.Array:
         last_B1 = last_token(input_ids, self.cfg.pad_token_id)[:, None]
@@ -31,7 +31,7 @@ class Model(bart.Model):
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:
-    """mBART's size, any field of which may be overridden."""
+    """Builds a config with mBART's size; keyword arguments override its fields."""
     return build("mbart", BASE, PRESETS, preset, overrides)
 
 

@@ -21,7 +21,7 @@ PRESETS = {
 
 
 def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """The published sizes (table 1), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
     return build("mistral", BASE, PRESETS, preset, overrides)
 
 

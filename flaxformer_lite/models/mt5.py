@@ -17,7 +17,7 @@ PRESETS = {name.removeprefix("v1_1_"): sizes for name, sizes in t5.PRESETS.items
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
-    """mT5's sizes, any field of which may be overridden."""
+    """Builds a config with mT5's sizes; keyword arguments override its fields."""
     return build("mt5", BASE, PRESETS, preset, overrides)
 
 

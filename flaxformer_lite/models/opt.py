@@ -31,7 +31,7 @@ PRESETS = {
 
 
 class Model(DecoderModel):
-    """Narrow embeddings are widened before positions are added, and the decoder's output narrowed again."""
+    """OPT; narrow embeddings are widened before positions are added, and the decoder's output is narrowed again."""
 
     heads = ("lm", "sequence_classification", "question_answering", "none")
 
@@ -61,7 +61,7 @@ class Model(DecoderModel):
 
 
 def config(preset: str = "125m", **overrides) -> ModelConfig:
-    """The published sizes (table 1), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
     return build("opt", BASE, PRESETS, preset, overrides)
 
 
@@ -76,7 +76,7 @@ LAYER = rows(
 
 
 def names(cfg: ModelConfig) -> tuple:
-    """A layer's norms have the same names before it and after it."""
+    """Returns the weight rows; norms have the same names before a layer and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
     norms = rows(("self_attn_layer_norm", f"attention_{slot}_norm"), ("final_layer_norm", f"mlp_{slot}_norm"))
     ends = rows(

@@ -31,12 +31,12 @@ class Model(EncoderDecoderModel):
 
 
 def config(preset: str = "large", **overrides) -> ModelConfig:
-    """Pegasus' size (section 5), any field of which may be overridden."""
+    """Builds a config with Pegasus' size (section 5); keyword arguments override its fields."""
     return build("pegasus", BASE, PRESETS, preset, overrides)
 
 
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """The table of positions, which the file holds on both sides though it follows from its sizes."""
+    """Computes the position tables of both stacks, which the file holds although they follow from the sizes."""
     angles_TP = np.arange(cfg.max_length)[:, None] * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]
     table = np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], axis=1)
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}

@@ -33,12 +33,12 @@ PRESETS = {
 
 
 def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """The published sizes (table 1), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
     return build("qwen2", BASE, PRESETS, preset, overrides)
 
 
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:
-    """Heads, and windows: where they are on at all, layers from `max_window_layers` on slide."""
+    """Reads heads and windows: if windows are on, the layers from `max_window_layers` on slide."""
     layers, first = fields.get("num_hidden_layers", 32), fields.get("max_window_layers", 28)
     window = fields.nullable("sliding_window", 4096)
     on = fields.get("use_sliding_window", False)

@@ -1,4 +1,4 @@
-"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than the model divides into.
+"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than d_model / num_heads.
 
 Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 """
@@ -24,7 +24,7 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_N
 
 
 def config(preset: str = "8b", **overrides) -> ModelConfig:
-    """The published sizes (table 1), any field of which may be overridden."""
+    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
     return build("qwen3", BASE, PRESETS, preset, overrides)
 
 

@@ -21,7 +21,7 @@ PRESETS = bert.PRESETS
 
 
 class Model(EncoderModel):
-    """Rows of the position table up to `pad_token_id` stand for no position; given position_ids are rows of it."""
+    """RoBERTa; positions start after row `pad_token_id` of their table, and position_ids are rows of that table."""
 
     heads = (
         "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
@@ -42,7 +42,7 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """RoBERTa's sizes (BERT's; the table of positions has 2 rows more than it takes tokens)."""
+    """Builds a config with RoBERTa's sizes (BERT's; the position table has 2 more rows than there are positions)."""
     return build("roberta", BASE, PRESETS, preset, overrides)
 
 
@@ -56,7 +56,7 @@ FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj",
 
 
 def heads(name: str) -> dict[str, Head]:
-    """The heads of a class called `name`: RoBERTa's, and those of models that only renamed it."""
+    """Returns RoBERTa's heads, for classes called `name`; also used by models that only renamed it."""
     return {
         "none": Head(f"{name}Model"),
         "masked_lm": Head(f"{name}ForMaskedLM", LM_HEAD),

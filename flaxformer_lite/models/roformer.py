@@ -1,4 +1,4 @@
-"""RoFormer: BERT whose queries and keys turn with their position; no positions are added, and no pooler is trained.
+"""RoFormer: BERT with rotary queries and keys instead of added positions, and without a pooler.
 
 Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), section 3.
 """
@@ -28,7 +28,7 @@ PRESETS = {
 
 
 class Model(EncoderModel):
-    """Multiple choice reads the last column, as the published class does: pad such batches on the left."""
+    """RoFormer; multiple choice reads the last column, like the published class, so pad those batches on the left."""
 
     heads = (
         "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
@@ -42,7 +42,7 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """The published Chinese models' sizes, any field of which may be overridden."""
+    """Builds a config with the published Chinese models' sizes; keyword arguments override its fields."""
     return build("roformer", BASE, PRESETS, preset, overrides)
 
 
@@ -55,7 +55,7 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """The sines and cosines, which the file holds though they follow from its sizes."""
+    """Computes the sines and cosines, which the file holds although they follow from the sizes."""
     angles_TP = np.arange(cfg.max_length)[:, None] * Rope().frequencies(cfg.head_width)[None]
     return {"encoder.embed_positions.weight": np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], 1)}
 

@@ -1,4 +1,4 @@
-"""Rotary positions as published configs spell them, the old way and the new."""
+"""Rotary positions in published configs, in the old spelling and the new."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.rope import Rope
 
-# rope_type: (the fields of Rope that it must give, those that it may); ours is the same name, and none for default
+# rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none" for "default"
 SCALINGS = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -17,23 +17,23 @@ SCALINGS = {
     "longrope": (("short_factor", "long_factor"), ("original_max_position_embeddings", "factor", "attention_factor")),
 }  # fmt: skip
 KINDS_OF = {"original_max_position_embeddings": int, "truncate": bool, "short_factor": list, "long_factor": list}
-# What some type or another family reads: transformers ignores it in the rest.
+# Fields that only some types or families read; transformers ignores them in all others.
 NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {"finetuned", "mrope_section"}
 
 
 def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0) -> Rope:
-    """The encoding that `rope_scaling` describes or, where there is none, `rope_parameters` (transformers 5).
+    """Reads the encoding from `rope_scaling` or, if that is absent, from `rope_parameters` (transformers 5).
 
-    The one replaces the other whole, as in transformers, and a base and a fraction that it lacks are looked for beside it.
+    As in transformers, the two are never merged; a base or fraction missing there is read from the top level.
 
     Args:
-      fields: of config.json.
+      fields: the fields of config.json.
       base: the old name of rope_theta.
-      fraction: the old name of the part of a head that turns; empty where all of it does.
-      default_fraction: where neither name is present.
+      fraction: the old name of the rotated share of a head; empty if whole heads rotate.
+      default_fraction: the value if neither name is present.
 
     Raises:
-      ConfigError: a scaling that we lack, a parameter of one that we do not know or that it lacks, or a value that cannot be.
+      ConfigError: an unsupported scaling, an unknown or missing parameter of one, or an impossible value.
     """
     where = "rope_scaling" if fields.get("rope_scaling", {}) else "rope_parameters"
     inner = Fields(fields.get(where, {}), f"{where}.")
@@ -47,10 +47,10 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
     if options["base"] <= 0:
         raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
     if not fraction and options["fraction"] != 1:
-        raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: in this family whole heads turn.")
+        raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: must be 1 in this family.")
     kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if not isinstance(kind, str) or kind not in SCALINGS:
-        raise ConfigError(f"config.json: {where} of type {kind!r} is not known here; there are {', '.join(SCALINGS)}.")
+        raise ConfigError(f"config.json: {where} of type {kind!r} is not supported; choose from {', '.join(SCALINGS)}.")
     if unknown := sorted(set(inner.values) - inner.read - NAMES - {"rope_type", "type"}):
         raise ConfigError(f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r} and"
                           f" might change the numbers.")  # fmt: skip
@@ -62,13 +62,13 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
 
 
 def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
-    """The parameters of a scaling; yarn's betas may be zero or null for their defaults, and its truncate null for false."""
+    """Reads the parameters of a scaling; zero or null yarn betas mean their defaults, a null truncate means false."""
     required, optional = SCALINGS[kind]
     found = {name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional}
     for name in (*required, "rope_theta", *{"original_max_position_embeddings"}.intersection(optional)):
         given = name in inner.values if kind == "yarn" and name == "factor" else inner.values.get(name) is not None
         if not given and (name in required or name in inner.values):
-            raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} cannot do without.")
+            raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} needs it.")
     for name in ("short_factor", "long_factor"):
         if name in found:
             numbers = Fields({f"{name}[{i}]": number for i, number in enumerate(found[name])}, where)
@@ -76,16 +76,14 @@ def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
     for name in ("beta_fast", "beta_slow"):
         found[name] = found.get(name) or None
     if found.get("attention_factor") == 0:
-        raise ConfigError(
-            f"{inner.where}attention_factor=0: no query would tell keys apart; null leaves it to the factor."
-        )
+        raise ConfigError(f"{inner.where}attention_factor=0: all logits would be equal; null derives it from factor.")
     if "truncate" in inner.values and inner.values["truncate"] is None:
         found["truncate"] = False
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
-    """The length trained on and, where a scaling leaves it out, the factor by which the longest text exceeds it."""
+    """Reads the original length and, if the scaling has no factor, derives it from the longest and original lengths."""
     if kind in ("default", "linear"):
         return {}
     longest = fields.get("max_position_embeddings", 0)
@@ -99,7 +97,7 @@ def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:
-    """The old spelling, which both versions read."""
+    """Writes the old spelling, which both versions of transformers read."""
     found: dict[str, Any] = {"rope_theta": rope.base}
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))

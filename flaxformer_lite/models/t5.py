@@ -65,11 +65,11 @@ PRESETS = {
 }
 
 
-START, END = 0, 1  # the ids that a decoder starts with and an input ends with, where a config names none
+START, END = 0, 1  # the ids that start the decoder and end an input, if the config names none
 
 
 class Model(EncoderDecoderModel):
-    """Classifiers shift the input right for the decoder where decoder_input_ids are not given."""
+    """T5; classifiers shift the input right for the decoder if decoder_input_ids are not given."""
 
     heads = (
         "lm", "none", "encoder", "sequence_classification", "token_classification", "question_answering",
@@ -87,7 +87,7 @@ class Model(EncoderDecoderModel):
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
-    """T5's published sizes, any field of which may be overridden."""
+    """Builds a config with T5's published sizes; keyword arguments override its fields."""
     return build("t5", BASE, PRESETS, preset, overrides)
 
 
@@ -110,7 +110,7 @@ FIELDS = {
 
 
 def names(cfg: ModelConfig) -> tuple[Row, ...]:
-    """The rows of both stacks: layer.0 attends to itself, a decoder's layer.1 to the encoder, the last is the mlp."""
+    """Returns the rows of both stacks: layer.0 is self-, a decoder's layer.1 cross-attention, the last the mlp."""
     mlp_rows = (
         rows(("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
         if cfg.mlp == "gated"
@@ -138,7 +138,7 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
 
 
 def read_sizes(fields: Fields) -> dict[str, Any]:
-    """What T5, mT5 and UMT5 share: depth of the decoder, buckets, and the feed-forward's spelling."""
+    """Reads the fields that T5, mT5 and UMT5 share: depth of the decoder, buckets, and kind of feed-forward."""
     projection = fields.get("feed_forward_proj", "relu")
     gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
     name = fields.get("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
@@ -161,7 +161,7 @@ def read_sizes(fields: Fields) -> dict[str, Any]:
 def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
     name = ACTIVATION_NAMES[cfg.activation][0]
     if cfg.mlp == "gated":
-        # "gated-gelu" has always meant the tanh form, which leaves the exact one its second name.
+        # "gated-gelu" has always meant the tanh form, so the exact form needs its second name.
         name = "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(cfg.activation, name)
     return {
         "num_decoder_layers": cfg.decoder_layers,
@@ -175,7 +175,7 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """T5 1.0 shrinks the decoder's output before its tied table; 1.1 and Flan do not."""
+    """Reads T5's fields; T5 1.0 scales the decoder's output down before its tied table, 1.1 and Flan do not."""
     tied = fields.get("tie_word_embeddings", True)
     return read_sizes(fields) | {"logit_power": -0.5 if fields.get("scale_decoder_outputs", tied) else 0.0}
 
@@ -191,7 +191,7 @@ SEQUENCE = rows(("classification_head.dense", "pooler/dense"), ("classification_
 
 
 def heads(name: str) -> dict[str, Head]:
-    """The heads of a class called `name`: T5's, and those of models that only renamed it."""
+    """Returns T5's heads, for classes called `name`; also used by models that only renamed it."""
     return {
         "lm": Head(f"{name}ForConditionalGeneration"),
         "none": Head(f"{name}Model"),

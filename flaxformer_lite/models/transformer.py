@@ -22,5 +22,5 @@ PRESETS = {
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """The paper's sizes (table 3), any field of which may be overridden."""
+    """Builds a config with the paper's sizes (table 3); keyword arguments override its fields."""
     return build("transformer", BASE, PRESETS, preset, overrides)

@@ -1,4 +1,4 @@
-"""UMT5: mT5 in which every layer has relative positions of its own.
+"""UMT5: mT5 where every layer has its own relative positions.
 
 Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling for Large-Scale Multilingual Pretraining"
 (2023).
@@ -21,16 +21,16 @@ PRESETS = mt5.PRESETS
 
 
 def config(preset: str = "small", **overrides) -> ModelConfig:
-    """UMT5's sizes, any field of which may be overridden."""
+    """Builds a config with UMT5's sizes; keyword arguments override its fields."""
     return build("umt5", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """As T5's, with a table in each layer.
+    """Reads T5's fields, with a table of positions in each layer.
 
-    Published models say tie_word_embeddings=false: their logits were trained without a scale, and transformers 4 has none.
-    Transformers 5 takes the field for true whatever it says, scales, and writes true: a file that it saved is scaled here
-    too. Greedy search writes the same either way; probabilities differ.
+    Published models have tie_word_embeddings=false: their logits were trained without a scale, as in transformers 4.
+    Transformers 5 always treats the field as true, scales, and writes true; files that it saved are therefore scaled
+    here too. Greedy search writes the same text either way; probabilities differ.
     """
     sizes = t5.read(fields)
     return sizes | {"position": dataclasses.replace(sizes["position"], per_layer=True)}

@@ -1,7 +1,7 @@
-"""How published checkpoints spell a family's parameters and config: tables that pretrained/ reads in both directions.
+"""The names and layouts of a family's published parameters and config, as tables that pretrained/ uses both ways.
 
-A row pairs a published name with ours. Names are of modules, whose `weight` and `bias` follow, or of whole tensors;
-`{i}` is the number of a layer. Weights lie in the file as torch stores them unless the row says otherwise:
+A row pairs a published name with ours. A name is that of a module, followed by its `weight` and `bias`, or of a whole
+tensor; `{i}` is the number of a layer. Weights have torch's layout in the file unless the row says otherwise:
 
     OI     a torch Linear, [outputs, inputs]; heads major, head_dim minor
     IO     [inputs, outputs] (GPT-2)
@@ -9,8 +9,10 @@ A row pairs a published name with ours. Names are of modules, whose `weight` and
     N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
     1O     a vector with a leading axis of one
 
-A layout is spelled with I for all axes of the inputs, O for those of the outputs, or N for the first of them and H for the
-rest; and with a digit where the file stacks so many parameters of one shape: 3OI is query, key and value on top of each other.
+A layout is spelled with I for all axes of the inputs, O for those of the outputs, or N for the first of them and H for
+the rest; and with a digit where the file stacks so many parameters of one shape: 3OI is query, key and value on top of
+each
+other.
 """
 
 import math
@@ -25,7 +27,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.registry import nearest
 
-# Our activations by the names of published configs; where several are the same function, the first is written.
+# Our activations by their names in published configs; if several names mean the same function, the first is written.
 ACTIVATION_NAMES = {
     "gelu": ("gelu", "gelu_python"),
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
@@ -38,7 +40,7 @@ ACTIVATION_NAMES = {
 
 
 class Row(NamedTuple):
-    """One published name and ours; several of ours where the file fuses them."""
+    """A published name and ours, or several of ours if the file fuses them."""
 
     name: str
     ours: str | tuple[str, ...]
@@ -59,13 +61,13 @@ class Row(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The class that transformers calls a head by, and what it spells otherwise.
+    """A head as transformers has it.
 
     Attributes:
-      architecture: the class.
-      rows: that this head has, or spells otherwise.
-      prefix: before the names of the body where it is not the family's.
-      fixed: fields that say which head it is, with their values.
+      architecture: the name of the class.
+      rows: rows of this head, including those of the body that it spells differently.
+      prefix: prefix of the body's names, if it differs from the family's.
+      fixed: fields that identify the head, with their values.
     """
 
     architecture: str
@@ -82,25 +84,25 @@ KINDS = {
     dict: "an object",
     list: "a list",
 }
-LARGEST, DEEPEST = 2**31 - 1, 10_000  # what no size and no number of layers exceeds
+LARGEST, DEEPEST = 2**31 - 1, 10_000  # upper bounds on any size and any number of layers
 
 
 class Fields:
-    """A published config that knows which of its fields were read; null counts as absent."""
+    """A published config that records which of its fields were read; null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = ""):
         self.values, self.where, self.read = dict(values), f"config.json: {where}", set[str]()
 
     def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
-        """A field's value, or the default.
+        """Returns a field's value, or the default.
 
         Args:
-          name: of the field.
-          default: where it is absent.
-          kind: what the value must be; None is what the default is.
+          name: name of the field.
+          default: value if it is absent.
+          kind: type that the value must have; None is that of the default.
 
         Raises:
-          ConfigError: it is something else, or a number that no model has.
+          ConfigError: the value has another type, or is larger than in any model.
         """
         self.read.add(name)
         value = self.values.get(name)
@@ -114,22 +116,24 @@ class Fields:
         return float(value) if kind is float else value
 
     def size(self, name: str, default: Any) -> Any:
-        """A field that must be at least one."""
+        """Returns a field that must be at least one."""
         if (value := self.get(name, default)) < 1:
-            raise ConfigError(f"config.json: {name}={value!r}: at least 1.")
+            raise ConfigError(f"config.json: {name}={value!r}: must be at least 1.")
         return value
 
     def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
-        """Of a field that null turns off and whose absence is the family's default."""
+        """Reads a field where null means off and a missing key means the family's default."""
         value = self.get(name, null if name in self.values else absent, type(absent))
         if self.values.get(name) is not None and value <= 0:
             raise ConfigError(f"config.json: {name}={value!r}: must be positive; null turns it off.")
         return value
 
     def require(self, name: str, allowed: Any) -> None:
-        """Refuses a field whose other values we would compute wrongly."""
+        """Refuses values of a field that we do not compute."""
         if (value := self.get(name, allowed)) != allowed:
-            raise ConfigError(f"config.json: {name}={value!r} changes the numbers, and only {allowed!r} is known here.")
+            raise ConfigError(
+                f"config.json: {name}={value!r} changes the numbers, and only {allowed!r} is supported here."
+            )
 
 
 def _is(value: Any, kind: type) -> bool:
@@ -139,36 +143,36 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def activation_of(field: str, value: str) -> str:
-    """Our name of a published activation.
+    """Returns our name for a published activation.
 
     Raises:
-      ConfigError: we lack it.
+      ConfigError: we do not have it.
     """
     for ours, names in ACTIVATION_NAMES.items():
         if value in names:
             return ours
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
-    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{nearest(str(value), known)}; there are"
+    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{nearest(str(value), known)}; choose from"
                       f" {', '.join(known)}.")  # fmt: skip
 
 
 def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:
-    """The shortest pattern of sliding windows that the layers repeat.
+    """Returns the shortest pattern of sliding windows that the layers repeat.
 
     Args:
-      fields: `layer_types`, where given, says which layers slide.
-      layers: how many.
-      sliding: whether a layer slides where `layer_types` is absent.
-      window: of layers that do; 0 is none.
+      fields: a published config; `layer_types`, if given, says which layers slide.
+      layers: number of layers.
+      sliding: whether a layer slides, if `layer_types` is absent.
+      window: window of the sliding layers; 0 for none.
     """
     types = fields.get("layer_types", kind=list)
     kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
     if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
         raise ConfigError(
-            f"config.json: layer_types={kinds}: must be {layers} of sliding_attention and full_attention."
+            f"config.json: layer_types={kinds}: must be {layers} entries, each sliding_attention or full_attention."
         )
     if "sliding_attention" in kinds and window < 1:
-        raise ConfigError(f"config.json: a layer slides over a window of {window}: at least 1.")
+        raise ConfigError(f"config.json: a layer slides over a window of {window}: must be at least 1.")
     pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     period = next(n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
     return pattern[:period]
@@ -189,24 +193,24 @@ def plain_index(cfg: ModelConfig, layer: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a family file says of its published form.
+    """A family's published form: its names, fields and heads.
 
     Attributes:
-      model_type: what config.json calls the family.
-      prefix: before the names of `names` in every file but the bare model's.
-      names: rows of the body, from the config, which may change their spelling.
-      heads: by our name of the head; the head's rows come before the body's.
-      fields: published field: ours, one to one. Absent ones have the value of the family's default preset.
-      defaults: published field: the value that it has in transformers where it is absent, if the default preset's is another.
-      harmless: fields that change no number in this family, beside those that do in none.
-      fixed: fields of which we know one value only.
-      read: overrides of ModelConfig from what `fields` cannot say.
-      write: its inverse.
-      duplicates: names that repeat another tensor; they are checked on the way in and left out on the way out.
-      derived: names of tensors that follow from the config; checked on the way in, written on the way out.
-      optional: names that old files lack, where zeros are meant.
+      model_type: the family's name in config.json.
+      prefix: prefix of `names` in all files except the bare model's.
+      names: rows of the body, as a function of the config.
+      heads: our name of a head -> head; its rows take precedence over the body's.
+      fields: published field -> our field. Absent ones have the value of the family's default preset.
+      defaults: published field -> its value in transformers if absent, where that differs from the default preset's.
+      harmless: fields that change no number in this family, in addition to those that never do.
+      fixed: fields of which we support only one value.
+      read: returns overrides of ModelConfig that `fields` cannot express.
+      write: inverse of `read`.
+      duplicates: names that repeat another tensor; checked when loading, left out when saving.
+      derived: names of tensors that follow from the config; checked when loading, written when saving.
+      optional: names that old files lack; zeros are used.
       ignored: patterns of names that hold no weights (buffers of old versions).
-      index: numbers that a layer's published name is made of.
+      index: numbers in the published name of a layer.
     """
 
     model_type: str
@@ -231,7 +235,7 @@ def rows(*pairs: tuple) -> tuple[Row, ...]:
 
 
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
-    """The rows of a part that stands at `name` in the file and at `ours` in our tree ("": its root)."""
+    """Returns the rows of a part that is called `name` in the file and `ours` in our tree ("": its root)."""
 
     def place(path: str | tuple[str, ...]):
         return f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)

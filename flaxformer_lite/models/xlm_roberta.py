@@ -17,7 +17,7 @@ PRESETS = roberta.PRESETS
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """XLM-R's sizes (appendix B), any field of which may be overridden."""
+    """Builds a config with XLM-R's sizes (appendix B); keyword arguments override its fields."""
     return build("xlm_roberta", BASE, PRESETS, preset, overrides)
 
 

@@ -1,4 +1,4 @@
-"""One block for every family: the residual is written once, and norm slots that the record does not name are the identity."""
+"""One block for all families: residual connections are written once, and norm slots that are not named do nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,15 +14,15 @@ from flaxformer_lite.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
-    """A mixer, cross-attention where the record has one, and a feed-forward, each with its norms and residual.
+    """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and residual.
 
         y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
-        y = x + mixer(in(x)) + feed_forward(in'(x))      where cfg.residual is parallel; parallel_shared: in' is in
+        y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
 
     Attributes:
-      cfg: its parts.
+      cfg: the parts of the layer.
       execution: how they run.
-      causal: tokens see only those before them.
+      causal: whether each token sees only itself and earlier ones.
     """
 
     cfg: LayerConfig
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None) -> Any:
-        """Returns y [B, T, D], or (y, cache) where a cache was passed."""
+        """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg, context = self.cfg, with_options(context, mask=mask)
         has_cache = cache is not None
 

@@ -1,4 +1,4 @@
-"""The key-value cache of one layer: an explicit record that goes in and comes out, never hidden state."""
+"""The key-value cache of one layer: an explicit record that is passed in and returned, never hidden state."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from flaxformer_lite.config import Execution, StackConfig
 
 
 class LayerCache(flax.struct.PyTreeNode):
-    """Keys are stored rotated.
+    """The keys, already rotated, and values of one layer.
 
     Attributes:
-      k_BKSH, v_BKSH: one slot a position; a sliding window of W keeps W slots, and position i lives in slot i mod W.
-        Heads stand before slots: a head's slots lie side by side, and no step copies them to make them so. Those of a lone
-        example have no axis B: XLA:CPU would drop it for every product, and copy what it has just written to.
-      length: int32 scalar, the positions read so far, and so the slot of the next token.
-      cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that sees the encoder's output.
+      k_BKSH, v_BKSH: one slot per position; a sliding window of W keeps W slots, with position i in slot i mod W. Heads
+        come before slots, so that the slots of a head are contiguous and no step has to copy them. With batch size 1
+        the batch axis is omitted, to save XLA:CPU a copy.
+      length: int32 scalar, the number of positions stored so far, and so the slot of the next token.
+      cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that gets the encoder's output.
     """
 
     k_BKSH: jax.Array
@@ -30,13 +30,13 @@ class LayerCache(flax.struct.PyTreeNode):
 
 
 def empty(batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0) -> LayerCache:
-    """An empty cache of one layer; its length is known to be zero within jit too, as it is numpy's."""
+    """Builds an empty cache of one layer; its length is a numpy zero, known to be zero inside jit too."""
     shape = (batch,)[: batch != 1] + (kv_heads, min(length, window or length), head_dim)
     return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), np.zeros((), np.int32))
 
 
 def empty_stack(cfg: StackConfig, execution: Execution, batch: int, length: int, d_model: int) -> list:
-    """Empty caches of a stack: one per layer, or one for each kind, stacked over a leading Y axis where it scans."""
+    """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a leading Y axis."""
     dtype = jnp.dtype(execution.dtype)
     mixers = [layer.mixer for layer in cfg.pattern]
     kinds = [mixer and mixer.init_cache(batch, length, d_model, dtype) for mixer in mixers]
@@ -51,7 +51,7 @@ def empty_stack(cfg: StackConfig, execution: Execution, batch: int, length: int,
 
 
 def length_of(cache: Any) -> jax.Array:
-    """Positions that a model's caches hold, int32 scalar; all layers agree."""
+    """Returns the number of positions that a model's caches hold, int32 scalar, the same in all layers."""
     layer = jax.tree.leaves(cache, is_leaf=lambda x: hasattr(x, "length"))[0]
     return layer.length if layer.length.ndim == 0 else layer.length[0]
 
@@ -59,17 +59,17 @@ def length_of(cache: Any) -> jax.Array:
 def extend(
     cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, window: int, first: bool
 ) -> tuple[LayerCache, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
-    """Writes T new positions, and gives what they may look at.
+    """Writes T new positions, and returns the keys and values that they may attend to.
 
     Args:
-      cache: of a layer.
-      k_BTKH, v_BTKH: of the new positions, keys rotated.
-      index: the slot of the first; None is the cache's length.
-      window: of the layer; 0 sees everything.
-      first: whether nothing lies before the new positions, which then see themselves alone.
+      cache: the cache of one layer.
+      k_BTKH, v_BTKH: keys, already rotated, and values of the new positions.
+      index: the slot of the first new position; None is the cache's length.
+      window: the layer's sliding window; 0 sees everything.
+      first: whether the cache is empty, so that the new positions see only each other.
 
     Returns:
-      The cache, keys and values, and the slots of the new positions and of the keys (None: as they stand).
+      The cache, keys and values, and the slots of the new positions and of the keys (None: 0, 1, 2 ...).
     """
     length, capacity = k_BTKH.shape[1], cache.k_BKSH.shape[-2]
     rolls = capacity == window
@@ -83,7 +83,7 @@ def extend(
     rows_T = start + jnp.arange(length, dtype=jnp.int32)
     if length == 1 or not rolls:
         return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
-    # What the new positions write over, the first of them still see.
+    # The first new positions still see slots that the later ones overwrite.
     k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
     k_BSKH, v_BSKH = (
         jnp.concatenate([read(old), new.astype(old.dtype)], axis=1)
@@ -93,22 +93,22 @@ def extend(
 
 
 def slots(capacity: int, index: jax.Array) -> jax.Array:
-    """The position each slot of a rolling cache holds once `index` is written; negative where none has been.
+    """Returns the position held by each slot of a rolling cache after writing `index`; negative for empty slots.
 
-    Slot s holds the largest position p <= index with p mod capacity = s. While index < capacity this is slot = position.
+    Slot s holds the largest position p <= index with p mod capacity = s. While index < capacity, slot = position.
     """
     s = jnp.arange(capacity, dtype=jnp.int32)
     return index - jnp.mod(index - s, capacity)
 
 
 def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *, rolls: bool = True) -> jax.Array:
-    """Writes positions index .. index + T - 1 at their slots; where the cache rolls, it keeps the last of them.
+    """Writes positions index .. index + T - 1 to their slots; a rolling cache keeps the last S of them.
 
     Args:
       cache_BKSH: keys or values of a layer.
-      new_BTKH: those of the new positions.
-      index: the first of them; an int is known before the program runs, which saves work.
-      rolls: whether position i lives in slot i mod S; otherwise all must fit.
+      new_BTKH: keys or values of the new positions.
+      index: the first new position; a static int saves work.
+      rolls: whether position i lives in slot i mod S; otherwise all positions must fit.
     """
     capacity, length = cache_BKSH.shape[-2], new_BTKH.shape[1]
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
@@ -123,10 +123,10 @@ def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *
 
 
 def read(cache_BKSH: jax.Array) -> jax.Array:
-    """All slots in attention's order of axes, [B, S, K, H]."""
+    """Returns all slots in attention's order of axes, [B, S, K, H]."""
     return heads_first(cache_BKSH[None] if cache_BKSH.ndim == 3 else cache_BKSH)
 
 
 def heads_first(x_BSKH: jax.Array) -> jax.Array:
-    """From attention's order of axes to the cache's, and back."""
+    """Converts from attention's order of axes to the cache's, or back."""
     return jnp.swapaxes(x_BSKH, 1, 2)

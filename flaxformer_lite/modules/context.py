@@ -1,4 +1,4 @@
-"""What a layer must know of its tokens, computed once per stack and passed down beside the residual stream."""
+"""Information about tokens that layers share, computed once per stack and passed down with the residual stream."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ import jax
 
 
 class Context(flax.struct.PyTreeNode):
-    """Arrays and masks, so that scan and remat take it. None means "nothing to say".
+    """Masks, positions and biases of a call; a pytree, so that scan and remat accept it. None means "not given".
 
     Attributes:
-      mask: a Mask of functions/masks.py or a boolean array; who may attend to whom. A causal layer hides later columns
-        on top of it, unless `structured`.
-      cross_mask: the same, from decoder rows to encoder columns.
+      mask: a Mask of functions/masks.py or a boolean array, True = may attend. A causal layer hides later columns as
+        well, unless `structured`.
+      cross_mask: the same, for decoder rows and encoder columns.
       position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
-      segment_ids_BT: int32, the document of each token, 0 is padding: for mixers that are no attention.
-      keep_BT: bool, False where a token is padding: likewise.
-      bias: what is added to the logits of self-attention, [1, N, T, S], where it is the same in all layers and held whole.
-      tables: the learned arrays of a bias that layers ask for block by block.
-      columns_BS: positions of the slots, for biases, where padding between tokens makes them other than the slots' numbers.
+      segment_ids_BT: int32, the document of each token, 0 is padding; for mixers other than attention.
+      keep_BT: bool, False for padding; for mixers other than attention.
+      bias: added to the logits of self-attention, [1, N, T, S], if it is the same in all layers and held whole.
+      tables: the learned arrays of a bias that layers evaluate block by block.
+      columns_BS: positions of the slots, for biases, if padding between tokens makes them differ from the slot numbers.
       phase: rotation of queries and keys.
       index: the first row's slot in the cache, int32 scalar; None is the cache's length.
-      encoder_output_BSD: what cross-attention reads; None once the cache holds its keys and values.
-      structured: whether `mask` says itself what of the later columns a causal layer shows, as that of a prefix-LM does.
-      first: whether nothing lies in the cache before the rows.
-      prepared: whether a stack has made what its mixers share.
+      encoder_output_BSD: input of cross-attention; None once the cache holds its keys and values.
+      structured: whether `mask` already decides which later columns a causal layer shows, as a prefix LM's mask does.
+      first: whether the cache is empty before these rows.
+      prepared: whether the stack has already computed what its mixers share.
     """
 
     mask: Any = None
@@ -44,6 +44,6 @@ class Context(flax.struct.PyTreeNode):
 
 
 def with_options(context: Context | None, **options: Any) -> Context:
-    """The context, or a new one, with those options that are not None: what a call on a lone module is made of."""
+    """Returns the context, or a new one, with the options that are not None set; used by modules called on their own."""
     given = {name: value for name, value in options.items() if value is not None}
     return (context or Context()).replace(**given)

@@ -1,4 +1,4 @@
-"""Dropout that is on exactly when a `dropout` key is passed to apply, so that no signature carries a mode."""
+"""Dropout that is on exactly when a `dropout` key is passed to apply, so that no call needs a `deterministic` flag."""
 
 import flax.linen as nn
 import jax
@@ -7,7 +7,7 @@ from flaxformer_lite.config import Execution
 
 
 class Dropout(nn.Module):
-    """Drops at `execution.dropout` where `execution.dropout_at` names this slot; the identity otherwise."""
+    """Dropout at the rate `execution.dropout` if `execution.dropout_at` names this slot, else the identity."""
 
     slot: str
     execution: Execution = Execution()

@@ -1,4 +1,4 @@
-"""One dense layer for all: an einsum whose equation tells what it does, its weight's shape, and the fans to initialise it."""
+"""The dense layer: an einsum, with weight shape and initialization derived from its equation."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from flaxformer_lite.functions.cpu_tuning import recompute_matmul
 
 
 def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
-    """The initialiser that a record names, for a weight with these fans.
+    """Builds the initializer that a record names, for a weight with these fans.
 
     Args:
       cfg: the distribution.
       fan_in: inputs summed for one output.
-      fan_out: outputs one input goes to.
+      fan_out: outputs that one input contributes to.
       residual: whether the layer writes to the residual stream, for `normal_residual`.
-      gain: on the stddev of `fan_in` only.
+      gain: factor on the stddev, for `fan_in` only.
     """
     if cfg.kind == "xavier":
         limit = math.sqrt(6 / (fan_in + fan_out))
@@ -35,11 +35,12 @@ class Einsum(nn.Module):
     """y = einsum(equation, x, kernel) + bias, in the dtype of x.
 
     Attributes:
-      equation: `BTD,DNH->BTNH`; the second operand is the weight, what is summed ends the first and begins the second.
+      equation: such as `BTD,DNH->BTNH`; the second operand is the weight. Summed letters end the first operand and
+        begin the second.
       sizes: size of each letter of the weight.
-      bias: whether to add one over the output letters that the weight brings.
+      bias: whether to add a bias over the output letters of the weight.
       initial: the distribution that the weight starts from.
-      execution: for the weight's dtype.
+      execution: gives the weight's dtype.
       residual: whether the output is added to the residual stream (see `initializer`).
       gain: see `initializer`.
     """
@@ -54,11 +55,11 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Applies the layer to `x`; or to `prepare(x)`, made again in the backward pass (functions/cpu_tuning.py).
+        """Applies the layer to `x`, or to `prepare(x)`, recomputed in the backward pass (functions/cpu_tuning.py).
 
         Args:
-          x: array, or for `prepare` a tree of them, of one shape and its own dtype.
-          prepare: elementwise.
+          x: an array or, with `prepare`, a tree of arrays of the same shape.
+          prepare: an elementwise function.
         """
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
@@ -70,7 +71,7 @@ class Einsum(nn.Module):
         dtype = jnp.dtype(self.execution.param_dtype)
         kernel = self.param("kernel", init, shape, dtype)
 
-        # As one matrix: of a weight with more axes XLA:CPU makes a transposed copy for the backward pass, before the forward.
+        # As one matrix: XLA:CPU copies and transposes a weight with more axes for the backward pass, before the forward.
         def flat(x: jax.Array) -> jax.Array:
             return x.reshape(*x.shape[: len(x_letters) - summed], fan_in)
 

@@ -19,20 +19,20 @@ from flaxformer_lite.positions.encoding import Encoding, hooks
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
-    """From ids to vectors of the model's width.
+    """The record of TokenEmbed and EmbedInputs.
 
     Attributes:
       vocab_size: V.
-      width: E, of the tables; less than d_model factorises the embedding (ALBERT, ELECTRA).
-      d_model: D, of the result.
-      type_vocab_size: token types (BERT's segments A and B); 0 has none.
-      position: whose `embed` hook adds positions.
-      max_length: rows of a learned table of positions.
-      scale: token vectors are multiplied by it.
-      norm: after positions and types are added; None is none.
-      project_bias: of the layer from E to D.
-      stddev: of the tables' normal distribution; None is that of `initial`.
-      initial: of the layer from E to D.
+      width: E, the width of the tables; a smaller E than d_model factorizes the embedding (ALBERT, ELECTRA).
+      d_model: D, the width of the result.
+      type_vocab_size: number of token types (BERT's segments A and B); 0 for none.
+      position: the encoding; its `embed` hook adds positions.
+      max_length: rows of a learned position table.
+      scale: factor on token vectors.
+      norm: the norm after positions and types are added; None for none.
+      project_bias: whether the layer from E to D has a bias.
+      stddev: standard deviation of the tables' normal distribution; None is that of `initial`.
+      initial: initialization of the layer from E to D.
     """
 
     vocab_size: int
@@ -52,7 +52,7 @@ class EmbedConfig:
 
 
 class TokenEmbed(nn.Module):
-    """The table of token vectors, which the logits may share (Press and Wolf 2017)."""
+    """The table of token vectors, which the output logits may share (Press and Wolf 2017)."""
 
     cfg: EmbedConfig
     execution: Execution = Execution()
@@ -62,13 +62,13 @@ class TokenEmbed(nn.Module):
         self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
 
     def __call__(self, input_ids_BT: jax.Array) -> jax.Array:
-        # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU and no dearer elsewhere.
+        # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap elsewhere.
         x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
         return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
 class EmbedInputs(nn.Module):
-    """Adds positions and token types to token vectors, then the norm, dropout and width that the record asks for."""
+    """Adds positions and token types to token vectors, then applies the record's norm, dropout and projection."""
 
     cfg: EmbedConfig
     execution: Execution = Execution()

@@ -1,4 +1,4 @@
-"""What sits on top of a stack. Heads over the vocabulary return DeferredLogits: everything but the matmul with V columns."""
+"""Output heads. Heads over the vocabulary return DeferredLogits: everything except the matmul with V columns."""
 
 from dataclasses import dataclass, field
 
@@ -14,20 +14,20 @@ from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.modules.sharding import sharding_of
 
-LABELS = {"question_answering": 2, "multiple_choice": 1}  # where the task fixes how many
+LABELS = {"question_answering": 2, "multiple_choice": 1}  # number of labels that the task fixes
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabConfig:
-    """Logits over the vocabulary, cap tanh((x W^T * scale + b) / cap).
+    """The record of a VocabHead: logits cap tanh((x W^T * scale + b) / cap).
 
     Attributes:
       vocab_size: V.
-      tied: W is the table of tokens; otherwise a kernel of its own.
-      scale: of the dot products.
-      softcap: 0 is none.
+      tied: whether W is the token table; otherwise the head has its own kernel.
+      scale: factor on the dot products.
+      softcap: the cap; 0 for none.
       bias: whether there is a b.
-      initial: of a kernel.
+      initial: initialization of the kernel.
     """
 
     vocab_size: int
@@ -42,9 +42,9 @@ class VocabHead(nn.Module):
     """Logits over the vocabulary, not yet multiplied out.
 
     Attributes:
-      cfg: sizes and names.
-      execution: for the kernel's dtype.
-      trained_bias: False where b is a constant of the published weights, to which no gradient flows.
+      cfg: sizes and options.
+      execution: gives the kernel's dtype.
+      trained_bias: False if b is a constant of the published weights, which gets no gradient.
     """
 
     cfg: VocabConfig
@@ -66,7 +66,7 @@ class VocabHead(nn.Module):
 
 
 class MaskedLmHead(nn.Module):
-    """BERT's: a dense layer to the tables' width, an activation, a norm, then the vocabulary.
+    """BERT's head: a dense layer to the width of the tables, an activation, a norm, then the vocabulary.
 
     Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's `get_masked_lm_output`.
     """
@@ -85,7 +85,7 @@ class MaskedLmHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """An activation of a dense layer on the first token: the sentence's vector (Devlin et al. 2019, section 3)."""
+    """A dense layer and an activation on the first token: the sentence vector (Devlin et al. 2019, section 3)."""
 
     activation: str = "tanh"
     initial: InitConfig = InitConfig()

@@ -1,4 +1,4 @@
-"""Layer weights side by side or stacked: the same numbers, converted without loss."""
+"""Conversion of layer weights between side by side and stacked, without loss."""
 
 import re
 from typing import Any
@@ -29,7 +29,7 @@ def stack_layers(params: Any, period: int = 1) -> Any:
 
 
 def unstack_layers(params: Any) -> Any:
-    """The inverse of `stack_layers`."""
+    """Inverts `stack_layers`."""
     if not isinstance(params, dict):
         return params
     out = {key: unstack_layers(value) for key, value in params.items() if key != "layers"}

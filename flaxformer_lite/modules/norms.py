@@ -1,4 +1,4 @@
-"""The norms of functions/norms.py with their weights."""
+"""The norms of functions/norms.py as modules with weights."""
 
 import flax.linen as nn
 import jax
@@ -9,7 +9,7 @@ from flaxformer_lite.functions import norms
 
 
 class Norm(nn.Module):
-    """Normalises the last axis, as its record says."""
+    """Normalizes the last axis, as its record says."""
 
     cfg: NormConfig = NormConfig()
     execution: Execution = Execution()

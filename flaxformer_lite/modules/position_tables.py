@@ -14,11 +14,11 @@ class PositionTables(nn.Module):
     """Declares the tables that one hook of an encoding reads; the encoding itself is a pure function of them.
 
     Attributes:
-      encoding: whose tables.
-      hook: which reads them: `embed` or `bias`.
-      d_model, num_heads, head_dim, max_length: of the model, which say how large they are.
-      initial: where tables begin that name no distribution of their own.
-      execution: for their dtype.
+      encoding: the position encoding.
+      hook: the hook that reads the tables: `embed` or `bias`.
+      d_model, num_heads, head_dim, max_length: sizes of the model, which determine those of the tables.
+      initial: initialization of tables that name no distribution of their own.
+      execution: gives the tables' dtype.
     """
 
     encoding: Encoding

@@ -1,4 +1,4 @@
-"""A stack of blocks: a Python loop or a scan, with rematerialisation where asked."""
+"""A stack of blocks, run by a Python loop or a scan, with optional rematerialization."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "f
 
 
 class Group(nn.Module):
-    """The blocks of one period of the pattern: what scan repeats."""
+    """The blocks of one period of the pattern, which scan repeats."""
 
     cfg: StackConfig
     execution: Execution
@@ -40,14 +40,15 @@ class Group(nn.Module):
 class Stack(nn.Module):
     """Layers in a repeated pattern, and the final norm.
 
-    Weights are `layer_0`, `layer_1`, ... or, with `execution.scan`, one `layers/block_<i>` with a leading Y axis for each kind
-    i of the pattern: the same numbers in another layout (modules/layout.py).
+    Weights are named `layer_0`, `layer_1`, ... or, with `execution.scan`, `layers/block_<i>` with a leading Y axis for
+    each kind i of the pattern: the same numbers in another layout (modules/layout.py).
 
     Attributes:
       cfg: the layers.
       execution: how they run.
-      causal: tokens see only those before them.
-      embedded: positions are in the input already, where the encoding adds them to embeddings; a stack alone adds them.
+      causal: whether each token sees only itself and earlier ones.
+      embedded: whether an encoding that adds to embeddings has already done so; a stack on its own adds positions
+        itself.
     """
 
     cfg: StackConfig
@@ -65,7 +66,7 @@ class Stack(nn.Module):
         *,
         mask: Any = None,
     ) -> Any:
-        """Returns the last hidden state [B, T, D], or (state, caches) where caches were passed."""
+        """Returns the last hidden state [B, T, D], or (state, caches) if caches were passed."""
         cfg, context = self.cfg, with_options(context, mask=mask, position_ids_BT=position_ids_BT)
         if caches is not None and context.index is None:
             context = context.replace(index=length_of(caches))
@@ -87,7 +88,7 @@ class Stack(nn.Module):
         return context.replace(position_ids_BT=rows_1T if context.index is None else context.index + rows_1T)
 
     def _with_structure(self, context: Context, x_BTD: jax.Array) -> Context:
-        """The context whose mask is causal by itself, where the stack is; an array's rows and columns are its own."""
+        """Makes the mask of a causal stack causal itself; a mask array refers to the rows and columns of this call."""
         if not self.causal or context.structured or not (context.mask is None or isinstance(context.mask, masks.Mask)):
             return context
         rows_T = jnp.arange(x_BTD.shape[1], dtype=jnp.int32)
@@ -103,7 +104,7 @@ class Stack(nn.Module):
         return encoding.embed(tables, x_BTD, context.position_ids_BT)
 
     def _contexts(self, context: Context, x_BTD: jax.Array) -> tuple[Context, ...]:
-        """What the layers of each kind read, made once for all of them."""
+        """Prepares the context for each kind of layer, once for all layers of that kind."""
         names: dict[Encoding, str] = {}
 
         def tables(encoding: Encoding, **sizes: Any) -> dict[str, jax.Array]:
@@ -126,8 +127,8 @@ class Stack(nn.Module):
         cfg, run, kept, blocks = self.cfg, self.execution, [], {}
         make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
         if sharding_of(run).tuned:
-            # Layers of one look are traced once (functions/cpu_tuning.py); to all but a trainer each layer's inside stays its
-            # own, for interceptors and captured intermediates.
+            # The trainer traces identical layers once (functions/cpu_tuning.py); elsewhere each layer is traced by itself,
+            # for interceptors and captured intermediates.
             make = nn.jit(make)
         for i in range(cfg.num_layers):
             which = cfg.share[i] if cfg.share else i
@@ -142,7 +143,7 @@ class Stack(nn.Module):
         group = Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(
             group,
-            variable_axes={True: 0},  # whatever layers sow gets the axis that their weights have
+            variable_axes={True: 0},  # anything that layers sow gets the leading axis of their weights
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, 0),
             length=self.cfg.num_layers // len(self.cfg.pattern),

@@ -1,4 +1,4 @@
-"""Objectives: a file each, found by its name, or a class anywhere else as `module:Class`; all derive from `Objective`."""
+"""Objectives: one per file, found by its name, or a class elsewhere as `module:Class`; all derive from `Objective`."""
 
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.packing import Packing
@@ -7,5 +7,5 @@ from flaxformer_lite.objectives.text import TextObjective
 
 __all__ = ["LossSums", "Metric", "Objective", "Packing", "TextObjective"]
 
-# Files that are no plug-ins.
+# Files that are not plug-ins.
 SHARED = ("base", "packing", "rows", "sums", "text")

@@ -1,6 +1,6 @@
-"""The protocol of an objective: its examples, loss, metrics and baseline. The trainer knows no objective by name.
+"""The protocol of objectives: examples, loss, metrics and baseline. The trainer knows no objective by name.
 
-A class of your own, in any module, trains as the ones beside this file do:
+A class of your own, in any module, trains in the same way as those in this folder:
 
     @dataclass(frozen=True, kw_only=True)
     class Mine(Objective):
@@ -9,7 +9,7 @@ A class of your own, in any module, trains as the ones beside this file do:
         def make_example(self, records, index, rng): ...
         def loss(self, outputs, targets, *, chunks): ...
 
-    python train.py --config=... --config.objective.name=my_module:Mine
+    flaxformer_lite train --config=... --config.objective.name=my_module:Mine
 """
 
 import abc
@@ -28,14 +28,14 @@ SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
 
 class Metric(NamedTuple):
-    """A number in the records of metrics.jsonl, and how it is shown to people."""
+    """A number in the records of metrics.jsonl, and how it is displayed."""
 
     name: str  # its key in the records
     label: str = ""  # in words; empty: the name
-    form: str = ".3f"  # of the number, as `format` takes it
+    form: str = ".3f"  # format specification of the number
     unit: str = ""
     higher_is_better: bool = False
-    live: bool = False  # also shown at each evaluation, as the headline always is
+    live: bool = False  # whether each evaluation shows it, as it always shows the headline
 
     @property
     def words(self) -> str:
@@ -50,15 +50,15 @@ LOSS = Metric("loss")
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """Base of every objective: a frozen dataclass whose fields are its options.
+    """Base class of objectives: a frozen dataclass with the options as its fields.
 
     Attributes:
-      skeletons: the kinds of models that it trains.
-      head: what they carry (`head_for` where it depends on the kind); empty: any.
-      fields: texts that it reads of a document; keys of a jsonl line where it is more than plain text.
-      numbers: keys of a jsonl line that hold numbers, such as labels; they travel with the document (`Records.number`).
-      needs: attributes of the tokenizer that must be there, such as `cls_id`.
-      shown: metrics that a run reports in words; the first is its headline, which is also drawn.
+      skeletons: the skeletons that it trains.
+      head: the head that a model must have (or override `head_for`); empty: any.
+      fields: texts that it reads from a document; keys of a jsonl line unless the text is plain.
+      numbers: keys of a jsonl line that hold numbers, such as labels; they stay with the document (`Records.number`).
+      needs: attributes that the tokenizer must have, such as `cls_id`.
+      shown: metrics that a run reports in words; the first is the headline, which is also plotted.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
@@ -73,71 +73,71 @@ class Objective(abc.ABC):
         return self.shown[0]
 
     def head_for(self, skeleton: str) -> str:
-        """The head that a model of this kind must have."""
+        """Returns the head that a model with this skeleton must have."""
         return self.head
 
     def check(self, model: ModelConfig, records: Any) -> None:
-        """Refuses data that do not fit the model, such as labels that it has no logits for.
+        """Refuses data that do not fit the model, such as labels without a logit.
 
         Raises:
-          ConfigError: the field, the rule and the way out.
+          ConfigError: names the field, the rule and the way out.
         """
         return
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Tokens of an example, and of its decoder's side or 0, for data.length and data.target_length."""
+        """Returns the tokens of an example, and of its decoder side or 0, for data.length and data.target_length."""
         return length, 0
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        """Which pieces of which documents form a row: by default each document has a row, and loses its end beyond `length`.
+        """Plans which pieces of documents form each row; by default each document has its own row, cut at `length`.
 
         Args:
-          offsets: [documents + 1] int64, where each begins among the tokens, and the end of the last.
-          length, target_length: of `lengths`.
-          tokenizer: knows the special ids.
+          offsets: [documents + 1] int64, the start of each document among the tokens, and the end of the last.
+          length, target_length: the results of `lengths`.
+          tokenizer: gives the special ids.
         """
         return beginnings(offsets, length)
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """The example of a row: {"inputs": what `outputs` reads, "targets": what `loss` reads}, numpy arrays.
+        """Builds the example of a row: {"inputs": for `outputs`, "targets": for `loss`}, with numpy arrays.
 
-        Floating arrays among the targets are weights, each the name of a term of the loss: 0 where an example is padding.
+        Every floating array among the targets is a weight, named after its term of the loss, and 0 for padding.
         """
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
-        """What `loss` takes of the model, by default its hidden states with the weights that make logits of them.
+        """Runs the model for `loss`; by default returns hidden states with the weights that turn them into logits.
 
         Args:
           model: the linen module, bound to its parameters.
-          inputs: of a batch.
+          inputs: the inputs of a batch.
         """
         return model.features(**inputs)
 
     @abc.abstractmethod
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
-        """The loss and the metrics of a batch, or a part of one, as sums with their weights."""
+        """Computes loss and metrics of a batch, or a part of one, as sums with their weights."""
 
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        """Scalars of added-up sums, jax arrays while training: the loss, and the mean of each of their metrics."""
+        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of each metric."""
         return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """The metrics of held-out examples, with those that need to know the data (a Dataset)."""
+        """Returns the metrics of held-out examples, including those that depend on the data (a Dataset)."""
         return metrics
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
-        """What the headline would be without a model: a name and a number, or None."""
+        """Returns the name and headline value of a trivial baseline, or None."""
         return None
 
     def transient_logits(self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int) -> int:
-        """Numbers among the logits that exist at once on one chip, for plans of memory; 0 where they are few.
+        """Estimates how many logits exist at once on one chip, for memory planning; 0 if negligible.
 
         Args:
-          batch: shapes of a whole one.
-          model: its sizes.
-          rows: of a microbatch on one chip.
-          accumulate: microbatches of a batch.
+          batch: shapes of a whole batch.
+          model: the model's config.
+          rows: rows of a microbatch on one chip.
+          accumulate: microbatches per batch.
           chunks: train.loss_chunks.
         """
         return 0

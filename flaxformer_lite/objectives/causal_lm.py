@@ -17,16 +17,16 @@ DOCUMENTS = ("apart", "joined")
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLm(TextObjective):
-    """maximize sum_t log P(x_t | x_<t), x_<t of the same document only, or of all that stands in the row.
+    """Maximizes sum_t log P(x_t | x_<t), where x_<t is limited to the same document, or covers the whole row.
 
-    The tokens of all documents stand one after another and are cut into rows of length + 1, neighbours sharing one
-    token: no padding, and every token but the first of a document is once a label. With `documents="joined"` a row is
-    one text, as for GPT-2 and GPT-3: each token sees all before it and every token is a label, which a mask that is
-    causal and nothing else makes cheaper where a kernel does not tell documents apart (cuDNN's).
+    The tokens of all documents are concatenated and cut into rows of length + 1, with one token shared between
+    neighbors: there is no padding, and every token except the first of a document is a label once. With
+    `documents="joined"` a row is one text, as for GPT-2 and GPT-3: each token sees all before it and every token is a
+    label. The mask is then purely causal, which suits kernels that cannot separate documents (cuDNN's).
     """
 
     documents: str = "apart"  # or joined
-    z_loss: float = 0.0  # times log(Z)^2, keeps the logits' scale from drifting (PaLM: 1e-4)
+    z_loss: float = 0.0  # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
     label_smoothing: float = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
@@ -40,10 +40,11 @@ class CausalLm(TextObjective):
         return windows(offsets, width=length + 1, stride=length)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """inputs: input_ids and, of documents apart, segment_ids [T] int32. targets: labels [T] int32, weights [T] float32."""
+        """Returns inputs input_ids [T] and, with documents apart, segment_ids [T], int32; targets labels [T] int32 and
+        weights [T] float32."""
         pieces, joined = records.row(index), self.documents == "joined"
         pieces = [np.concatenate(pieces)] if joined else pieces
         inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
-        if joined:  # padding, if any, comes last, where no label sees it
+        if joined:  # padding, if any, comes last, so no label sees it
             del inputs["segment_ids"]
         return {"inputs": inputs, "targets": targets}

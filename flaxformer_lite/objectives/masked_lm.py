@@ -1,7 +1,7 @@
-"""Masked language modelling, alone or with a guess about a pair of texts (BERT, RoBERTa, ALBERT).
+"""Masked language modeling, alone or with a prediction about a pair of texts (BERT, RoBERTa, ALBERT).
 
 Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu et al. 2019, RoBERTa, section 4
-(arXiv:1907.11692), whose DOC-SENTENCES is `pairs="none"`; Lan et al. 2020, ALBERT, section 3.1 (arXiv:1909.11942).
+(arXiv:1907.11692; its DOC-SENTENCES is `pairs="none"`); Lan et al. 2020, ALBERT, section 3.1 (arXiv:1909.11942).
 """
 
 import math
@@ -25,15 +25,15 @@ UNITS = ("token", "whole_word")
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLm(TextObjective):
-    """maximize sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is seen.
+    """Maximizes sum_{t in m} log P(x_t | x with m hidden); m is drawn anew each time an example is seen.
 
-    Without pairs a row is [CLS] piece [SEP], several where pieces are short, none seeing another. With pairs it is
-    [CLS] A [SEP] B [SEP]: a piece of a document cut in two at random. `next_sentence`: in half of the rows B is cut out
-    of another document (label 1), as long as the B it replaces, so that no length gives it away. `sentence_order`: in
-    half of the rows A and B change places (label 1).
+    Without pairs a row is [CLS] piece [SEP], or several of them if pieces are short, none seeing another. With pairs it
+    is [CLS] A [SEP] B [SEP], a piece of a document cut in two at random. `next_sentence`: in half of the rows B comes
+    from another document (label 1), with the length of the B that it replaces, so that the length reveals nothing.
+    `sentence_order`: in half of the rows A and B are swapped (label 1).
 
-    Of the chosen tokens `mask_share` become [MASK], `random_share` a random token, the others stay. Only the chosen
-    positions reach the head, a fixed number of them; those left over point at 0 and have weight 0.
+    A share `mask_share` of the chosen tokens becomes [MASK], `random_share` a random token, and the rest stay. Only the
+    chosen positions reach the head, in a fixed number; unused ones point at 0 and have weight 0.
     """
 
     rate: float = 0.15  # share of the tokens that are predicted
@@ -53,7 +53,7 @@ class MaskedLm(TextObjective):
 
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        """The headline is the loss of masked tokens alone; the guess about pairs is told by its accuracy."""
+        """The headline is the loss of masked tokens only; the prediction about pairs is reported as accuracy."""
         tokens = Metric("nll", "loss", unit="nats per masked token")
         pairs = ACCURACY._replace(name="next_sentence_accuracy", label="pair accuracy")
         return (tokens, *super().shown[1:], *[pairs] * (self.pairs != "none"))
@@ -61,10 +61,10 @@ class MaskedLm(TextObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rate < 1:
-            raise ValueError(f"rate={self.rate}: a share strictly between 0 and 1.")
+            raise ValueError(f"rate={self.rate}: must be strictly between 0 and 1.")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
             raise ValueError(
-                f"mask_share={self.mask_share}, random_share={self.random_share}: shares that add up to at most 1."
+                f"mask_share={self.mask_share}, random_share={self.random_share}: must add up to at most 1."
             )
         for name, choices in (("unit", UNITS), ("pairs", PAIRS)):
             if getattr(self, name) not in choices:
@@ -73,18 +73,19 @@ class MaskedLm(TextObjective):
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         marks = 2 if self.pairs == "none" else 3
         if length < marks + 4:
-            raise ConfigError(f"data.length={length}: too short for masked_lm; at least {marks + 4}.")
+            raise ConfigError(f"data.length={length}: too short for masked_lm; must be at least {marks + 4}.")
         plan = cut(offsets, length - marks, minimum=2)
         if self.pairs != "none":
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """An example, T = records.length, M = ceil(T * rate).
+        """Builds an example, T = records.length, M = ceil(T * rate).
 
-        inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, of which a row holds one,
-          token_type_ids and attention_mask [T] in place of segment_ids.
-        targets: labels [M] int32, weights [M] float32, with pairs next_sentence_label int32 and its weight, scalars.
+        inputs: input_ids, segment_ids [T], masked_positions [M], all int32; with pairs, one per row, token_type_ids and
+          attention_mask [T] instead of segment_ids.
+        targets: labels [M] int32, weights [M] float32; with pairs also the scalars next_sentence_label int32 and its
+        weight.
         """
         tokenizer = records.tokenizer
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
@@ -106,7 +107,7 @@ class MaskedLm(TextObjective):
         return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
 
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
-        """Masked tokens and, with pairs, the guess about the pair: two terms, each over its own weight."""
+        """Sums the loss of masked tokens and, with pairs, of the prediction about the pair, each over its own weight."""
         tokens = token_loss(self, outputs, targets, chunks)
         if self.pairs == "none":
             return tokens
@@ -149,10 +150,10 @@ class MaskedLm(TextObjective):
 
 
 def _whole_words(candidates: np.ndarray, starts: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
-    """Positions of random words that together have at most `budget` tokens, ascending.
+    """Chooses random words with at most `budget` tokens in total, and returns their positions, ascending.
 
-    A word is a candidate that starts one and those after it that do not; one that does not fit gives way to the next.
-    Where no word is short enough, one token stands in.
+    A word is a candidate that starts a word and those after it that do not; words that do not fit are skipped. If no
+    word is short enough, a single token is chosen.
     """
     number = np.cumsum(starts) - starts[0]
     sizes = np.bincount(number)

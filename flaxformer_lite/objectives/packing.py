@@ -1,8 +1,8 @@
-"""Plans of rows: which pieces of which documents lie together in an example of fixed length.
+"""Packing plans: which pieces of which documents share an example of fixed length.
 
-The tokens of all documents stand one after another in one array, each document ending with the end-of-text token;
-`offsets[d]` is where document d starts and `offsets[-1]` where the last one ends. A plan holds only positions, never
-tokens, and depends only on the offsets: it is made once and kept beside the tokens.
+The tokens of all documents are concatenated in one array, each document ending with the end-of-text token; document d
+starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only positions, never tokens, and depends
+only on the offsets: it is made once and stored beside the tokens.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Packing(NamedTuple):
-    """Row r holds the pieces first[r] .. first[r + 1] - 1; a piece is a run of tokens of one document."""
+    """A plan where row r holds the pieces first[r] .. first[r + 1] - 1; a piece is a run of tokens of one document."""
 
     start: np.ndarray  # [pieces] int64, in the token array
     length: np.ndarray  # [pieces] int32, tokens
@@ -20,13 +20,13 @@ class Packing(NamedTuple):
 
 
 def windows(offsets: np.ndarray, width: int, stride: int) -> Packing:
-    """Cuts the token array into windows: no padding but in the last row, every token in a row.
+    """Cuts the token array into windows that cover every token, with padding only in the last row.
 
-    With stride = width - 1 neighbours share one token, so that each token is once the label of the one before it.
+    With stride = width - 1 neighbors share one token, so that each token is once the label of the one before it.
 
     Args:
       offsets: [documents + 1] int64.
-      width: tokens a row.
+      width: tokens per row.
       stride: tokens from one row to the next.
     """
     total = int(offsets[-1])
@@ -45,7 +45,7 @@ def windows(offsets: np.ndarray, width: int, stride: int) -> Packing:
 def cut(offsets: np.ndarray, capacity: int, minimum: int) -> Packing:
     """Cuts each document, without its end-of-text token, into the fewest equal pieces of at most `capacity` tokens.
 
-    Documents shorter than `minimum` are left out. One piece a row; `share_rows` puts several together.
+    Documents shorter than `minimum` are left out. Each row has one piece; `share_rows` joins rows.
     """
     lengths = np.diff(offsets) - 1
     parts = np.where(lengths >= minimum, -(-lengths // capacity), 0)
@@ -57,22 +57,22 @@ def cut(offsets: np.ndarray, capacity: int, minimum: int) -> Packing:
 
 
 def beginnings(offsets: np.ndarray, limit: int) -> Packing:
-    """One row for each document: its first `limit` tokens, without its end-of-text token."""
+    """Gives each document one row: its first `limit` tokens, without its end-of-text token."""
     length = np.minimum(np.diff(offsets) - 1, limit).astype(np.int32)
     count = len(length)
     return Packing(offsets[:-1], length, np.arange(count), np.arange(count + 1))
 
 
 def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
-    """Puts neighbouring rows of a plan into one while their costs fit (next-fit).
+    """Joins neighboring rows of a plan as long as their costs fit (next-fit).
 
     Args:
       plan: rows to be joined.
-      costs: [rows, C] int64, what each row takes of each of the C budgets.
+      costs: [rows, C] int64, the cost of each row in each of the C budgets.
       budgets: C sizes of a joined row, for example encoder and decoder length.
 
     Raises:
-      AssertionError: a row that fits in no budget; the objective's own cutting must prevent it.
+      AssertionError: a row exceeds a budget; objectives must cut pieces to prevent this.
     """
     assert (costs <= np.asarray(budgets)).all(), "a piece larger than a row"
     spent = np.concatenate([np.zeros((1, costs.shape[1]), np.int64), np.cumsum(costs, axis=0)])

@@ -1,4 +1,4 @@
-"""Prefix language modelling: each document's beginning is read both ways, its rest is predicted.
+"""Prefix language modeling: the beginning of each document is read in both directions, the rest is predicted.
 
 Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.2.3 (arXiv:1910.10683).
 """
@@ -15,9 +15,9 @@ from flaxformer_lite.objectives.text import TextObjective
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixLm(TextObjective):
-    """maximize sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform in 1 .. n - 1.
+    """Maximizes sum_{t >= p} log P(x_t | x_<t), where x_<p see each other both ways; p is uniform in 1 .. n - 1.
 
-    Rows are packed as in `causal_lm`; every piece of a document in a row has a prefix of its own.
+    Rows are packed as in `causal_lm`; each piece of a document in a row has its own prefix.
     """
 
     z_loss: float = 0.0
@@ -29,7 +29,7 @@ class PrefixLm(TextObjective):
         return windows(offsets, width=length + 1, stride=length)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """inputs: input_ids, segment_ids [T] int32, prefix_mask [T] bool. targets: labels [T] int32, weights [T]."""
+        """Returns inputs input_ids, segment_ids [T] int32, prefix_mask [T] bool; targets labels [T] int32, weights [T]."""
         pieces = records.row(index)
         inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
         prefix = np.zeros(records.length + 1, bool)

@@ -1,10 +1,10 @@
-"""Fixed-shape rows out of pieces of different lengths."""
+"""Rows of fixed shape, built from pieces of different lengths."""
 
 import numpy as np
 
 
 def fill(pieces: list[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lays pieces one after another into a row.
+    """Concatenates pieces into a row.
 
     Returns:
       ids [length] int32 and segment ids [length] int32: 1 for the first piece, 2 for the second, 0 for padding.
@@ -20,10 +20,9 @@ def fill(pieces: list[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, n
 
 
 def next_tokens(pieces: list[np.ndarray], length: int, pad: int) -> tuple[dict, dict]:
-    """Inputs and labels of next-token prediction out of length + 1 tokens.
+    """Builds inputs and labels of next-token prediction from length + 1 tokens.
 
-    The label is the next token of the same document; where the next token belongs to another document, or is padding,
-    its weight is 0.
+    The label is the next token; its weight is 0 if it belongs to another document or is padding.
     """
     ids, segments = fill(pieces, length + 1, pad)
     same = (segments[1:] == segments[:-1]) & (segments[1:] > 0)
@@ -32,7 +31,7 @@ def next_tokens(pieces: list[np.ndarray], length: int, pad: int) -> tuple[dict, 
 
 
 def encoder_decoder(sources: list[np.ndarray], targets: list[np.ndarray], records) -> dict:
-    """An example of an encoder-decoder: source i is read by target i alone.
+    """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
     The decoder's input is its labels shifted right within each target, starting with the padding id, as T5 does.
     """

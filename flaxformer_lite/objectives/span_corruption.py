@@ -1,4 +1,4 @@
-"""T5's objective: spans of text are replaced by sentinels in the input, and written out in the target.
+"""T5's span corruption: spans of text are replaced by sentinels in the input, and spelled out in the target.
 
 Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 3.1.4 and 3.3.4 (arXiv:1910.10683).
 """
@@ -13,16 +13,17 @@ from flaxformer_lite.objectives.packing import Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.text import TextObjective
 
-SHORTEST = 2  # tokens of a piece: one to hide, one to leave
-SMALLEST_CAPACITY = 4  # a document cut in equal pieces of at most this many leaves none shorter than SHORTEST
+SHORTEST = 2  # tokens of a piece: one to hide, one to keep
+SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shorter than SHORTEST
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCorruption(TextObjective):
-    """Input "Thank <0> inviting me" and target "<0> you for" of "Thank you for inviting me", both with end-of-text.
+    """Turns "Thank you for inviting me" into input "Thank <0> inviting me", target "<0> you for", with end-of-text.
 
-    Documents are cut into pieces which are corrupted one by one, then packed: a target reads its own source alone. How
-    long a corrupted piece is follows from its length, so rows are planned exactly and nothing is ever cut off.
+    Documents are cut into pieces, which are corrupted one by one and then packed; a target sees only its own source.
+    The length of a corrupted piece follows from that of the piece, so rows are planned exactly and nothing is ever cut
+    off.
     """
 
     noise_density: float = 0.15  # share of the tokens that are hidden
@@ -36,32 +37,32 @@ class SpanCorruption(TextObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density={self.noise_density}: a share strictly between 0 and 1.")
+            raise ValueError(f"noise_density={self.noise_density}: must be strictly between 0 and 1.")
         if self.mean_span < 1:
-            raise ValueError(f"mean_span={self.mean_span}: at least one token.")
+            raise ValueError(f"mean_span={self.mean_span}: must be at least one token.")
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """The decoder's length follows from the encoder's, unless the config says otherwise.
+        """Returns the row lengths; by default the decoder's follows from the encoder's.
 
-        It is that of the longest text whose corrupted form fills the encoder: 512 -> 114 (of 568 tokens).
+        It fits the target of the longest text that the encoder can hold when corrupted: 512 -> 114 (from 568 tokens).
         """
         return length, target_length or self.corrupted(self.capacity(length, length))[1]
 
     def noise(self, tokens: int) -> tuple[int, int]:
-        """Tokens hidden in a piece, and the spans they form; at least one of each, and one token stays."""
+        """Returns the number of hidden tokens and of spans in a piece; at least one each, and one token stays."""
         hidden = min(max(round(tokens * self.noise_density), 1), tokens - 1)
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def corrupted(self, tokens: int) -> tuple[int, int]:
-        """Lengths of input and target made of a piece, both with end-of-text."""
+        """Returns the lengths of the input and target made from a piece, both with end-of-text."""
         hidden, spans = self.noise(tokens)
         return tokens - hidden + spans + 1, hidden + spans + 1
 
     def capacity(self, length: int, target_length: int) -> int:
-        """Tokens of the longest piece whose input and target fit.
+        """Returns the length of the longest piece with input and target that fit.
 
         Raises:
-          ConfigError: not even a short one fits.
+          ConfigError: not even a short piece fits.
         """
         tokens = SMALLEST_CAPACITY - 1
         while np.less_equal(self.corrupted(tokens + 1), (length, target_length)).all():
@@ -69,8 +70,8 @@ class SpanCorruption(TextObjective):
         if tokens < SMALLEST_CAPACITY:
             smallest = self.corrupted(SMALLEST_CAPACITY)
             raise ConfigError(
-                f"data.length={length}, data.target_length={target_length}: too short for spans to hide;"
-                f" at least {smallest[0]} and {smallest[1]}."
+                f"data.length={length}, data.target_length={target_length}: too short to hide spans;"
+                f" must be at least {smallest[0]} and {smallest[1]}."
             )
         return tokens
 
@@ -79,7 +80,7 @@ class SpanCorruption(TextObjective):
         spans, sentinels = self.noise(capacity)[1], len(tokenizer.sentinel_ids)
         if spans > sentinels:
             raise ConfigError(
-                f"data.length={length}: a row has {spans} spans, the vocabulary {sentinels} sentinels;"
+                f"data.length={length}: a row has {spans} spans, but the vocabulary only {sentinels} sentinels;"
                 f" shorten the rows or raise objective.mean_span."
             )
         plan = cut(offsets, capacity, SHORTEST)
@@ -87,15 +88,16 @@ class SpanCorruption(TextObjective):
         return share_rows(plan, sizes[plan.length], (length, target_length))
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """inputs: (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32. targets: labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets labels, weights [U]."""
         pairs = [self.corrupt(piece, records.tokenizer, rng) for piece in records.row(index)]
         sources, targets = zip(*pairs, strict=True)
         return encoder_decoder(sources, targets, records)
 
     def corrupt(self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The input and the target made of a piece, int32; `corrupted` tells their lengths.
+        """Corrupts a piece into input and target, int32, of the lengths that `corrupted` gives.
 
-        Kept and hidden spans alternate, a kept one first; both numbers of tokens are divided at random among the spans.
+        Kept and hidden spans alternate, starting with a kept one; kept and hidden tokens are divided at random among
+        them.
         """
         hidden, spans = self.noise(len(tokens))
         kept_lengths, hidden_lengths = _partition(len(tokens) - hidden, spans, rng), _partition(hidden, spans, rng)
@@ -110,6 +112,6 @@ class SpanCorruption(TextObjective):
 
 
 def _partition(items: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """[parts] int64: a division of `items` into that many non-empty parts, each division equally likely."""
+    """Divides `items` into that many non-empty parts, [parts] int64, each division equally likely."""
     edges = np.sort(rng.choice(items - 1, parts - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], edges, [items]]))

@@ -15,14 +15,14 @@ TOKENS = "weights"  # the term of an objective's tokens
 
 
 class LossSums(NamedTuple):
-    """What an objective makes of a batch or a part of one; parts add leaf by leaf (`jax.tree.map(jnp.add, a, b)`).
+    """The sums of an objective over a batch or a part of one; parts add leaf by leaf (`jax.tree.map(jnp.add, a, b)`).
 
-    A term is named after the array of weights it is weighted by, which is a float32 array in `targets`: `weights` for
-    tokens, `next_sentence_weight` for pairs. The loss of a batch is the sum over the terms of loss / weight, each term
-    over its own weight in the *global* batch:
+    A term is named after its array of weights, a float32 array in `targets`: `weights` for tokens,
+    `next_sentence_weight` for pairs. The loss of a batch is the sum over terms of loss / weight, each divided by its
+    own weight in the *global* batch:
 
         totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into microbatches
-        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a part; the parts' losses add up
+        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a part; the losses of parts add up
     """
 
     loss: dict[str, Array]  # term -> sum of weighted losses, float32 scalars, nats
@@ -30,13 +30,13 @@ class LossSums(NamedTuple):
     metrics: dict[str, tuple[Array, Array]]  # name -> (sum, weight); the metric is sum / weight
 
     def mean(self, totals: dict[str, Array] | None = None) -> Array:
-        """The loss to descend: sum over terms of loss / weight.
+        """Computes the loss to minimize: the sum over terms of loss / weight.
 
         Args:
-          totals: weights of the global batch, from `weight_sums`; None: these sums are the whole batch.
+          totals: weights of the global batch, from `weight_sums`; None if these sums cover the whole batch.
 
         Returns:
-          float32 scalar; a term whose weight is 0 (a batch of padding) adds 0.
+          float32 scalar; a term of weight 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
         return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
@@ -57,42 +57,42 @@ class LossSums(NamedTuple):
         return TOKENS if TOKENS in self.weight else next(iter(self.weight))
 
     def times_tokens(self, totals: dict[str, Array]) -> Array:
-        """`mean(totals)` times the weight of the tokens, `tokens(totals)`.
+        """Computes `mean(totals)` times the weight of the tokens, `tokens(totals)`.
 
-        Its slope towards the tokens' sum is the number 1: gradients that the forward pass of the fused loss has made need
-        no pass, and no copy, to be scaled.
+        Its derivative with respect to the sum over tokens is exactly 1, so the gradients that the fused loss made in
+        its forward pass need not be scaled, or copied for it.
         """
         others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
         return functools.reduce(operator.add, others, self.loss.get(TOKENS, jnp.float32(0)))
 
 
 def tokens(totals: dict[str, Array]) -> Array:
-    """The weight of the tokens in the global batch, or 1 where it is 0 or an objective has none."""
+    """Returns the weight of the tokens in the global batch, or 1 if it is 0 or the objective has no tokens."""
     weight = totals.get(TOKENS, jnp.float32(1))
     return jnp.where(weight > 0, weight, 1.0)
 
 
 def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
-    """The weight of each term: every floating array among the targets is a weight, and nothing else is."""
+    """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
     return {key: jnp.sum(x, dtype=jnp.float32) for key, x in targets.items() if jnp.issubdtype(x.dtype, jnp.floating)}
 
 
 def ratio(total: Array, weight: Array) -> Array:
-    """total / weight, and 0 where there was no weight."""
+    """Computes total / weight, or 0 if the weight is 0."""
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
 
 
 def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chunks: int) -> LossSums:
-    """Cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
+    """Computes the cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
 
     Args:
       objective: holds the two options.
-      features: has `.projection`, of x [B, T, D].
+      features: has `.projection`, with x [B, T, D].
       targets: labels [B, T] int32 and weights [B, T] float32.
-      chunks: pieces whose logits exist at once.
+      chunks: number of chunks; the logits of one exist at a time.
 
     Returns:
-      Sums; metrics are `nll`, the bare negative log-likelihood in nats (for perplexity), and `accuracy`.
+      Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity), and `accuracy`.
     """
     entropy = cross_entropy(
         features.projection,
@@ -108,12 +108,12 @@ def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chun
 
 
 def check(objective: Any) -> None:
-    """The rules for options that all objectives share.
+    """Checks the options that all objectives share.
 
     Raises:
-      ValueError: an option out of range.
+      ValueError: an option is out of range.
     """
     if not 0 <= objective.label_smoothing < 1:
-        raise ValueError(f"label_smoothing={objective.label_smoothing}: a probability in [0, 1).")
+        raise ValueError(f"label_smoothing={objective.label_smoothing}: must be in [0, 1).")
     if objective.z_loss < 0:
-        raise ValueError(f"z_loss={objective.z_loss}: must not be negative; 0 is none.")
+        raise ValueError(f"z_loss={objective.z_loss}: must not be negative; 0 turns it off.")

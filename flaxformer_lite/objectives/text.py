@@ -1,4 +1,4 @@
-"""Objectives that predict tokens: cross entropy, perplexity, bits per byte, and the unigram model they must beat."""
+"""The base of objectives that predict tokens: cross entropy, perplexity, bits per byte, and a unigram baseline."""
 
 import functools
 import math
@@ -19,9 +19,9 @@ ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
 
 @dataclass(frozen=True, kw_only=True)
 class TextObjective(Objective):
-    """Predicts `labels` with `weights` out of the vocabulary; the headline is their nats, auxiliary losses left out.
+    """Predicts `labels` with `weights` from the vocabulary; the headline is nats per label, without auxiliary losses.
 
-    A subclass may make options of z_loss and label_smoothing by declaring them as fields.
+    A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
 
     head: ClassVar[str] = "lm"
@@ -31,7 +31,7 @@ class TextObjective(Objective):
         Metric("bits_per_byte", unit="of predicted text"),
         ACCURACY,
     )
-    z_loss = 0.0  # no annotation, hence no field
+    z_loss = 0.0  # not annotated, so not a field
     label_smoothing = 0.0
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class TextObjective(Objective):
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """With perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text that a target stands for."""
+        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target."""
         nll = metrics["nll"]
         bits_per_byte = nll / math.log(2) / bytes_per_target(data)
         return metrics | {"perplexity": math.exp(min(nll, 700.0)), "bits_per_byte": bits_per_byte}
@@ -57,16 +57,16 @@ class TextObjective(Objective):
 
 
 def unigram_loss(data: Any) -> float:
-    """What a model would lose that knows only how frequent each token is, in nats per held-out target.
+    """Returns the loss of a model that only knows token frequencies, in nats per held-out target.
 
-    Frequencies are those of the training labels, plus one for every id of the vocabulary.
+    Frequencies are counts of training labels, plus one for every id of the vocabulary.
     """
     counts, held_out = _label_counts(data, "train") + 1, _label_counts(data, "eval")
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
 
 def bytes_per_target(data: Any) -> float:
-    """UTF-8 bytes of text that a held-out target stands for, on average; special tokens stand for none."""
+    """Returns the mean number of UTF-8 bytes of text per held-out target; special tokens count zero bytes."""
     held_out = _label_counts(data, "eval")
     sizes = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
     return float((held_out * sizes).sum() / held_out.sum())
@@ -74,7 +74,7 @@ def bytes_per_target(data: Any) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _label_counts(data: Any, split: str) -> np.ndarray:
-    """Weight of each id among the labels, [V] float64, of a sample of up to COUNTED labels."""
+    """Sums the weight of each id over a sample of up to COUNTED labels, [V] float64."""
     counts, seen = np.zeros(data.vocab_size), 0
     for targets in data.sample_targets(split):
         counts += np.bincount(targets["labels"], targets["weights"], data.vocab_size)

@@ -1,1 +1,1 @@
-"""What a training step will need of machines that are not there: memory, traffic, time."""
+"""Planning for machines that are not at hand: the memory, traffic and time that a training step needs."""

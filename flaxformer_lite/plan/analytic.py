@@ -10,11 +10,11 @@ from flaxformer_lite.plan.topology import Chip
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
-EFFICIENCY = 0.55  # of the peak, that large models reach in published runs, give or take a third
+EFFICIENCY = 0.55  # share of the peak that large models reach in published runs, give or take a third
 
 
 def of(program: Program, chip: Chip) -> costs.Costs:
-    """What a step computes and moves, if the partitioner does what the mesh intends."""
+    """Estimates what a step computes and moves, if the partitioner follows the mesh."""
     compute = executed_flops(program) / program.mesh.size / chip.peak / EFFICIENCY
     found = [one for one in _collectives(program) if one.bytes * one.times]
     return costs.Costs(
@@ -46,7 +46,7 @@ def _collectives(program: Program) -> list[hlo.Collective]:
 
 
 def _one(kind: str, axis: str, size: int, times: int, program: Program) -> hlo.Collective:
-    """One along an axis of the mesh; nothing where the axis is of one."""
+    """Returns a collective along an axis of the mesh, without cost if the axis has size one."""
     mesh = program.mesh.shape
     ways = mesh.get(axis, 1)
     names = list(mesh)

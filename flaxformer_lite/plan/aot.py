@@ -1,4 +1,4 @@
-"""The compiler of machines that are not there: a topology is described, the step is compiled for it, nothing runs."""
+"""Ahead-of-time compilation for machines that are not at hand, from a description of their topology; nothing runs."""
 
 import contextlib
 import dataclasses
@@ -26,15 +26,15 @@ UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What came of it.
+    """The result of a compilation.
 
     Attributes:
-      seconds: of compilation.
-      peak: bytes of a chip at the worst moment; None where the program does not fit.
-      excess: the compiler's own words where it does not, else empty.
-      text: the program, empty where it does not fit.
-      constraints: on the sharding of activations, that the compiler was given.
-      rematerialised: warnings that an array had to be made whole on every chip to change how it is split.
+      seconds: compile time.
+      peak: peak memory of a chip in bytes; None if the program does not fit.
+      excess: the compiler's message if it does not fit, else empty.
+      text: the program; empty if it does not fit.
+      constraints: number of sharding constraints on activations.
+      rematerialised: number of warnings that an array was replicated on every chip to change its sharding.
     """
 
     seconds: float
@@ -46,7 +46,7 @@ class Compiled:
 
 
 def missing(topology: Topology) -> str:
-    """Why there is no compiler for such a machine, or nothing."""
+    """Returns why there is no compiler for a machine, or an empty string."""
     if topology.chip.maker == "gpu":
         return gpu.missing()
     if importlib.util.find_spec("libtpu") is None:
@@ -60,17 +60,17 @@ def missing(topology: Topology) -> str:
 
 
 def compiler(topology: Topology) -> str:
-    """Its name and version."""
+    """Returns the compiler's name and version."""
     if topology.chip.maker == "gpu":
         return gpu.compiler()
     return f"libtpu {importlib.metadata.version('libtpu')}"
 
 
 def devices(topology: Topology, slices: int) -> list:
-    """Descriptions of a TPU slice's chips, or of several slices', or of GPUs.
+    """Describes the chips of one or several TPU slices, or GPUs.
 
     Raises:
-      ConfigError: the compiler knows no such slice.
+      ConfigError: the compiler does not know the slice.
     """
     if topology.chip.maker == "gpu":
         return gpu.devices(topology)
@@ -84,7 +84,7 @@ def devices(topology: Topology, slices: int) -> list:
     try:
         with quiet():
             return list(topologies.get_topology_desc(topology.name, platform="tpu", **options).devices)
-    except Exception as error:  # the compiler's own kinds
+    except Exception as error:  # the compiler raises types of its own
         raise ConfigError(
             f"--topology={topology.name}: {compiler(topology)} knows no such slice ({str(error).splitlines()[0][:120]}); try"
             f" v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
@@ -92,7 +92,7 @@ def devices(topology: Topology, slices: int) -> list:
 
 
 def compile_step(program: Program) -> Compiled:
-    """Compiles the train step, as a run would, for the mesh's chips."""
+    """Compiles the train step for the chips of the mesh, as a run would."""
     with quiet() as noise:
         start = time.perf_counter()
         platform = {"gpu": "cuda"}.get(kind := program.mesh.devices.flat[0].platform, kind)
@@ -110,14 +110,14 @@ def compile_step(program: Program) -> Compiled:
 
 
 def needed(excess: str, arguments: int) -> int | None:
-    """Bytes that the compiler says it would have needed; where it speaks of temporaries, the arguments come on top."""
+    """Returns the bytes that a step would have needed, by the compiler's message; adds arguments to temporaries."""
     found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
     size = found and SIZE.match(found[1] or found[2])
     return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if found and size else None
 
 
 def _peak(sizes: Any) -> int:
-    """Where the compiler does not say, as for GPUs: what goes in, what comes out beside it, and what lies between."""
+    """Returns the peak, estimated as inputs plus new outputs plus temporaries if the compiler has none, as for GPUs."""
     sum_of_all = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
     return int(sizes.peak_memory_in_bytes or sum_of_all - sizes.alias_size_in_bytes)
 
@@ -129,7 +129,7 @@ def _excess(message: str) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator:
-    """Keeps what the compiler writes to stderr out of the way; gives a function that counts its rematerialisations."""
+    """Captures the compiler's stderr; yields a function that counts its rematerialization warnings."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)

@@ -1,8 +1,8 @@
-"""What a compiled step costs, by the compiler's own figures: cycles of each fusion, bytes of each exchange.
+"""The cost of a compiled step, from the compiler's own figures: cycles of each fusion, bytes of each exchange.
 
-Cycles are what the TPU compiler writes beside each fusion to schedule it, times the turns of the loops around it. Large
-matrix products come out at 70 to 97 percent of the peak; what is bound by memory comes out up to four times too slow. So
-it is an estimate that compares designs, never a promise.
+The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations of the loops around
+it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound fusions come out up to four times too
+slow. The estimate is for comparing designs; it is not a promise.
 """
 
 import collections
@@ -15,8 +15,8 @@ from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 KERNEL = "tpu_custom_call"
-KERNEL_EFFICIENCY = 0.5  # of the peak: the compiler says nothing of kernels written by hand
-PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3), ("_bwd", 5))  # matrix products of a kernel, by its name
+KERNEL_EFFICIENCY = 0.5  # share of the peak, assumed, as the compiler has no estimate for hand-written kernels
+PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3), ("_bwd", 5))  # number of matrix products in a kernel, by its name
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
 PARTS = (
@@ -35,11 +35,11 @@ class Exchange:
     """All collectives of one kind along the same mesh axes.
 
     Attributes:
-      kind: as in hlo.KINDS.
-      axes: of the mesh.
-      bytes: of the whole arrays, a step, as one chip sees them.
-      count: a step.
-      seconds: over all axes of the torus at once, and over one.
+      kind: one of hlo.KINDS.
+      axes: mesh axes.
+      bytes: size of the whole arrays per step, as one chip sees them.
+      count: number per step.
+      seconds: time over all axes of the torus at once, and over one axis.
     """
 
     kind: str
@@ -51,10 +51,12 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Attributes:
-    parts: what computes -> seconds a step.
-    exchanges: what travels, the largest first.
-    unknown: loops whose turns the program does not tell; they are counted once.
+    """The costs of a step.
+
+    Attributes:
+      parts: part of the computation -> seconds per step.
+      exchanges: communication, the largest first.
+      unknown: number of loops with an unknown number of iterations, which are counted once.
     """
 
     parts: dict[str, float]
@@ -63,13 +65,13 @@ class Costs:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """A step with all traffic hidden behind the computation, and with none of it hidden."""
+        """Returns the time of a step with all traffic hidden behind the computation, and with none hidden."""
         compute = sum(self.parts.values())
         fast, slow = (sum(exchange.seconds[i] for exchange in self.exchanges) for i in range(2))
         return max(compute, fast), compute + slow
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
-        """The largest costs, computation and traffic together, in seconds."""
+        """Returns the largest costs among computation and traffic, in seconds."""
         traffic = {f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges}
         return sorted({**self.parts, **traffic}.items(), key=lambda item: -item[1])[:count]
 
@@ -89,7 +91,7 @@ def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, 
 
 
 def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int) -> tuple[Exchange, ...]:
-    """Collectives by kind and axes, the largest first."""
+    """Groups collectives by kind and axes, the largest first."""
     total: dict[tuple, list] = {}
     per_slice = max(1, _size(mesh) // slices)
     for one in found:
@@ -107,7 +109,7 @@ def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], 
 
 
 def part(source: str) -> str:
-    """`jit(step)/transpose(jvp(Model.features))/.../mlp/up/dot_general` -> `feed-forward, backward`."""
+    """Names the part of a model, `jit(step)/transpose(jvp(Model.features))/.../mlp/up` -> `feed-forward, backward`."""
     phase = next((name for mark, name in PHASES if mark in source), "forward")
     name = next((name for pattern, name in PARTS if re.search(pattern, source)), "")
     if name == "vocabulary and loss" or not name:
@@ -116,7 +118,7 @@ def part(source: str) -> str:
 
 
 def kernel_flops(op: hlo.Op) -> float:
-    """Multiply-adds of an attention kernel over all pairs of positions, times two, by its name and the shapes it takes."""
+    """Counts the FLOPs of an attention kernel over all pairs of positions, from its name and its shapes."""
     products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
     taken = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
     shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []

@@ -1,6 +1,6 @@
-"""What the TPU compiler reads of the environment when it is loaded; to be set before jax is imported."""
+"""Environment variables that the TPU compiler reads when it is loaded; to be set before jax is imported."""
 
-# No search for the machine that this is not, and several plans at once.
+# Do not search for a TPU on this machine, and allow several plans at once.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",

@@ -1,4 +1,4 @@
-"""XLA's GPU compiler on a machine that has no GPU: it is told what the GPU is, and compiles for it; nothing runs."""
+"""XLA's GPU compiler on a machine without a GPU, from a description of the GPU; nothing runs."""
 
 import importlib.metadata
 
@@ -17,7 +17,7 @@ TOLD = {
 
 
 def missing() -> str:
-    """Why there is no compiler for GPUs, or nothing."""
+    """Returns why there is no compiler for GPUs, or an empty string."""
     if not (plugin := _plugin()):
         return "jax's CUDA plugin is not installed: pip install 'flaxformer_lite[cuda]'"
     if (have := importlib.metadata.version(plugin)) != jax.__version__:
@@ -26,12 +26,12 @@ def missing() -> str:
 
 
 def compiler() -> str:
-    """Its name and version."""
+    """Returns the compiler's name and version."""
     return f"XLA for GPUs ({_plugin()} {importlib.metadata.version(_plugin())}; kernels not tuned, which needs the GPU)"
 
 
 def devices(topology: Topology) -> list:
-    """Descriptions of as many GPUs, in nodes."""
+    """Describes the GPUs of a topology, arranged in nodes."""
     in_node = min(topology.count, topology.chip.node)
     nodes = -(-topology.count // in_node)
     described = topologies.get_topology_desc(
@@ -41,7 +41,7 @@ def devices(topology: Topology) -> list:
 
 
 def target(chip: Chip) -> str:
-    """What the compiler asks of a GPU, in the text form of XLA's GpuTargetConfigProto."""
+    """Writes the description of a GPU in the text form of XLA's GpuTargetConfigProto."""
     (major, minor), cores, units, shared, cache, clock, memory = TOLD[chip.name]
     extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
     info = {

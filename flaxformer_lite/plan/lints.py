@@ -1,4 +1,4 @@
-"""What is wrong with a compiled step that would run all the same."""
+"""Warnings about a compiled step that would run, but inefficiently."""
 
 import math
 import re
@@ -11,16 +11,16 @@ from flaxformer_lite.plan.aot import Compiled
 from flaxformer_lite.training.memory import rows
 from flaxformer_lite.training.program import Program
 
-SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")  # what attention makes, projections apart
-LARGE = 2**20  # bytes; what is smaller is not worth a warning
+SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")  # inside attention, except the projections
+LARGE = 2**20  # bytes; smaller arrays are not worth a warning
 
 
 def warnings(program: Program, compiled: Compiled, module: hlo.Module) -> list[str]:
-    """One sentence each, with the way out where there is one."""
+    """Returns one sentence per warning, with a remedy if there is one."""
     found = [*_reduced(program, module), *_quadratic(program, module), *_logits(program, module)]
     if compiled.rematerialised:
         found.append(
-            f"involuntary rematerialisation: {compiled.rematerialised} arrays are made whole on every chip to"
+            f"involuntary rematerialization: {compiled.rematerialised} arrays are replicated on every chip to"
             f" change how they are split; look at the partition rules of embeddings and heads."
         )
     if program.mesh.size > 1 and not compiled.constraints:
@@ -29,21 +29,21 @@ def warnings(program: Program, compiled: Compiled, module: hlo.Module) -> list[s
 
 
 def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Whole gradients summed over an axis that splits them, where each chip needs only its own part."""
+    """Finds gradients that are all-reduced over an axis that splits them, although each chip needs only its part."""
     mesh = program.mesh.shape
     if mesh["fsdp"] == 1:
         return
     whole = [c for c in hlo.collectives(module) if c.kind == "all-reduce" and "fsdp" in hlo.mesh_axes(c.groups, mesh)]
     size = sum(c.bytes * c.times for c in whole if c.bytes > LARGE)
     params = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) * 4 / mesh["tensor"]
-    # A table's gradient, added up by token, is always reduced whole: a few percent, which are not worth a warning.
+    # The gradient of a table, summed over tokens, is always reduced whole: a few percent, not worth a warning.
     if size > program.cfg.train.accumulate * params / 10:
         yield (f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f} GB a step; try"
                f" other mesh.data and mesh.fsdp, both larger than 1.")  # fmt: skip
 
 
 def _quadratic(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Buffers that hold a number for every pair of positions."""
+    """Finds buffers with a number for every pair of positions."""
     lengths = {x.shape[1] for x in jax.tree.leaves(program.batch["inputs"]) if len(x.shape) > 1}
     lengths = {length for length in lengths if length >= 256}
     found = [array for op in _buffers(module) for array in op.arrays if _pairs(op, array, lengths, program)]
@@ -55,12 +55,12 @@ def _pairs(op: hlo.Op, array: hlo.Array, lengths: set[int], program: Program) ->
     model = program.cfg.model
     widths = {model.d_model, model.mlp_dim, model.num_heads * model.head_width}
     hits = [n for n in array.shape if n in lengths]
-    # A width that equals a length looks the same; then only what attention itself makes is meant.
+    # A width equal to a length looks the same; in that case only arrays made inside attention count.
     return len(hits) > 1 and array.bytes >= LARGE and (not widths & set(hits) or bool(SCORES.search(op.source)))
 
 
 def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Buffers that hold the vocabulary's logits of all tokens of a microbatch."""
+    """Finds buffers with the logits of all tokens of a microbatch."""
     model, mesh = program.cfg.model.of_decoder, program.mesh.shape
     tokens = rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
     parts = {math.prod(chosen) for chosen in ((mesh["tensor"],), (mesh["tensor"], mesh["fsdp"]), (1,))}

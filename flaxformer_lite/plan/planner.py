@@ -1,4 +1,4 @@
-"""From a config and a machine to a plan."""
+"""Makes a plan from a config and a machine."""
 
 import dataclasses
 import datetime
@@ -21,18 +21,18 @@ from flaxformer_lite.training.state import param_count
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a step needs of a machine. Bytes are of one chip, seconds of one step.
+    """The resources that a step needs on a machine. Bytes are per chip, seconds per step.
 
     Attributes:
-      how: which compiler made it, or why none did.
-      memory: None where the compiler gave up before it knew.
-      excess: its words where the step does not fit.
-      model_flops, executed_flops: of all chips together; the second with what is computed twice.
-      seconds: all traffic hidden behind the computation, and none.
-      timed_by: what the seconds come from: the compiler's cycles, or data sheets.
-      utilisation: of the peak, by the model's FLOPs: at the longer and at the shorter time.
+      how: which compiler made the plan, or why none did.
+      memory: None if the compiler gave up too early to know.
+      excess: the compiler's message if the step does not fit.
+      model_flops, executed_flops: FLOPs of all chips together, without and with recomputation.
+      seconds: time with all traffic hidden behind the computation, and with none hidden.
+      timed_by: source of the times: the compiler's cycles, or data sheets.
+      utilisation: share of the peak, by the model's FLOPs, at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
-      unknown_loops: counted once, as the program does not say how often they turn.
+      unknown_loops: loops with an unknown number of iterations, counted once.
     """
 
     topology: str
@@ -67,7 +67,7 @@ class Plan:
 
 
 def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) -> Plan:
-    """Plans a run: compiled where there is a compiler for the machine, else analytic.
+    """Plans a run, by a compiler for the machine if there is one, else analytically.
 
     Args:
       cfg: the experiment; no data is opened.
@@ -85,12 +85,12 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
 
 
 def without_compiler(topology: Topology) -> str:
-    """Why a plan for this machine is analytic, or nothing."""
+    """Returns why a plan for this machine is analytic, or an empty string."""
     return aot.missing(topology)
 
 
 def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:
-    """The program of a run on the machine; `described`: on nothing but the sizes of its mesh."""
+    """Builds the program of a run on the machine; `described` uses only the sizes of its mesh."""
     slices = cfg.mesh.slices
     sizes = sharding.mesh_sizes(cfg.mesh, topology.count * slices)
     mesh: Any  # described, it has all that a mesh has but devices
@@ -104,7 +104,7 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
-    """The plan by data sheets; `reason`: why not by a compiler."""
+    """Makes a plan from data sheets; `reason` says why not by a compiler."""
     needs, cost = memory.analytic(program), analytic.of(program, topology.chip)
     how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
     return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, cost)
@@ -118,9 +118,9 @@ def _compiled(program: Program, topology: Topology) -> Plan:
         needs = memory.compiled(program, total) if total else None
         return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
     module = hlo.parse(done.text)
-    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # rows of a decoder see half of all pairs
+    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # a decoder's rows see half of all pairs
     cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
-    if not cost.parts:  # GPU programs tell no cycles
+    if not cost.parts:  # GPU programs have no cycle estimates
         cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
     return _plan(
         program, topology, how, done.peak <= topology.chip.memory, memory.compiled(program, done.peak), cost,

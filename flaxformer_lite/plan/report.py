@@ -1,4 +1,4 @@
-"""A plan in words."""
+"""Text reports of plans."""
 
 from flaxformer_lite.plan.planner import Plan
 from flaxformer_lite.plan.search import Candidate, shown, speed
@@ -8,7 +8,7 @@ Rows = list[tuple[str, str]]
 
 
 def rows(plan: Plan) -> Rows:
-    """Pairs of a name and what is to be said of it; a name may be empty where the one above goes on."""
+    """Returns pairs of a name and a text; an empty name continues the row above."""
     mesh = " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     batch = f"{plan.batch_size} sequences, {plan.tokens:,} tokens"
     if plan.accumulate > 1:
@@ -28,7 +28,7 @@ def rows(plan: Plan) -> Rows:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, and by how much."""
+    """Says whether the step fits, and by how much."""
     available = f"{plan.available / GIB:.2f} GiB"
     if plan.memory is None:
         return f"DOES NOT FIT in {available}: {plan.excess}"
@@ -40,7 +40,7 @@ def verdict(plan: Plan) -> str:
 
 
 def ranking(found: list[Candidate], count: int = 12) -> Rows:
-    """The best of a search, best first, each with what to put on the command line."""
+    """Lists the best results of a search, best first, with their command-line flags."""
     rows = []
     for number, (overrides, plan) in enumerate(found[:count], start=1):
         if plan.seconds is None or plan.memory is None:

@@ -1,4 +1,4 @@
-"""Tries meshes, batches and remat policies: all of them by data sheets, the most promising by the compiler."""
+"""A search over meshes, batches and remat policies: all of them analytically, the most promising by the compiler."""
 
 import dataclasses
 import itertools
@@ -13,9 +13,9 @@ from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.training import memory
 
 TENSOR = (1, 4)
-BATCH = (1, 2)  # times the config's own
+BATCH = (1, 2)  # multiples of the config's batch size
 ACCUMULATE = (1, 2, 4, 8, 16)
-CLEARANCE = 0.85  # of the memory, that an analytic plan may fill to be worth a compilation
+CLEARANCE = 0.85  # share of the memory that an analytic plan may fill to be worth compiling
 
 
 class Candidate(NamedTuple):
@@ -28,16 +28,16 @@ class Candidate(NamedTuple):
 def search(
     cfg: ExperimentConfig, topology: Topology, *, compiles: int, compiler: bool = True, say: Callable[[str], None]
 ) -> list[Candidate]:
-    """Plans that fit, the most tokens a second first; those that were compiled come before those that were not.
+    """Returns plans that fit, the most tokens per second first; compiled ones come before analytic ones.
 
     Args:
-      cfg: what is not searched for stays as it is: the model's sizes, lengths, dtypes, slices.
+      cfg: the config; the model's sizes, lengths, dtypes and slices are kept.
       topology: the machine.
-      compiles: at most so many; none where there is no compiler.
-      compiler: False keeps to data sheets.
-      say: is told of the progress.
+      compiles: the most compilations; none if there is no compiler.
+      compiler: False uses data sheets only.
+      say: called with messages about the progress.
     """
-    # Of equals, the smaller batch and the narrower fsdp: what is wide is gathered by more.
+    # On a tie, prefer the smaller batch and the narrower fsdp, which gathers weights across fewer chips.
     guesses = sorted(_guesses(cfg, topology, say), key=lambda found: (-round(speed(found.plan), -1), *_size(found)))
     guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
     if not compiler or planner.without_compiler(topology):
@@ -54,22 +54,22 @@ def _size(found: Candidate) -> tuple:
 
 
 def _kind(found: Candidate) -> tuple:
-    """What two plans have in common that differ in the batch alone: the better one is enough."""
+    """Returns a key shared by plans that differ only in the batch, of which the best is enough."""
     return tuple(value for name, value in found.overrides.items() if not name.startswith("train."))
 
 
 def speed(plan: Plan) -> float:
-    """Tokens a second, in the middle of the estimate; 0 where there is none."""
+    """Returns tokens per second, at the middle of the estimate; 0 if there is none."""
     return 2 * plan.tokens / sum(plan.seconds) if plan.seconds else 0.0
 
 
 def shown(overrides: dict[str, object]) -> str:
-    """As on the command line."""
+    """Formats overrides as on the command line."""
     return " ".join(f"--config.{name}={value}" for name, value in overrides.items())
 
 
 def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Candidate]:
-    """Of each mesh, batch and policy the plan with the fewest microbatches that fits."""
+    """Yields, for each mesh, batch and policy, the plan with the fewest microbatches that fits."""
     wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), ("none", "dots", "full"), BATCH))
     say(f"{len(wanted)} combinations of mesh, remat policy and batch, by data sheets")
     for mesh, remat, times in wanted:
@@ -101,7 +101,7 @@ def _meshes(count: int) -> Iterator[dict[str, int]]:
 
 
 def changed(cfg: ExperimentConfig, overrides: dict[str, object]) -> ExperimentConfig:
-    """The config with other values, by dotted names."""
+    """Returns the config with overrides, given by dotted names."""
     for name, value in overrides.items():
         part, field = name.split(".")
         cfg = dataclasses.replace(cfg, **{part: dataclasses.replace(getattr(cfg, part), **{field: value})})

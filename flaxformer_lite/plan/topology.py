@@ -1,4 +1,4 @@
-"""The machines that a plan can be for, by the names that people use."""
+"""Machines that can be planned for, by their usual names."""
 
 import dataclasses
 import math
@@ -12,19 +12,19 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What one accelerator can do; makers' data sheets, unless a comment says otherwise.
+    """One accelerator, with figures from the maker's data sheet unless a comment says otherwise.
 
     Attributes:
-      name: as in a topology.
+      name: name in a topology.
       maker: "tpu" or "gpu".
       memory: bytes that a program may use.
       bandwidth: bytes/s of that memory.
       peak: dense bfloat16 FLOP/s.
       link: bytes/s, both directions together, of one axis of a TPU's torus, or of a GPU inside its node.
-      network: bytes/s a chip has to other slices or nodes.
-      axes: of the torus, or 1.
-      clock: Hz of the matrix units: the peak over what they do in a cycle, as makers do not publish it. 0: not known.
-      node: accelerators that `link` joins without the network; 0: all.
+      network: bytes/s per chip to other slices or nodes.
+      axes: number of axes of the torus, or 1.
+      clock: Hz of the matrix units, derived as peak / FLOPs per cycle, as makers do not publish it. 0: not known.
+      node: number of accelerators that `link` connects without the network; 0: all.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        # Usable memory is what the TPU compiler says it has; of GPUs, what is left beside the driver.
+        # Usable memory as the TPU compiler reports it; for GPUs, what the driver leaves.
         Chip("v4", "tpu", 31.25 * GIB, 1.23e12, 275e12, 90e9, 6.25e9, 3, 1.05e9),
         Chip("v5e", "tpu", 15.75 * GIB, 0.82e12, 197e12, 90e9, 6.25e9, 2, 1.5e9),
         Chip("v5p", "tpu", 95.74 * GIB, 2.77e12, 459e12, 180e9, 6.25e9, 3, 1.75e9),
@@ -53,7 +53,7 @@ CHIPS = {
     )
 }
 ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v6litepod": "v6e", "v5": "v5p"}
-BY_CORES = ("v4", "v5p")  # names such as v5p-128 count cores, two a chip
+BY_CORES = ("v4", "v5p")  # names such as v5p-128 count cores, two per chip
 LARGEST = {"v5e": 256, "v6e": 256}
 EXAMPLES = "v5e:16x16, v5e-256, v5p:4x4x4, v5p-128, v6e:8x8, v4-64, h100:8, a100:8, h200:8"
 PATTERN = re.compile(r"(?P<chip>[a-z]+\d*[a-z]*)(?P<mark>[:-])(?P<size>\d+(x\d+)*)")
@@ -61,7 +61,7 @@ PATTERN = re.compile(r"(?P<chip>[a-z]+\d*[a-z]*)(?P<mark>[:-])(?P<size>\d+(x\d+)
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """So many chips of a kind: a grid of TPUs, or a number of GPUs."""
+    """A number of chips of one kind: a grid of TPUs, or a count of GPUs."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -76,10 +76,10 @@ class Topology:
 
 
 def parse(text: str) -> Topology:
-    """`v5e:16x16` as it stands; `v5e-256`, `v5litepod-256` and `v5p-128` (cores: 64 chips) as the grids they name.
+    """Parses a topology: a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5litepod-256`, `v5p-128` (64 chips).
 
     Raises:
-      ConfigError: no such machine; the message offers names.
+      ConfigError: there is no such machine; the message suggests names.
     """
     found = PATTERN.fullmatch(text.strip().lower().removeprefix("tpu-").replace("_", "-"))
     name = found and ALIASES.get(found["chip"], found["chip"])
@@ -100,7 +100,7 @@ def parse(text: str) -> Topology:
 
 
 def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> tuple[int, ...]:
-    """The grid that the makers' name stands for: sides that are powers of two, as equal as may be, the longest last."""
+    """Returns the grid that a maker's name stands for: powers of two, as equal as possible, the longest last."""
     count, unit = math.prod(sizes), "cores" if by_cores else "chips"
     chips = count // 2 if by_cores else count
     largest = LARGEST.get(chip.name, 2**13)

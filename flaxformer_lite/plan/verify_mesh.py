@@ -1,4 +1,4 @@
-"""One step on a mesh beside the same step on one device."""
+"""Comparison of one step on a mesh with the same step on one device."""
 
 import collections
 import dataclasses
@@ -22,28 +22,28 @@ from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start.initial_state import initial_state
 
-ROUNDING = 1e-4  # of a gradient's largest number; float32 in another order of summation gives 1e-7 to 1e-5
-NOISE = 1e-4  # of the largest of all gradients: what is smaller is compared with this (a key's bias has gradient zero)
+ROUNDING = 1e-4  # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
+NOISE = 1e-4  # relative to the largest gradient: smaller ones are compared with this (a key's bias has gradient zero)
 FLOAT32 = 4
 EMBEDDED = re.compile(
     r"token_embed|embed/sharding_constraint$|embed/norm/add_any$"
-)  # what a lookup exchanges, by release
-# Plain descent that keeps what it was given: after one step its momentum is the gradient.
+)  # exchanges of a lookup, which depend on the release
+# Gradient descent that keeps its gradient: after one step, its momentum is the gradient.
 DESCENT = OptimizerConfig(name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
 
 
 class Gradient(NamedTuple):
-    """Of one parameter: its place on the mesh, its largest number on one device, and the largest difference."""
+    """The gradient of one parameter: its sharding, its largest number on one device, and the largest difference."""
 
     path: str
     shape: tuple[int, ...]
     spec: Any
     largest: float
-    difference: float  # relative to `largest`, or to the noise where that is larger
+    difference: float  # relative to `largest`, or to the noise if that is larger
 
 
 class Exchange(NamedTuple):
-    """What devices send along axes of the mesh in a step; bytes are those of one device."""
+    """Data that devices send along axes of the mesh in a step; bytes are per device."""
 
     kind: str
     axes: tuple[str, ...]
@@ -52,7 +52,7 @@ class Exchange(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of it; `strange` has a sentence for each thing that no rule explains."""
+    """The result of a comparison; `strange` has a sentence for each exchange that the design does not explain."""
 
     losses: tuple[float, float]  # on one device, on the mesh
     gradients: list[Gradient]  # worst first
@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step gave: gradients on the host, the loss, the compiled program, the compiler's warnings."""
+    """The results of a step: gradients on the host, the loss, the compiled program, the compiler's warnings."""
 
     gradients: Any
     loss: float
@@ -76,7 +76,7 @@ class Step(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A step on one device, and all that is needed to take it again elsewhere."""
+    """A step on one device, and everything needed to repeat it elsewhere."""
 
     cfg: ExperimentConfig
     state: Any
@@ -85,7 +85,7 @@ class Reference(NamedTuple):
 
 
 def reference(cfg: ExperimentConfig) -> Reference:
-    """One step of the config on the first device."""
+    """Runs one step of the config on the first device."""
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     plain = dataclasses.replace(cfg.model, dropout=0.0, dtype="float32", param_dtype="float32")
     cfg = dataclasses.replace(cfg, model=plain, optimizer=DESCENT, mesh=MeshConfig(data=1))
@@ -107,7 +107,7 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
     module = hlo.parse(got.text)
     strange = [*_strange(many, module)]
     if got.rematerialised:
-        strange.append(f"involuntary rematerialisation: {got.rematerialised} arrays made whole to be split otherwise")
+        strange.append(f"involuntary rematerialization: {got.rematerialised} arrays replicated to be split differently")
     return Verdict(
         (wanted.step.loss, got.loss), _compare(many, wanted.step.gradients, got.gradients),
         sharding.replicated(many.target.params, parameter_rules.rules(cfg.model), many.mesh),
@@ -127,7 +127,7 @@ def _step(program: Program, state: Any, batch: Any) -> Step:
     with quiet() as rematerialised:
         compiled = program.train_step.lower(state, batch).compile()
         warned = rematerialised()
-    run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled  # pmap's cannot be called by itself
+    run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled  # a compiled pmap cannot be called
     state, metrics = run(state, batch)
     momentum = next(part.trace for part in state.opt_state if hasattr(part, "trace"))
     return Step(jax.tree.map(np.asarray, momentum), float(metrics["loss"]), compiled.as_text(), warned)
@@ -139,7 +139,7 @@ def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
     params = jax.tree_util.tree_leaves_with_path(program.target.params)
     for (keys, param), a, b in zip(params, jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
         largest, apart = float(np.abs(a).max()), float(np.abs(a - b).max())
-        # Not a number differs from every number.
+        # NaN differs from every number.
         difference = apart / max(largest, noise) if math.isfinite(apart) else math.inf
         found.append(Gradient(path_of(keys), a.shape, param.sharding.spec, largest, difference))
     return sorted(found, key=lambda gradient: -gradient.difference)
@@ -159,7 +159,7 @@ def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Activations that are moved, where only sums, gathered weights and the ring of the context are designed."""
+    """Finds moved activations; the design has only sums, gathered weights and the ring of context parallelism."""
     cfg, mesh = program.cfg, program.mesh.shape
     tokens = (
         cfg.train.batch_size * cfg.data.length // (cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"])
@@ -172,7 +172,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
             continue
         ring = found.kind == "collective-permute" and axes == ("context",)
         gathered = found.kind == "all-gather" and all(math.prod(array.shape) in weights for array in found.arrays)
-        # A table split by vocabulary takes the gradients of all tokens, and keeps those of its own words.
+        # A table split by vocabulary gathers the gradients of all tokens, and keeps those of its own words.
         table = found.kind == "all-gather" and "data" not in axes and EMBEDDED.search(found.source)
         if not ring and not gathered and not table:
             shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in found.arrays)
@@ -180,7 +180,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
 
 
 def _parts_of_weights(program: Program) -> set[int]:
-    """How many numbers a weight has, or one layer of it, or what is left of either after some splits of the mesh."""
+    """Returns the possible sizes of a weight, of one of its layers, and of either after splits of the mesh."""
     sizes = [size for size in program.mesh.shape.values() if size > 1]
     ways = {math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)}
     leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]

@@ -1,4 +1,4 @@
-"""Position encodings, one a file."""
+"""Position encodings, one per file."""
 
-# Files that are no plug-ins.
+# Files that are not plug-ins.
 SHARED = ("encoding",)

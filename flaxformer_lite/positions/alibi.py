@@ -1,4 +1,4 @@
-"""ALiBi: a penalty that grows with distance, at a slope of its own in every head; nothing is learned."""
+"""ALiBi: a penalty that grows with distance, with a fixed slope for each head; nothing is learned."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, relative
 class Alibi(Encoding):
     """`bias = -m_n |q_pos - k_pos|` with slopes `m_n = 2^(-max_bias n / N)`, n = 1..N.
 
-    Where N is not a power of two, the slopes are those of the power below, then every other one of the power above.
+    If N is not a power of two, the slopes are those of the power below, then every other one of the power above.
 
     Reference: Press et al. 2022, section 3 (arXiv:2108.12409).
     """
@@ -39,7 +39,7 @@ class Alibi(Encoding):
 
 
 def slopes(num_heads: int, max_bias: float = 8.0) -> np.ndarray:
-    """One slope a head: `slopes(8)` is 1/2, 1/4 ... 1/256."""
+    """Returns one slope per head: `slopes(8)` is 1/2, 1/4 ... 1/256."""
     power = 2 ** math.floor(math.log2(num_heads))
     regular = 2.0 ** (-max_bias * np.arange(1, power + 1) / power)
     between = 2.0 ** (-max_bias * np.arange(1, 2 * power + 1, 2) / (2 * power))

@@ -1,4 +1,4 @@
-"""Binary: the bits of the position, least significant first. Sinusoids are its smooth relative."""
+"""Binary: the bits of the position, least significant first. Sinusoids are the smooth counterpart."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""What a position encoding is: a frozen dataclass of its own hyper-parameters, and three hooks into the model.
+"""The base class of position encodings: a frozen dataclass of hyperparameters, with three hooks into the model.
 
-`embed` changes the token embeddings, `phase` turns queries and keys, `bias` adds to the attention logits. An encoding
-overrides the hooks it needs; those it leaves alone do nothing. Its learned arrays, if any, are declared by `tables` and
-owned by the model, which hands them back to the hooks.
+`embed` changes the token embeddings, `phase` rotates queries and keys, `bias` adds to the attention logits. An encoding
+overrides the hooks it needs, one or several; the others do nothing. Its learned arrays, if any, are declared by
+`tables` and owned by the model, which passes them to the hooks.
 """
 
 from dataclasses import dataclass, field
@@ -23,30 +23,30 @@ class Table(NamedTuple):
     shape: tuple[int, ...]
     axes: str  # letters of flaxformer_lite.axes
     init: str | float = "normal"  # the model's own `normal`, `zeros`, or a standard deviation
-    hook: str = ""  # which of an encoding's hooks reads it; empty: its first
+    hook: str = ""  # the hook that reads it; empty: the first one that the encoding overrides
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """No position at all; the base of every encoding."""
+    """Base class of all encodings; by itself it encodes no position."""
 
-    per_layer: ClassVar[bool] = False  # every layer owns tables, and so a bias, of its own
-    by_distance: ClassVar[bool] = False  # the bias depends on nothing but how far ahead a key stands
+    per_layer: ClassVar[bool] = False  # whether every layer has its own tables, and so its own bias
+    by_distance: ClassVar[bool] = False  # whether the bias depends only on how far ahead a key is
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
-        """The learned arrays, by name."""
+        """Declares the learned arrays, by name."""
         return {}
 
     def span(self, max_length: int) -> range | None:
-        """The positions that a table has rows for; None where any position will do."""
+        """Returns the positions that a table has rows for, or None if any position is allowed."""
         return None
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """Token embeddings with their position in them, in their dtype; `positions_BT` may have one row for all."""
+        """Adds positions to token embeddings, keeping their dtype; `positions_BT` may have one row for all examples."""
         return x_BTD
 
     def phase(self, positions_BT: jax.Array, head_dim: int) -> Phase | None:
-        """The angles by which queries and keys at these positions are turned before they meet."""
+        """Returns the angles by which queries and keys at these positions are rotated, or None."""
         return None
 
     def bias(
@@ -58,43 +58,43 @@ class Encoding:
         *,
         bidirectional: bool,
     ) -> jax.Array | None:
-        """Float32 logits [B or 1, N, T, S] to add to the scaled dot products.
+        """Returns float32 logits [B or 1, N, T, S] to add to the scaled dot products, or None.
 
         Args:
           tables: the learned arrays.
-          q_BTNH: the queries of these rows, for their number of heads and, in Shaw's encoding, their content.
-          q_positions_BT: positions of the rows; one row stands for all examples.
+          q_BTNH: the queries of these rows; gives the number of heads and, in Shaw's encoding, the content.
+          q_positions_BT: positions of the rows; a single row applies to all examples.
           k_positions_BS: positions of the columns.
-          bidirectional: attention looks both ways; otherwise only at positions up to its own.
+          bidirectional: whether attention looks both ways, instead of only at positions up to its own.
         """
         return None
 
     def attention_bias(
         self, tables: Tables, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *, bidirectional: bool
     ) -> "Bias | None":
-        """The `bias` argument of `attend`, or None where the encoding has no bias."""
+        """Returns the `bias` argument of `attend`, or None if the encoding has no bias."""
         if type(self).bias is Encoding.bias:
             return None
         return Bias(tables, q_positions_BT, k_positions_BS, self, bidirectional)
 
 
 def hooks(encoding: Encoding) -> tuple[str, ...]:
-    """The hooks that an encoding overrides, of `embed`, `phase` and `bias`."""
+    """Lists the hooks among `embed`, `phase` and `bias` that an encoding overrides."""
     return tuple(name for name in HOOKS if getattr(type(encoding), name) is not getattr(Encoding, name))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """An encoding's bias as `attend` takes it: a function of (q, rows, columns), asked for a block at a time.
+    """An encoding's bias as `attend` takes it: a function of (q, rows, columns), evaluated block by block.
 
     Attributes:
       tables: the encoding's learned arrays.
       q_positions_BT: positions of the rows of `q` as passed to `attend` (in cached decoding: of the new tokens).
       k_positions_BS: positions of the columns of `k` as passed to `attend` (in cached decoding: of every slot).
-      encoding: whose bias it is.
-      bidirectional: attention looks both ways.
-      consecutive: rows and columns stand at consecutive positions; not where padding between tokens counts nothing.
+      encoding: the encoding.
+      bidirectional: whether attention looks both ways.
+      consecutive: whether rows and columns have consecutive positions; False if padding may stand between tokens.
     """
 
     tables: Tables
@@ -120,7 +120,7 @@ class Bias:
         return self.encoding.by_distance and self.consecutive
 
     def of_distance(self, q_BTNH: jax.Array, T: int, S: int) -> jax.Array:
-        """Where rows and columns have consecutive positions: [N, T + S], entry T - 1 + column - row; the last is unused."""
+        """Returns the bias by distance, [N, T + S], entry T - 1 + column - row; needs consecutive positions."""
         first = self.k_positions_BS[:1, :1] - self.q_positions_BT[:1, :1]
         ahead_1L = first + jnp.arange(1 - T, S + 1, dtype=jnp.int32)[None]
         row = jnp.zeros((1, 1), jnp.int32)
@@ -128,10 +128,10 @@ class Bias:
 
 
 def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
-    """How far ahead of its query each key stands: int32 [B, T, S]."""
+    """Computes how far ahead of its query each key is: int32 [B, T, S]."""
     return k_positions_BS[:, None, :] - q_positions_BT[:, :, None]
 
 
 def add(x_BTD: jax.Array, encoding_BTD: jax.Array) -> jax.Array:
-    """The sum in the dtype of `x_BTD`; an encoding of one row serves all examples."""
+    """Adds in the dtype of `x_BTD`; an encoding with a single row applies to all examples."""
     return x_BTD + encoding_BTD.astype(x_BTD.dtype)

@@ -1,4 +1,4 @@
-"""Plain index: the number of the position, added to every feature; the simplest thing that could work."""
+"""Plain index: the position number, added to every feature; the simplest encoding that could work."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, add
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Encoding):
-    """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings themselves."""
+    """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings."""
 
-    unit: float = 512.0  # positions that add one
+    unit: float = 512.0  # number of positions over which the encoding grows by one
 
     def __post_init__(self) -> None:
         if self.unit <= 0:
-            raise ValueError(f"unit={self.unit}: the positions that add one, hence positive.")
+            raise ValueError(f"unit={self.unit}: a number of positions, must be positive.")
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         return add(x_BTD, positions_BT[:, :, None].astype(jnp.float32) / self.unit)

@@ -1,4 +1,4 @@
-"""Learned: a table with one row a position (GPT-2, BERT)."""
+"""Learned: a table with one row per position (GPT-2, BERT)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from flaxformer_lite.positions.encoding import Encoding, Table, Tables, add
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Encoding):
-    """`PE(pos) = table[pos + offset]`; a position beyond the table is NaN, so that it cannot pass unnoticed.
+    """`PE(pos) = table[pos + offset]`; a position beyond the table gives NaN, so that it cannot go unnoticed.
 
     Reference: Gehring et al. 2017, section 3.1 (arXiv:1705.03122).
     """
@@ -19,7 +19,7 @@ class Learned(Encoding):
 
     def __post_init__(self) -> None:
         if self.offset < 0:
-            raise ValueError(f"offset={self.offset}: the rows before position 0, hence not negative.")
+            raise ValueError(f"offset={self.offset}: a number of rows before position 0, must not be negative.")
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"position": Table((max_length + self.offset, d_model), "TD")}
@@ -32,7 +32,7 @@ class Learned(Encoding):
         capacity = table_TD.shape[0] - self.offset
         if isinstance(x_BTD.shape[1], int) and x_BTD.shape[1] > capacity:
             raise ValueError(
-                f"{x_BTD.shape[1]} tokens, but the table of positions ends at max_length={capacity}:"
+                f"{x_BTD.shape[1]} tokens, but the position table ends at max_length={capacity}:"
                 f" shorten the examples or raise model.max_length."
             )
         return add(x_BTD, take_rows(table_TD, positions_BT + self.offset))

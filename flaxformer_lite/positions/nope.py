@@ -1,4 +1,4 @@
-"""No encoding: a causal decoder can tell positions apart by what it may not see.
+"""No encoding: a causal decoder can infer positions from what it may not see.
 
 Reference: Kazemnejad et al. 2023, The Impact of Positional Encoding on Length Generalization (arXiv:2305.19466).
 """
@@ -10,4 +10,4 @@ from flaxformer_lite.positions.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True)
 class Nope(Encoding):
-    """No positional encoding: all hooks do nothing."""
+    """No position encoding: all hooks do nothing."""

@@ -1,4 +1,4 @@
-"""RoPE: queries and keys turn by angles in proportion to their position, so that their product sees the difference."""
+"""RoPE: queries and keys are rotated in proportion to their position, so that their product depends on the distance."""
 
 import dataclasses
 import math
@@ -13,17 +13,17 @@ from flaxformer_lite.positions.encoding import Encoding, Table
 
 LAYOUTS = ("halves", "interleaved")
 SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
-BY_LENGTH = ("dynamic", "longrope")  # scalings that look at how long the text is
+BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rope(Encoding):
-    """Pair p turns by `position * base^(-2p / d)`, d the rotated dimensions; `scaling` stretches this to longer text.
+    """Rotates pair p by `position * base^(-2p / d)`, d the rotated dimensions; `scaling` stretches this to longer text.
 
-    The fields after `scaling` carry the names they have in published `rope_scaling` entries.
+    The fields after `scaling` have the same names as in published `rope_scaling` entries.
 
-    Under `dynamic` and `longrope` frequencies depend on the longest row of a call, 1 + the largest position in it: text up
-    to the original length is turned as in training. A cache keeps keys as they were turned when they were written.
+    With `dynamic` and `longrope` frequencies depend on the longest row of a call, 1 + the largest position in it: text
+    up to the original length is rotated as in training. A cache keeps keys as they were rotated when they were written.
 
     Reference: Su et al. 2021, section 3.2 (arXiv:2104.09864). Scalings: linear, Chen et al. 2023 (arXiv:2306.15595);
       ntk, dynamic and yarn, Peng et al. 2023 (arXiv:2309.00071), section 3 and appendix B.2; llama3, Grattafiori et al.
@@ -31,25 +31,25 @@ class Rope(Encoding):
     """
 
     base: float = 10000.0
-    fraction: float = 1.0  # of the head that turns; the rest keeps no position (GPT-NeoX, GPT-J)
+    fraction: float = 1.0  # share of the head that rotates; the rest has no position (GPT-NeoX, GPT-J)
     layout: str = "halves"  # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
-    values: bool = False  # whether values turn too (RoFormer's `rotary_value`)
+    values: bool = False  # whether values rotate too (RoFormer's `rotary_value`)
 
     scaling: str = "none"  # one of SCALINGS
-    factor: float = 1.0  # longer text / original text
+    factor: float = 1.0  # longer length / original length
     original_max_position_embeddings: int = 0  # the length trained on; dynamic, yarn, llama3 and longrope need it
-    low_freq_factor: float = 1.0  # llama3: turns over the original length, below which a frequency is divided by factor
-    high_freq_factor: float = 4.0  # llama3: and above which it is left alone
-    beta_fast: float = 32.0  # yarn: turns over the original length, above which a frequency is left alone
-    beta_slow: float = 1.0  # yarn: and below which it is divided by factor
+    low_freq_factor: float = (
+        1.0  # llama3: below this many turns over the original length, a frequency is divided by factor
+    )
+    high_freq_factor: float = 4.0  # llama3: above this many, it is left alone
+    beta_fast: float = 32.0  # yarn: above this many turns over the original length, a frequency is left alone
+    beta_slow: float = 1.0  # yarn: below this many, it is divided by factor
     truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
     attention_factor: float = 0.0  # yarn, longrope: amplitude of sines and cosines; 0: from factor and the two below
     mscale: float = 0.0  # yarn
     mscale_all_dim: float = 0.0
-    short_factor: tuple[
-        float, ...
-    ] = ()  # longrope: each pair's frequency is divided by its own, up to the original length
-    long_factor: tuple[float, ...] = ()  # longrope: and beyond it
+    short_factor: tuple[float, ...] = ()  # longrope: divisors of each pair's frequency, up to the original length
+    long_factor: tuple[float, ...] = ()  # longrope: the same, beyond it
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
@@ -57,9 +57,9 @@ class Rope(Encoding):
         if self.scaling not in SCALINGS:
             raise ValueError(f"scaling={self.scaling!r}: choose from {', '.join(SCALINGS)}.")
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction}: the part of a head that turns, in (0, 1].")
+            raise ValueError(f"fraction={self.fraction}: the rotated share of a head, must be in (0, 1].")
         if not self.factor >= 1:
-            raise ValueError(f"factor={self.factor}: longer length over original length, at least 1.")
+            raise ValueError(f"factor={self.factor}: longer over original length, must be at least 1.")
         for name in ("base", "low_freq_factor", "beta_fast", "beta_slow"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive.")
@@ -71,7 +71,7 @@ class Rope(Encoding):
         if self.scaling in ("yarn", "llama3", *BY_LENGTH):
             self._check_original()
         if self.scaling == "longrope" and not (self.short_factor and self.long_factor):
-            raise ValueError("scaling='longrope' needs short_factor and long_factor, a number for each pair.")
+            raise ValueError("scaling='longrope' needs short_factor and long_factor, one number per pair.")
         if not all(factor > 0 for factor in self.short_factor + self.long_factor):
             raise ValueError(f"short_factor={self.short_factor}, long_factor={self.long_factor}: must be positive.")
 
@@ -80,10 +80,12 @@ class Rope(Encoding):
             raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
         if self.scaling == "yarn" and self.base == 1:
             raise ValueError(
-                "base=1.0: all pairs would turn alike, and yarn ranks them by their turns; choose another."
+                "base=1.0: all pairs would rotate alike, but yarn ranks them by frequency; choose another."
             )
         if self.scaling == "longrope" and self.original_max_position_embeddings == 1:
-            raise ValueError("original_max_position_embeddings=1: longrope divides by its logarithm; at least 2.")
+            raise ValueError(
+                "original_max_position_embeddings=1: longrope divides by its logarithm; must be at least 2."
+            )
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         self.rotated(head_dim)
@@ -100,32 +102,34 @@ class Rope(Encoding):
         return dataclasses.replace(phase, values=self.values)
 
     def rotated(self, head_dim: int) -> int:
-        """d, the dimensions of a head that turn.
+        """Returns d, the number of dimensions of a head that rotate.
 
         Raises:
-          ValueError: d is odd or too small, or longrope has not a factor for each pair.
+          ValueError: d is odd or too small, or longrope does not have one factor per pair.
         """
         d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
             raise ValueError(
-                f"head_dim={head_dim}, fraction={self.fraction}: rotary positions turn pairs, and {d}"
+                f"head_dim={head_dim}, fraction={self.fraction}: rotary positions rotate pairs, and {d}"
                 f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}."
             )
         if self.scaling == "dynamic" and d < 4:
             raise ValueError(
-                f"head_dim={head_dim}, fraction={self.fraction}: dynamic scaling turns 4 dimensions or more."
+                f"head_dim={head_dim}, fraction={self.fraction}: dynamic scaling needs 4 or more rotated dimensions."
             )
         for name in ("short_factor", "long_factor") if self.scaling == "longrope" else ():
             if len(getattr(self, name)) != d // 2:
-                raise ValueError(f"{name} has {len(getattr(self, name))} numbers: one for each of {d // 2} pairs.")
+                raise ValueError(
+                    f"{name} has {len(getattr(self, name))} numbers: needs one for each of {d // 2} pairs."
+                )
         return d
 
     def frequencies(self, head_dim: int, length: jax.Array | int | None = None) -> np.ndarray | jax.Array:
-        """Radians a position of each pair, [d / 2], fastest first; float64, or float32 where they depend on the length.
+        """Computes radians per position of each pair, [d / 2], fastest first; float64, or float32 if traced.
 
         Args:
           head_dim: H.
-          length: of the text, for the scalings that look at it; None is at most the original.
+          length: length of the text, for scalings that depend on it; None is at most the original length.
         """
         d = self.rotated(head_dim)
         plain = self._base(d, length) ** (-np.arange(0, d, 2) / d)
@@ -146,7 +150,7 @@ class Rope(Encoding):
         return kept * plain + (1 - kept) * plain / self.factor
 
     def _base(self, d: int, length: jax.Array | int | None) -> jax.Array | float:
-        """The base, grown so that the slowest pair turns as far over the longer text as it did over the original."""
+        """Returns the base, raised so that the slowest pair rotates as far over the longer text as over the original."""
         if self.scaling == "ntk" and d > 2:
             return self.base * self.factor ** (d / (d - 2))
         if self.scaling == "dynamic" and length is not None:
@@ -155,7 +159,7 @@ class Rope(Encoding):
         return self.base
 
     def amplitude(self) -> float:
-        """What sines and cosines are multiplied by: the attention factor of yarn and longrope, else one."""
+        """Returns the factor on sines and cosines: the attention factor of yarn and longrope, else one."""
         if self.scaling not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor:
@@ -170,7 +174,7 @@ class Rope(Encoding):
         return 0.1 * weight * math.log(self.factor) + 1
 
     def _yarn_ramp(self, d: int) -> np.ndarray:
-        """Up to 0 for pairs with more than beta_fast turns over the original length, 1 and more below beta_slow."""
+        """Returns a ramp over pairs: <= 0 above beta_fast turns over the original length, >= 1 below beta_slow."""
         low, high = (self._pair_that_turns(beta, d) for beta in (self.beta_fast, self.beta_slow))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
@@ -178,5 +182,5 @@ class Rope(Encoding):
         return (np.arange(d // 2) - low) / (high - low or 1e-3)
 
     def _pair_that_turns(self, turns: float, d: int) -> float:
-        """The (fractional) pair whose angle makes so many turns over the original length."""
+        """Returns the (fractional) pair that makes this many turns over the original length."""
         return d * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(self.base))

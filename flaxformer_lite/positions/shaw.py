@@ -1,4 +1,4 @@
-"""Shaw: a learned vector for every clipped distance, which the query meets beside the key."""
+"""Shaw: a learned vector for every clipped distance, multiplied with the query like a key."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,9 +11,9 @@ from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 @dataclass(frozen=True, kw_only=True)
 class Shaw(Encoding):
-    """`bias_ij = q_i . a_clip(j - i, -k, k) / sqrt(H)`: the key term of relative attention, a table a layer.
+    """`bias_ij = q_i . a_clip(j - i, -k, k) / sqrt(H)`: the key term of relative attention, one table per layer.
 
-    The paper's second term, on the values, is left out: its own ablation (table 3) finds no gain from it.
+    The paper's second term, on the values, is left out: its ablation (table 3) finds no gain from it.
 
     Reference: Shaw et al. 2018, equations 4 and 5 (arXiv:1803.02155).
     """
@@ -24,7 +24,7 @@ class Shaw(Encoding):
 
     def __post_init__(self) -> None:
         if self.max_distance < 1:
-            raise ValueError(f"max_distance={self.max_distance}: at least 1.")
+            raise ValueError(f"max_distance={self.max_distance}: must be at least 1.")
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"key": Table((2 * self.max_distance + 1, head_dim), "RH")}

@@ -33,8 +33,8 @@ class Sinusoidal(Encoding):
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         width = x_BTD.shape[-1]
         frequencies = self.base ** (-np.arange(0, width, 2) / width)
-        # A float32 angle of a thousand radians is off by 3e-5. The frequency's first 12 bits times a position below 4096
-        # have no rounding, the rest is a small angle, and the two are added as angles are.
+        # A float32 angle of a thousand radians is off by 3e-5. The frequency's first 12 bits times a position below 4096 are
+        # exact, the rest is a small angle, and the two are combined by the addition theorem.
         mantissa, exponent = np.frexp(frequencies)
         coarse = np.ldexp(np.round(mantissa * 4096) / 4096, exponent)
         positions_BT1 = positions_BT[:, :, None].astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""T5 buckets: one learned logit for every head and bucket of relative distance, fine near by and coarse far off."""
+"""T5 buckets: one learned logit per head and bucket of relative distance, with finer buckets nearby."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 @dataclass(frozen=True, kw_only=True)
 class T5Buckets(Encoding):
-    """`bias = table[bucket(k_pos - q_pos), n]`, shared by all layers, or one table a layer (UMT5).
+    """`bias = table[bucket(k_pos - q_pos), n]`, shared by all layers, or with one table per layer (UMT5).
 
     Reference: Raffel et al. 2020, section 2.1 (arXiv:1910.10683).
     """
@@ -25,7 +25,7 @@ class T5Buckets(Encoding):
 
     def __post_init__(self) -> None:
         if self.num_buckets < 4 or self.num_buckets % 2:
-            raise ValueError(f"num_buckets={self.num_buckets}: even, since half serve each direction, and at least 4.")
+            raise ValueError(f"num_buckets={self.num_buckets}: must be even (half for each direction) and at least 4.")
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed"
@@ -51,13 +51,13 @@ class T5Buckets(Encoding):
 
 
 def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
-    """The bucket of `ahead = k_pos - q_pos`: exact near by, logarithmic up to `max_distance`, then the last.
+    """Assigns `ahead = k_pos - q_pos` to buckets: exact nearby, logarithmic up to `max_distance`, then the last one.
 
     Args:
       ahead: int32, any shape.
-      num_buckets: R; looking both ways, the upper half holds the keys ahead of their query.
-      max_distance: from here on, the last bucket.
-      bidirectional: whether keys may be ahead; otherwise those count as distance 0.
+      num_buckets: R; if bidirectional, the upper half holds keys ahead of their query.
+      max_distance: distances from here on share the last bucket.
+      bidirectional: whether keys may be ahead; otherwise keys ahead count as distance 0.
 
     Returns:
       int32 in 0..R-1, of the same shape.
@@ -71,7 +71,7 @@ def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectio
 
 
 def _bucket_of_distance(num_buckets: int, max_distance: int) -> jax.Array:
-    """Buckets of the distances 0..max_distance: a table, which no compiler's rounding of the logarithm can change."""
+    """Tabulates the buckets of distances 0..max_distance, so that no compiler's rounding of the log can change them."""
     exact = num_buckets // 2
     distance = np.arange(max_distance + 1)
     logs = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))

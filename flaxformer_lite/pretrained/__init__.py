@@ -1,1 +1,1 @@
-"""Published checkpoints in and out: files, names, layouts and configs, with the tables that models/ holds."""
+"""Loading and saving published checkpoints: files, names, layouts and configs, by the tables in models/."""

@@ -1,4 +1,4 @@
-"""A conversation as the text that a chat model was trained on, by the template that lies beside its weights."""
+"""Rendering of conversations as prompts, by the chat template beside a model's weights."""
 
 import datetime
 import json
@@ -8,17 +8,17 @@ from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 
 
 def render(tokenizer: PublishedTokenizer, messages: list[dict[str, str]]) -> str:
-    """The text after which the assistant's next turn comes; encode it with special_tokens=False, it spells out its own.
+    """Renders the prompt for the assistant's next turn; encode it with special_tokens=False, as it contains them.
 
     Args:
-      tokenizer: with a chat template.
+      tokenizer: a tokenizer with a chat template.
       messages: {"role": "system" | "user" | "assistant", "content": text}, in order.
 
     Raises:
-      ConfigError: no template, no jinja2, or a template that fails or refuses the messages.
+      ConfigError: there is no template or no jinja2, or the template fails or refuses the messages.
     """
     if not tokenizer.chat_template:
-        raise ConfigError("chat: this model has no chat template; give the prompt as plain text.")
+        raise ConfigError("chat: this model has no chat template; pass the prompt as plain text.")
     try:
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment

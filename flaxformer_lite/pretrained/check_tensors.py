@@ -14,8 +14,8 @@ from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 
 
 def untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dict[str, Tensor]) -> ModelConfig:
-    """A file with an output table of its own has untied logits, whatever its config says (T5 1.1 as transformers 5
-    saves it); one that repeats the input's table is tied."""
+    """Unties the logits if the file has its own output table, whatever its config says (T5 1.1 as saved by
+    transformers 5); they stay tied if it repeats the input table."""
     out = tensor_names.vocab_kernel(spelled, cfg)
     if not cfg.tie_embeddings or out not in tensors:
         return cfg
@@ -28,7 +28,7 @@ def untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dic
 def check(
     spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
 ) -> None:
-    """Every parameter has its tensor, of its shape, and every tensor its parameter."""
+    """Checks that every parameter has a tensor of its shape, and every tensor a parameter."""
 
     def among(problems: list[str]) -> str:
         return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -38,20 +38,20 @@ def check(
         ours = wanted[missing[0]][0]
         raise WeightsError(
             f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
-            f" nothing is initialised in its stead: choose a head that the file holds."
+            f" nothing is initialized instead: choose a head that the file has."
         )
     wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
     if wrong:
         shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
         raise WeightsError(
-            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json makes it"
+            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json implies"
             f" {list(due)}; one of the two is from another model."
         )
     integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
     if integers:
         raise WeightsError(
-            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantised weights are"
-            f" not read; fetch the model in float32, float16 or bfloat16."
+            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantized weights are"
+            f" not supported; fetch the model in float32, float16 or bfloat16."
         )
     left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
     left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
@@ -60,13 +60,13 @@ def check(
         extra = sorted(left)
         raise WeightsError(
             f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
-            f" nothing is dropped in silence: correct the config or the file."
+            f" nothing is dropped silently: correct the config or the file."
         )
 
 
 def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
-    """Of the tensors left over, those that follow from others or from the config, as they must."""
-    # A table of positions is made only where one is stored: config.json alone might ask for one of any size.
+    """Returns the leftover tensors that follow from others or from the config, after checking that they agree."""
+    # A position table is built only if the file has one: config.json by itself might ask for any size.
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
     derived, known = spelled.derived(cfg) if tables else {}, set()
     originals = dict(spelled.duplicates)
@@ -74,13 +74,13 @@ def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[st
         known.add(out)  # compared already
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
-            raise WeightsError(f"{path}: {name} differs from {originals[name]}, of which it should be a copy.")
+            raise WeightsError(f"{path}: {name} differs from {originals[name]}, but should be a copy of it.")
         known.add(name)
     for name in sorted(left & set(derived)):
         stored = tensors[name].read().astype(np.float32)
         if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
             raise WeightsError(
-                f"{path}: {name} is not the table that config.json implies; such positions are not known here."
+                f"{path}: {name} is not the table that config.json implies; these positions are not supported here."
             )
         known.add(name)
     return known & left

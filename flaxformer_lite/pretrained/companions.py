@@ -1,4 +1,4 @@
-"""A training run's tokenizer as published weights carry it, with the ids that texts begin and end with."""
+"""Publishing a training run's tokenizer, with the ids that texts begin and end with."""
 
 import json
 from pathlib import Path
@@ -14,9 +14,9 @@ ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
 def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[str, Any]:
-    """Writes the tokenizer with what training puts around a text; returns what config.json says of it.
+    """Writes the tokenizer with the tokens that training puts around a text; returns its fields for config.json.
 
-    Without those ids in config.json, transformers assumes the family's usual ones.
+    Without these ids in config.json, transformers assumes the family's usual ones.
     """
     ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
     is_encoder_decoder = model.skeleton == "encoder_decoder"
@@ -31,7 +31,9 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[st
         _publish_json(inner, model, made, ids)
     if model.skeleton == "encoder":
         return {}
-    return {name: i for name, i in generation.items() if name != "pad_token_id"}  # which would change a model's numbers
+    return {
+        name: i for name, i in generation.items() if name != "pad_token_id"
+    }  # pad_token_id would change a model's numbers
 
 
 def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str, int]) -> None:
@@ -45,7 +47,7 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str,
         )
         read = json.loads(known.to_str())
         for token in read["added_tokens"]:
-            token["lstrip"] |= token["content"] == "[MASK]"  # a hidden word takes its space along, as RoBERTa's <mask>
+            token["lstrip"] |= token["content"] == "[MASK]"  # takes the space before it, like RoBERTa's <mask>
         _write_json(made / inner.file, read)
     config = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}

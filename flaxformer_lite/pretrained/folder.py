@@ -1,4 +1,4 @@
-"""The weights in a published directory: one safetensors file, several with an index, or old Flax msgpack."""
+"""Weight files in a published directory: one safetensors file, several with an index, or Flax's old msgpack."""
 
 import json
 import os
@@ -20,13 +20,13 @@ OTHERS = {
 
 
 def read_config(folder: Path) -> dict:
-    """config.json, as it stands."""
+    """Reads config.json."""
     path = folder / "config.json"
     if not path.is_file():
         _follow(path)
         if (folder / "adapter_config.json").is_file():
-            raise WeightsError(f"{folder}: an adapter without its model; merge the two where peft is installed.")
-        raise WeightsError(f"{folder}: no config.json; give the directory that save_pretrained wrote.")
+            raise WeightsError(f"{folder}: an adapter without its model; merge the two with peft.")
+        raise WeightsError(f"{folder}: no config.json; pass the directory that save_pretrained wrote.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -37,10 +37,10 @@ def read_config(folder: Path) -> dict:
 
 
 def open_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a directory by their published names; those of safetensors are not read yet.
+    """Opens all tensors of a directory by their published names; safetensors are read lazily.
 
     Raises:
-      WeightsError: no weights that we read, or a file that is damaged or lies elsewhere.
+      WeightsError: there are no weights that can be read, or a file is damaged or outside the directory.
     """
     if (folder / "model.safetensors").is_file():
         return open_file(folder / "model.safetensors")
@@ -62,7 +62,7 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _follow(path: Path) -> None:
-    """Refuses a link that leads nowhere, as in a cache of which a part was deleted."""
+    """Refuses a broken link, as in a cache that was partly deleted."""
     if path.is_symlink() and not path.exists():
         raise WeightsError(f"{path}: a link to {os.readlink(path)}, which is not there; fetch it again.")
 
@@ -73,7 +73,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(weight_map.values()))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        raise WeightsError(f"{path}: must be a JSON object whose weight_map gives each tensor's file.") from None
+        raise WeightsError(f"{path}: must be a JSON object with a weight_map that gives each tensor's file.") from None
     found = {}
     for file in files:
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
@@ -82,7 +82,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
             )
         if not (folder / file).is_file():
             _follow(folder / file)
-            raise WeightsError(f"{path}: names {file}, which is not there; fetch the missing part.")
+            raise WeightsError(f"{path}: names {file}, which is missing; fetch that part.")
         found[file] = open_one(folder / file)
     tensors = {}
     for name, file in weight_map.items():
@@ -98,20 +98,22 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
 def _msgpack(path: Path) -> dict[str, np.ndarray]:
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
-    except Exception as error:  # msgpack raises many kinds
-        raise WeightsError(f"{path}: no Flax msgpack file, or truncated ({type(error).__name__}: {error}).") from None
+    except Exception as error:  # msgpack raises many types
+        raise WeightsError(
+            f"{path}: not a Flax msgpack file, or truncated ({type(error).__name__}: {error})."
+        ) from None
     tree = tree.get("params", tree) if isinstance(tree, dict) else tree
     if not isinstance(tree, dict):
-        raise WeightsError(f"{path}: holds no tree of parameters.")
+        raise WeightsError(f"{path}: does not hold a tree of parameters.")
     flat = {"/".join(map(str, key)): leaf for key, leaf in flatten_dict(tree).items()}
     for name, leaf in flat.items():
         if not isinstance(leaf, np.ndarray):
-            raise WeightsError(f"{path}: {name} is no array.")
+            raise WeightsError(f"{path}: {name} is not an array.")
     return flat
 
 
 def _named_as_torch(flat: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Kernels lie transposed to torch's weights; scales and embeddings have other names only."""
+    """Renames Flax's parameters as torch's; kernels are transposed, scales and embeddings only renamed."""
     tensors = {}
     for path, array in flat.items():
         name = re.sub(r"\.(kernel|scale|embedding)$", ".weight", path.replace("/", "."))

@@ -1,4 +1,4 @@
-"""From config.json to ModelConfig and back, by the tables of a family file."""
+"""Conversion between config.json and ModelConfig, by the tables of a family file."""
 
 import dataclasses
 import logging
@@ -44,7 +44,7 @@ OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding"} - {"pad_tok
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
 KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)
-# Of fields that can say the same in two ways, what they say.
+# Functions that normalize fields with two spellings of the same value.
 MEANING = {
     "embedding_size": lambda cfg: cfg.embedding_width,
     "head_dim": lambda cfg: cfg.head_width,
@@ -97,7 +97,7 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
 
 
 def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> str:
-    """The head asked for, or the one that `architectures` names."""
+    """Returns the requested head, or the one that `architectures` names."""
     heads = family.PUBLISHED.heads
     if head is not None:
         if head not in heads:
@@ -115,15 +115,15 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
 
 
 def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any) -> ModelConfig:
-    """The ModelConfig of a published config.
+    """Converts a published config to a ModelConfig.
 
     Raises:
-      ConfigError: a field that we do not know, a value that we cannot compute with, or sizes that do not fit.
+      ConfigError: an unknown field, an unsupported value, or sizes that do not fit each other.
     """
     spelled = family.PUBLISHED
     fields = Fields({**spelled.defaults, **published})
     if "quantization_config" in published:
-        raise ConfigError("config.json: quantization_config: quantised weights are not read; fetch the model in float32,"
+        raise ConfigError("config.json: quantization_config: quantized weights are not supported; fetch the model in float32,"
                           " float16 or bfloat16.")  # fmt: skip
     ours = {ours: value for name, ours in spelled.fields.items() if (value := _same(fields, name, ours)) is not None}
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
@@ -131,7 +131,7 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
         ours |= spelled.read(fields)
     except ConfigError:
         raise
-    except ValueError as error:  # of a position encoding
+    except ValueError as error:  # from a position encoding
         raise ConfigError(f"config.json: {error}") from None
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
         ours["pad_token_id"] = pad
@@ -145,15 +145,15 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
 
 
 def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
-    """The published form of a config: exactly what reads back as the same model.
+    """Converts a config to its published form, which reads back as the same model.
 
     Raises:
-      ConfigError: the family's published form cannot say what this config is.
+      ConfigError: the family's published form cannot express this config.
     """
     spelled = family.PUBLISHED
     if (head := spelled.heads.get(cfg.head)) is None:
-        raise ConfigError(f"head={cfg.head!r}: a published {_name(family)} has no class for it; one of"
-                          f" {', '.join(spelled.heads)} has.")  # fmt: skip
+        raise ConfigError(f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"
+                          f" {', '.join(spelled.heads)}.")  # fmt: skip
     published = {"model_type": spelled.model_type, "architectures": [head.architecture], "torch_dtype": cfg.param_dtype}
     for name, field in spelled.fields.items():
         if (value := getattr(cfg, field)) is None:
@@ -169,7 +169,7 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
         was, now = meaning(cfg), meaning(back)
         if was != now and field.name not in OURS_ONLY:
             raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
-                              f" as {now!r}; keep checkpoints of such a model in our own format.")  # fmt: skip
+                              f" as {now!r}; keep checkpoints of this model in our own format.")  # fmt: skip
     return published
 
 
@@ -179,50 +179,50 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
             fields.require(name, allowed)
     for name, allowed in head.fixed.items():
         if (value := fields.get(name, kind=type(allowed))) != allowed:
-            raise ConfigError(f"config.json: {name}={value!r}: a {head.architecture} is known here with {allowed!r} only;"
+            raise ConfigError(f"config.json: {name}={value!r}: a {head.architecture} is supported with {allowed!r} only;"
                               f" pass head= to read it as another.")  # fmt: skip
 
 
 def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
-    """Refuses fields that transformers computes with; those that it does not know are named and left alone."""
+    """Refuses unread fields that transformers uses; those that it does not know are only reported."""
     spelled = family.PUBLISHED
     named = {name for name, value in unread.items() if value is not None} - HARMLESS - set(spelled.harmless)
     known = KNOWN[""] | KNOWN[spelled.model_type] if spelled.model_type in KNOWN else named
     if computed := sorted(named & known):
-        raise ConfigError(f"config.json: {computed[0]}={unread[computed[0]]!r} is not known for {_name(family)} and"
-                          f" might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+        raise ConfigError(f"config.json: {computed[0]}={unread[computed[0]]!r} is not supported for {_name(family)}"
+                          f" and might change the numbers; remove it from config.json if it does not.")  # fmt: skip
     if named:
-        LOG.warning("config.json: %s: no field of transformers' %s, so without effect there and here.",
+        LOG.warning("config.json: %s: not a field of transformers' %s, so ignored there and here.",
                     ", ".join(sorted(named)), _name(family))  # fmt: skip
 
 
 def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
-    """The names of a model's classes as config.json has them."""
+    """Returns the fields of config.json that name a model's classes."""
     if len(set(labels)) != cfg.num_labels or len(labels) != cfg.num_labels:
-        raise ConfigError(f"labels={list(labels)!r}: the model tells {cfg.num_labels} classes apart; give each a name of"
-                          f" its own.")  # fmt: skip
+        raise ConfigError(f"labels={list(labels)!r}: the model has {cfg.num_labels} classes; give each its own"
+                          f" name.")  # fmt: skip
     return {"id2label": {str(i): label for i, label in enumerate(labels)},
             "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
 
 
 def read_labels(published: dict[str, Any]) -> list[str]:
-    """The names of the classes in their order; [] where config.json names none."""
+    """Reads the names of the classes in order; [] if config.json has none."""
     named = published.get("id2label") or {}
     try:
         names = {int(i): label for i, label in named.items()}
         return [str(names[i]) for i in range(len(names))]
     except (AttributeError, ValueError, KeyError):
-        raise ConfigError(f"config.json: id2label={named!r}: a name for each of 0, 1, 2, ...") from None
+        raise ConfigError(f"config.json: id2label={named!r}: must have a name for each of 0, 1, 2, ...") from None
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:
-    """A published field that is one of ModelConfig's under another name; None where it is absent."""
+    """Reads a published field that is one of ModelConfig's under another name; None if it is absent."""
     kind = KINDS[ours]
     if (value := fields.get(name, kind=kind)) is None:
         return None
     least = int(kind is int and ours not in MAY_BE_ZERO)
     if kind in (int, float) and value < least:
-        raise ConfigError(f"config.json: {name}={value!r}: at least {least}.")
+        raise ConfigError(f"config.json: {name}={value!r}: must be at least {least}.")
     return activation_of(name, value) if ours == "activation" else value
 
 

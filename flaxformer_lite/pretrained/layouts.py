@@ -1,6 +1,6 @@
-"""Where one parameter lies within one published tensor: reshapes, transposes and slices, the same for both directions.
+"""The place of a parameter within a published tensor: reshapes, transposes and slices, used in both directions.
 
-A tensor's axis is a group of our axes, merged; FUSED stands for the axis along which a file fuses several parameters.
+Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses several parameters.
 """
 
 import math
@@ -19,7 +19,8 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     """For each axis of the published tensor, the axes of our parameter that it merges.
 
     Args:
-      layout: of models/weight_map.py: "I" is one axis of the tensor, the letters beside it are another, "1" one of size 1.
+      layout: of models/weight_map.py: "I" is one axis of the tensor, the letters beside it are another, "1" one of size
+        1.
       path: of our parameter; a `kernel` has inputs first, and outputs after them; a `bias` has outputs alone.
       rank: of our parameter.
     """
@@ -35,14 +36,14 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
 
 @dataclass(frozen=True)
 class Place:
-    """One of our parameters within the tensor `name`.
+    """The place of one of our parameters within the tensor `name`.
 
     Attributes:
-      name: of the published tensor, without the prefix.
-      shape: of our parameter.
+      name: name of the published tensor, without the prefix.
+      shape: shape of our parameter.
       groups: see `groups_of`.
-      part: which of the fused parameters this is.
-      parts: how many are fused.
+      part: index of this parameter among the fused ones.
+      parts: number of fused parameters.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Place:
         return tuple(math.prod(self._size(axis) for axis in group) for group in self.groups)
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
-        """The part `index` of our parameter, taking from the file only the rows and columns that it lies in."""
+        """Reads the slice `index` of our parameter, touching only the rows and columns of the file that contain it."""
         wanted = [range(size)[s] for size, s in zip(self.shape, index, strict=True)]
         spans, shape, inner = [], [], []
         for group in self.groups:
@@ -71,7 +72,7 @@ class Place:
         return block.transpose(np.argsort([axis for axis in order if axis != FUSED]))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
-        """Puts our parameter where it belongs in `tensor`, which has `file_shape`."""
+        """Writes our parameter to its place in `tensor`, which has `file_shape`."""
         order = [axis for group in self.groups for axis in group]
         view = tensor.reshape([self._size(axis) for axis in order])
         target = tuple(self.part if axis == FUSED else slice(None) for axis in order)
@@ -82,7 +83,7 @@ class Place:
 
 
 def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:
-    """The contiguous span of a merged axis that holds `ranges` of its parts, and what of each part the span holds."""
+    """Returns the contiguous span of a merged axis that covers `ranges`, and the range of each part within it."""
     start, stride, kept = 0, math.prod(sizes), []
     for position, (wanted, size) in enumerate(zip(ranges, sizes, strict=True)):
         stride //= size

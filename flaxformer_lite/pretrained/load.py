@@ -1,4 +1,4 @@
-"""Weights in: a directory becomes a model and its parameters, with nothing missing, left over or invented."""
+"""Loading of models and parameters from a directory, with nothing missing, left over or invented."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def load_pretrained(
     family: str | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
-    """The model and parameters in a directory as transformers' save_pretrained leaves it, or in the workdir of a run.
+    """Loads a model and its parameters from a directory written by transformers' save_pretrained, or from a workdir.
 
         >>> model, params = load_pretrained("path/to/bert", head="sequence_classification")  # doctest: +SKIP
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
@@ -50,16 +50,17 @@ def load_pretrained(
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.
       mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
-      family: whose names are read, as `module:Model`; None is the package's own of this model_type. A workdir knows its own.
+      family: whose names are read, as `module:Model`; None is the package's own of this model_type. A workdir knows its
+        own.
       **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
 
     Returns:
       The linen module, and its parameters as arrays of param_dtype.
 
     Raises:
-      ConfigError: a config that we cannot compute exactly.
-      WeightsError: a file that is damaged, or holds less, more or other shapes than the config says.
-      CheckpointError: a workdir without a whole checkpoint.
+      ConfigError: the config cannot be computed exactly.
+      WeightsError: a file is damaged, or has missing, extra or wrongly shaped tensors for the config.
+      CheckpointError: a workdir has no undamaged checkpoint.
     """
     versions.notice_untested()
     model, stored = open_pretrained(
@@ -69,12 +70,12 @@ def load_pretrained(
 
 
 def load_labels(path: str | Path) -> list[str]:
-    """Names of the classes that a directory's model tells apart, in the order of its logits.
+    """Loads the names of a classifier's classes, in the order of its logits.
 
         >>> load_labels("path/to/sst2")[int(logits[0].argmax())]  # doctest: +SKIP
 
     Raises:
-      ConfigError, WeightsError: no config.json, or names that are none.
+      ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
     path = Path(path).expanduser()
     if is_workdir(path):
@@ -87,7 +88,7 @@ def load_labels(path: str | Path) -> list[str]:
 def open_pretrained(
     path: str | Path, head: str | None = None, *, family: str | None = None, **overrides: Any
 ) -> tuple[Any, dict]:
-    """As `load_pretrained`, but each parameter is a `Stored`, read from its file when it is asked for.
+    """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
@@ -103,9 +104,9 @@ def open_pretrained(
     plugin, named = hf_config.family_of(published, path, family), {} if family is None else {"family": family}
     cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, head), **overrides, **named)
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
-    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before they are traced
-        raise WeightsError(f"{path}: config.json makes {max(cfg.encoder_layers, cfg.decoder_layers)} layers, the weights"
-                           f" are {len(tensors)} tensors in all; one of the two is from another model.")  # fmt: skip
+    if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
+        raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
+                           f" are only {len(tensors)} tensors; one of the two is from another model.")  # fmt: skip
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
     model = check_family(cfg)(cfg, source=str(path))
     shapes = parameter_shapes(model)
@@ -116,12 +117,12 @@ def open_pretrained(
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A parameter in its file.
+    """A parameter that stays in its file until it is read.
 
     Attributes:
-      shape: of the whole.
-      dtype: that `read` gives.
-      read: the part of it that slices, one an axis, choose; only that part is read.
+      shape: shape of the whole parameter.
+      dtype: dtype that `read` returns.
+      read: reads the part given by one slice per axis, and nothing else.
     """
 
     shape: tuple[int, ...]
@@ -136,7 +137,7 @@ class Stored:
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of a model's parameters by path; nothing is computed."""
+    """Returns the shapes and dtypes of a model's parameters by path, without computing them."""
     kind: Any = type(model)
     return _shapes(kind, model.cfg)
 
@@ -149,7 +150,7 @@ def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[Any, dict]:
-    """A run's parameters in the layout that the overrides ask for; of another head, if the run has all it needs."""
+    """Opens a run's parameters in the layout of the overrides; another head works if the run has all its parameters."""
     run = read_run(path)
     for what in run.notices:
         LOG.warning(what)

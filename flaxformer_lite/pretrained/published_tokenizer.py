@@ -16,17 +16,17 @@ from flaxformer_lite.data import tokenizer as plain
 
 JSON = "tokenizer.json"
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
-ENDLESS = 1_000_000  # what tokenizer_config.json says where there is no longest text
+ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
 
 
 class PublishedTokenizer:
-    """Text to a model's inputs and back.
+    """Converts text to a model's inputs and back.
 
     Attributes:
       vocab_size: ids are 0 .. vocab_size - 1.
-      ids: of the special tokens by role (pad, bos, eos, cls, sep, mask, unk), where there are such.
+      ids: special tokens that exist, by role (pad, bos, eos, cls, sep, mask, unk).
       padding_side, truncation_side: "right" or "left".
-      max_length: tokens of the longest text that the model was published for; None is any.
+      max_length: the longest text, in tokens, that the model was published for; None is any.
       chat_template: Jinja source, or "".
     """
 
@@ -51,22 +51,22 @@ class PublishedTokenizer:
     vocab_size: int
 
     def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        """Ids of a text, at most max_length of them; the special tokens that frame it are kept."""
+        """Encodes a text as at most max_length ids; truncation keeps the special tokens around it."""
         raise NotImplementedError
 
     def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        """Ids of two texts that the model reads together, and for each id which of them it belongs to, 0 or 1.
+        """Encodes a pair of texts as ids and, for each id, the text that it belongs to, 0 or 1.
 
-        Of texts that are too long for max_length, the longer loses tokens first.
+        If they are too long for max_length, the longer text loses tokens first.
         """
-        raise ConfigError("pairs of texts: only a tokenizer.json says how a model reads two; this one has none.")
+        raise ConfigError("pairs of texts: need a tokenizer.json, which says how to join them; this model has none.")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens have none."""
+        """Decodes ids to text, leaving out special tokens."""
         raise NotImplementedError
 
     def token(self, index: int) -> str:
-        """How the vocabulary writes an id, special or not."""
+        """Returns the token of an id as the vocabulary spells it, special or not."""
         named = {i: self.tokens[role] for role, i in self.ids.items()}
         return named.get(int(index)) or self.decode([index]) or f"<{index}>"
 
@@ -83,20 +83,19 @@ class PublishedTokenizer:
         pad_to: int | None = None,
         pad_to_multiple_of: int | None = None,
     ) -> dict[str, np.ndarray]:
-        """What a model is called with: int32 [B, T], padded to the longest row, or further, so that few shapes are compiled.
+        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or further.
 
         >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
 
         Args:
-          texts: one or several.
-          pairs: the second text of each, where the model reads two (a question and its passage).
-          max_length: tokens, special ones included, beyond which a row is cut; None is the model's own.
-
-          pad_to: T at the least; a row that is longer is refused, and max_length cuts it.
-          pad_to_multiple_of: T is rounded up to one.
+          texts: one text or several.
+          pairs: a second text for each (such as a question and its passage).
+          max_length: longest row in tokens, special ones included; longer ones are cut. None is the model's own.
+          pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless max_length cuts them.
+          pad_to_multiple_of: T is rounded up to a multiple of this.
 
         Returns:
-          input_ids, attention_mask and, where the model tells the texts of a pair apart, token_type_ids.
+          input_ids, attention_mask and, if the model distinguishes the texts of a pair, token_type_ids.
         """
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
@@ -107,7 +106,7 @@ class PublishedTokenizer:
         elif len(texts) == len(pairs):
             rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
         else:
-            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: give each text its second.")
+            raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
         shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
         ids_BT = np.full(shape, self.pad_id, np.int32)
         mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -149,7 +148,7 @@ class JsonTokenizer(PublishedTokenizer):
 
 
 class FramedTokenizer(PublishedTokenizer):
-    """A tokenizer of data/tokenizer.py between `before` and `after`; special tokens that a text spells out are found."""
+    """A tokenizer of data/tokenizer.py that adds tokens around a text and recognizes special tokens in it."""
 
     def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
         self._inner, self._spelled = inner, spelled
@@ -160,7 +159,7 @@ class FramedTokenizer(PublishedTokenizer):
 
     def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
         names = map(re.escape, sorted(self._spelled, key=len, reverse=True))
-        # In a byte-level vocabulary a word's token begins with its space, so a hidden word takes the space along.
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the space before it.
         space = (
             f" (?={re.escape(self.tokens['mask'])})" if self._inner.file == JSON and "mask" in self.tokens else "(?!)"
         )
@@ -179,9 +178,11 @@ class FramedTokenizer(PublishedTokenizer):
 def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
     for name, value in (("pad_to", pad_to), ("pad_to_multiple_of", multiple)):
         if value is not None and value < 1:
-            raise ConfigError(f"{name}={value}: at least 1.")
+            raise ConfigError(f"{name}={value}: must be at least 1.")
     if pad_to is not None and longest > pad_to:
-        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; max_length={pad_to} cuts it there.")
+        raise ConfigError(
+            f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows with max_length={pad_to}."
+        )
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 

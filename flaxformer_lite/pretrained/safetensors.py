@@ -1,4 +1,4 @@
-"""safetensors files, read lazily and written as a stream; a damaged or doctored file is an error that says so.
+"""safetensors files, read lazily and written as a stream; a damaged or manipulated file gives an error that says so.
 
 The format: eight bytes of header length, a JSON header of dtype, shape and byte range for each name, then the bytes.
 """
@@ -18,7 +18,7 @@ DTYPES = {
     "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
-HEADER_LIMIT = 100_000_000  # bytes; the format's own
+HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
 
 
 class WeightsError(ValueError):
@@ -27,11 +27,11 @@ class WeightsError(ValueError):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is read when it is asked for, whole or in part.
+    """A tensor that is read on demand, whole or in part.
 
     Attributes:
-      shape: of the whole.
-      dtype: numpy's, with bfloat16 from ml_dtypes.
+      shape: shape of the whole tensor.
+      dtype: numpy dtype; bfloat16 comes from ml_dtypes.
       array: a memory map, or an array.
     """
 
@@ -46,10 +46,10 @@ class Tensor:
 
 
 def open_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file, none of which is read yet.
+    """Opens the tensors of one file without reading them.
 
     Raises:
-      WeightsError: truncated, not safetensors, or a header whose ranges, shapes or dtypes do not fit the file.
+      WeightsError: the file is truncated or not safetensors, or ranges, shapes or dtypes in its header do not fit it.
     """
     header, start = _header(path)
     size = path.stat().st_size - start
@@ -72,8 +72,8 @@ def open_file(path: Path) -> dict[str, Tensor]:
     for begin, end, name in sorted(spans):
         if begin != at:
             raise WeightsError(
-                f"{path}: tensor {name} begins at byte {begin} where {at} was due: its header overlaps or"
-                f" leaves a gap, which no writer does; fetch it again from a source you trust."
+                f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or"
+                f" gaps, which no writer produces; fetch it again from a source you trust."
             )
         at = end
     if at != size:
@@ -87,8 +87,8 @@ def save_file(
     """Writes tensors one after the other, so that only one is in memory at a time.
 
     Args:
-      path: of the file.
-      entries: name: (shape, dtype), in the order of `arrays`.
+      path: path of the file.
+      entries: name -> (shape, dtype), in the order of `arrays`.
       arrays: the tensors.
     """
     header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
@@ -118,9 +118,9 @@ def _header(path: Path) -> tuple[dict, int]:
         except WeightsError:
             raise
         except (ValueError, RecursionError) as error:
-            raise WeightsError(f"{path}: the header is no JSON ({error}); fetch it again.") from None
+            raise WeightsError(f"{path}: the header is not JSON ({error}); fetch it again.") from None
     if not isinstance(header, dict):
-        raise WeightsError(f"{path}: the header is no table of tensors; fetch it again.")
+        raise WeightsError(f"{path}: the header is not a table of tensors; fetch it again.")
     header.pop("__metadata__", None)
     return header, 8 + length
 
@@ -140,15 +140,15 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...]
     except (TypeError, KeyError, ValueError):
         raise WeightsError(f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets.") from None
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise WeightsError(f"{path}: tensor {name} has dtype {kind}; there are {', '.join(DTYPES)}.")
+        raise WeightsError(f"{path}: tensor {name} has dtype {kind}; must be one of {', '.join(DTYPES)}.")
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)):
-        raise WeightsError(f"{path}: the header's entry for {name} has sizes that are no natural numbers.")
+        raise WeightsError(f"{path}: the header's entry for {name} has sizes that are not natural numbers.")
     return np.dtype(DTYPES[kind]), shape, (begin, end)
 
 
 def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> np.ndarray:
     if not math.prod(shape):
         return np.zeros(shape, dtype)
-    # Mapped as bytes: numpy maps only at multiples of the page, and tensors need not be aligned to their dtype.
+    # Mapped as bytes: numpy maps only at multiples of the page size, and tensors may not be aligned to their dtype.
     raw = np.memmap(path, np.uint8, "r", offset, (math.prod(shape) * dtype.itemsize,))
     return raw.view(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Published weights out: what load_pretrained reads, transformers reads too."""
+"""Saving of published weights, in the form that both load_pretrained and transformers read."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
 
-# What travels with the weights: tokenizers, their special tokens and chat template, and how to generate.
+# Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
 COMPANIONS = (
     "tokenizer.json", "tokenizer.model", "tokenizer.bytes", "spiece.model", "sentencepiece.bpe.model", "source.spm",
     "target.spm", "vocab.json", "vocab.txt", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
@@ -50,17 +50,17 @@ def save_pretrained(
     """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
 
     Args:
-      path: of the directory, made where it is missing.
+      path: the directory, created if missing.
       model: a linen module of a family with published weights.
-      params: its parameters, scanned or not, on any mesh that this process sees whole.
-      like: a directory, published or a run's workdir, whose tokenizer, generation config, label names and token ids go
-        along; None is the directory that `model` was loaded from, if any.
+      params: its parameters, scanned or not, on any mesh that is visible to this process as a whole.
+      like: a published directory or workdir to copy the tokenizer, generation config, label names and token ids from;
+        None is the directory that `model` was loaded from, if any.
       labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
-      shard_bytes: the most that one file holds; beyond it there are several and an index.
+      shard_bytes: largest size of a file; beyond it, several files and an index are written.
 
     Raises:
-      ConfigError: a model that the family's published form cannot express.
-      WeightsError: params that are not the model's.
+      ConfigError: the family's published form cannot express the model.
+      WeightsError: params do not belong to the model.
     """
     path, cfg = Path(path).expanduser(), model.cfg
     family = registry.resolve("models", cfg.family)
@@ -82,7 +82,7 @@ def save_pretrained(
 
 
 def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, "Pieces | np.ndarray"]:
-    """Each published tensor by its full name: what it is made of, or an array that follows from the config."""
+    """Maps the full name of each published tensor to its pieces, or to an array that follows from the config."""
     sources = {}
     for path, leaf in flat.items():
         for row, one in enumerate(layers_of(cfg, path, (*leaf.shape, 1)[0])):
@@ -99,7 +99,7 @@ def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]
 
 
 class Pieces(list):
-    """(place, parameter, row of its stack or None) of every parameter that one published tensor holds."""
+    """The parameters in one published tensor, as (place, parameter, row in its stack or None)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class Pieces(list):
 
 def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
     for path in sorted(set(flat) ^ set(shapes)):
-        what = "is no parameter of this model" if path in flat else "is missing"
+        what = "is not a parameter of this model" if path in flat else "is missing"
         raise WeightsError(
             f"params: {path} {what}; pass the params that belong to this model, in its layout"
             f" (stack_layers and unstack_layers convert scanned ones)."
@@ -129,7 +129,7 @@ def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
 
 
 def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> dict[str, Any]:
-    """Copies the companions; returns the config with what the old one says beyond numbers, and beyond `ours`."""
+    """Copies companion files; returns the config with fields of the old one that are neither numeric nor in `ours`."""
     if like.resolve() != path.resolve():
         for name in COMPANIONS:
             if (like / name).is_file():
@@ -155,7 +155,7 @@ def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
     for file, inside in zip(files, shards, strict=True):
         entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
         save_file(path / f"{file}.part", entries, _arrays(tensors, inside))
-    # Old weights go only when the new ones are whole, which may have been read from them.
+    # Old weights are deleted only once the new ones are complete, as these may have been read from them.
     for old in (*path.glob("model*.safetensors"), path / "model.safetensors.index.json"):
         old.unlink(missing_ok=True)
     for file in files:

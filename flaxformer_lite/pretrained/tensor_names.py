@@ -1,4 +1,4 @@
-"""Where each of our parameters lies in a published checkpoint, and what else a checkpoint may hold."""
+"""The place of each parameter in a published checkpoint, and the other tensors that a checkpoint may hold."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,10 @@ VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
 
 def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Place]:
-    """For each parameter's path (with layers side by side) its place in the file.
+    """Maps each parameter's path (with layers side by side) to its place in the file.
 
     Raises:
-      ConfigError: a parameter that has no published name.
+      ConfigError: a parameter has no published name.
     """
     table, found = _table(spelled, cfg), {}
     for path, shape in shapes.items():
@@ -44,7 +44,7 @@ def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int,
 
 
 def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
-    """Paths of the layers that one parameter holds, with layers side by side; itself where it is not stacked."""
+    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not stacked."""
     if not (block := STACKED.search(path)):
         return [path]
     period, start = len(cfg.kinds), int(block[1])
@@ -52,7 +52,7 @@ def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
 
 
 def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes by path as they are without scan."""
+    """Returns shapes by path as they are without scan."""
     flat: dict[str, jax.ShapeDtypeStruct] = {}
     for path, leaf in shapes.items():
         shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
@@ -61,7 +61,7 @@ def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.Shap
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
-    """The published name of the output table, which a tied model lacks; empty where the head has none."""
+    """Returns the published name of the output table, which a tied model lacks; empty if the head has none."""
     table = _table(spelled, cfg)
     for path in VOCAB_KERNELS:
         module = path.rpartition("/")[0]
@@ -73,7 +73,7 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
-    """The name as written: with the family's prefix, except in the bare model and on the head's own tensors."""
+    """Adds the family's prefix to a name, except in the bare model and for the head's own tensors."""
     head = spelled.heads[cfg.head]
     own = any(_pattern(row).fullmatch(name) for row in head.rows)
     prefix = spelled.prefix if head.prefix is None else head.prefix
@@ -81,7 +81,7 @@ def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
 
 
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the names of our tables: no prefix, no old spelling of norms."""
+    """Renames tensors as in our tables: without prefix, and without the old spelling of norms."""
     prefixes, found = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}, {}
     for name, tensor in tensors.items():
         short = name.removeprefix(next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), ""))
@@ -94,7 +94,7 @@ def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[st
 
 
 def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]) -> set[str]:
-    """Of the names in a file, those that only other heads of the family have, or parts that this head leaves out."""
+    """Returns the names in a file that belong to other heads of the family, or to parts that this head leaves out."""
     active = {row for row, _, _ in _table(spelled, cfg).values()}
     made = {path.split("/")[0] for path in ours}
     left_out = ({"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})) - made

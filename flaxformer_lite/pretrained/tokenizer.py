@@ -12,9 +12,9 @@ from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
-STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # as their sentencepiece tokenizers do
+STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # their sentencepiece tokenizers start every text with bos
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
-# Files of tokenizers that need more than themselves; a tokenizer.json says it all.
+# Tokenizer files that are incomplete by themselves; only a tokenizer.json is complete.
 OTHERS = (
     "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
     "tokenizer_config.json",
@@ -22,7 +22,7 @@ OTHERS = (
 
 
 def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
-    """The tokenizer in a directory of published weights, or in the workdir of a run.
+    """Loads the tokenizer of a directory of published weights, or of a training run's workdir.
 
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
@@ -48,7 +48,7 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
             return framed(plain.load(folder / BYTES), model.skeleton)
     except ConfigError:
         raise
-    except Exception as error:  # tokenizers raises bare Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{folder / JSON}: cannot be read as a tokenizer ({error}).") from None
     kind = _read(folder / "config.json").get("model_type")
     for name in SENTENCEPIECE:
@@ -64,21 +64,21 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
 
 
 def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
-    """A tokenizer of our own training runs, with what stands around a text in training."""
+    """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in training."""
     made = FramedTokenizer(inner, {}, "", named_specials(inner))
     made.before, made.after = frame(inner, skeleton)
     return made
 
 
 def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
-    """Ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
+    """Returns the ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
     before = inner.cls_id if skeleton == "encoder" else None
     after = {"encoder": inner.sep_id, "encoder_decoder": inner.eos_id}.get(skeleton)
     return [before] if before is not None else [], [after] if after is not None else []
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
-    """Special tokens of a tokenizer trained here, as texts spell them."""
+    """Maps the spelling of special tokens to ids, for a tokenizer trained here."""
     names = {name: getattr(inner, f"{name[1:-1].lower()}_id") for name in plain.SPECIALS}
     names |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     return {name: i for name, i in names.items() if i is not None}
@@ -87,7 +87,7 @@ def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
 def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
     try:
         inner = plain.SentencePiece(path.read_bytes())
-    except Exception as error:  # sentencepiece raises bare RuntimeError, and more
+    except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
     roles = {"pad": inner.pad_id, "eos": inner.eos_id, "bos": inner.bos_id}
     spelled = {plain.KNOWN[role][1]: i for role, i in roles.items() if i is not None}

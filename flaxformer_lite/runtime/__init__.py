@@ -1,1 +1,1 @@
-"""The process: its environment, its fellow processes."""
+"""The process itself: its environment and the other processes of the run."""

@@ -1,4 +1,4 @@
-"""How this program was started, and how the user would start it again."""
+"""Command lines: how this program was started, and how to start it again."""
 
 import re
 import shlex
@@ -10,13 +10,13 @@ FLAG = re.compile(r"^--([A-Za-z][\w.-]*)(?==|$)")
 
 
 def underscored(argv: list[str]) -> list[str]:
-    """The command line with flags' names in one spelling: --max-new-tokens is --max_new_tokens. Values stay."""
+    """Spells all flags with underscores, --max-new-tokens as --max_new_tokens; values are left alone."""
     end = argv.index("--") if "--" in argv else len(argv)
     return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[end:]
 
 
 def program(command: str = "train") -> str:
-    """How the user would start `command` where and as this program was started: the beginning of a command line."""
+    """Returns the beginning of a command line that starts `command` in the way this program was started."""
     started = Path(sys.argv[0])
     if started.name == "train.py" and command == "train":
         return f"{_python()} {shlex.quote(sys.argv[0])}"
@@ -28,7 +28,7 @@ def program(command: str = "train") -> str:
 
 
 def _python() -> str:
-    """The interpreter as a user types it: from the current folder, by its name where that finds it, else in full."""
+    """Returns the interpreter as a user would type it: relative, by name if it is on the path, else in full."""
     own, here = Path(sys.executable), Path.cwd()
     if own.is_relative_to(here):
         return str(own.relative_to(here))

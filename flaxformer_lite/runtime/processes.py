@@ -1,7 +1,7 @@
 """The processes that train one model together: how they find each other, agree, and end together.
 
-Everything here goes through the key-value store of jax.distributed's coordination service, never through the devices: it
-works before the first device is touched, and still answers when a device waits for a process that is gone.
+Everything here goes through the key-value store of jax.distributed's coordination service, never through the devices:
+it works before the first device is touched, and still answers when a device waits for a process that is gone.
 """
 
 import collections
@@ -18,26 +18,26 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-from jax._src import clusters, distributed  # neither the detection of clusters nor the store has a public name
+from jax._src import clusters, distributed  # neither cluster detection nor the store has a public name
 
 from flaxformer_lite.config.rules import ConfigError
 
-PATIENCE = 10  # seconds of waiting after which process 0 says for whom
-INTERVAL = 1.0  # seconds between looks for news
+PATIENCE = 10  # seconds after which process 0 says whom it is waiting for
+INTERVAL = 1.0  # seconds between polls for announcements
 NEWS, FAILURE = "news/", "failure"
-SHOWN = 4  # differences that an error lists
+SHOWN = 4  # most differences that an error lists
 
 
 class ProcessError(RuntimeError):
-    """Processes that cannot start together, or go on; the message is all a user needs."""
+    """Processes that cannot start or continue together; the message is all a user needs."""
 
 
 class Processes:
-    """This process among the others. A run of one is a group of one, and needs no store.
+    """This process and its peers. A single process is a group of one and needs no store.
 
     Attributes:
-      index: of this process; 0 writes what people read.
-      count: of all.
+      index: number of this process; process 0 writes everything that people read.
+      count: number of processes.
     """
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1):
@@ -58,14 +58,14 @@ class Processes:
         return self.count == 1
 
     def coordinate(self, topic: str, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
-        """Process 0 decides from the values of all; every process gets its decision.
+        """Lets process 0 decide from the values of all processes; returns its decision on each of them.
 
-        It waits for as long as the others live; whoever fails or dies in the meantime ends this process too.
+        Waits for as long as the other processes live; if one fails or dies, this process ends too.
 
         Args:
-          topic: what it is about; all processes come by the same topics.
-          value: this process's, of JSON's types, as is what the decision returns.
-          decision: (values in the order of the processes) -> what all get.
+          topic: key of this decision; all processes must call with the same topics in the same order.
+          value: this process's value, of JSON's types; so is the decision.
+          decision: function of the list of values, in the order of the processes.
         """
         if self.alone:
             return decision([value])
@@ -80,33 +80,33 @@ class Processes:
         return decided
 
     def agree(self, topic: str, facts: dict[str, Any]) -> None:
-        """Compares what must be the same everywhere.
+        """Checks that facts are the same on all processes.
 
         Raises:
-          ConfigError: on every process; names the process that differs, in what, and both values.
+          ConfigError: on every process, naming the process that differs, the fact, and both values.
         """
         if said := self.coordinate(topic, [socket.gethostname(), facts], differences):
             raise ConfigError(said)
 
     def announce(self, topic: str, news: str) -> None:
-        """Says something once to all who listen; what was said first stays."""
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was faster, or process 0 is gone
+        """Publishes news on a topic to all listeners; the first announcement wins."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
             if self._client:
                 self._client.key_value_set(NEWS + topic, news)
 
     def listen(self, topic: str, then: Callable[[str], None]) -> None:
-        """Calls `then` with what is announced, in another thread."""
+        """Calls `then` with an announcement, from another thread."""
         self._listeners[topic] = then
 
     def close(self) -> None:
-        """Waits for all processes to come here; from then on, none is missed by the others."""
+        """Waits for all processes to arrive; after that, a process may leave without being missed."""
         if self._client:
             self.coordinate("the end", None, lambda _: None)
             self._closing.set()
             self._thread.join()
 
     def fail(self, message: str, code: int) -> NoReturn:
-        """Ends all processes for the reason that was given first; its process says it, and process 0."""
+        """Ends all processes for the first reason given; the process that gave it and process 0 print it."""
         self._own_failure = message
         self.announce(FAILURE, json.dumps([self.index, code, message]))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
@@ -115,19 +115,19 @@ class Processes:
 
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)
-        with self._ending:  # no second thread comes here
+        with self._ending:  # only one thread may end the process
             if who != self.index:
                 time.sleep(INTERVAL)  # this process may be about to end for the same reason
             if self.first or who == self.index:
                 own = message == self._own_failure
                 print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
             if self.first:
-                time.sleep(2.5 * INTERVAL)  # it keeps the store, and leaves when the others have heard and left
+                time.sleep(2.5 * INTERVAL)  # it hosts the store, so it leaves after the others have heard
             sys.stdout.flush()
             os._exit(code)
 
     def _look(self) -> None:
-        """The thread that hears what others announce. It is over before Python ends, which it would disturb."""
+        """Polls for announcements, in a thread that must end before Python does."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             while not self._closing.wait(INTERVAL):
                 for key, news in self._client.key_value_dir_get(NEWS):
@@ -151,7 +151,7 @@ ALONE = Processes()
 
 
 def speaks() -> bool:
-    """Whether this process writes what people read: it is alone, or process 0."""
+    """Returns whether this process writes what people read: it is alone, or it is process 0."""
     return distributed.global_state.process_id == 0
 
 
@@ -163,21 +163,21 @@ def join(
     start_timeout: int = 300,
     peer_timeout: int = 60,
 ) -> Processes:
-    """Starts jax.distributed where there is more than one process. To be called before JAX touches a device.
+    """Starts jax.distributed if there is more than one process. Call it before JAX touches a device.
 
-    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is the
-    only process, at no cost. JAX's own handler of SIGTERM is left out: training/interrupt.py does its work.
+    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is
+    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work.
 
     Args:
       coordinator: host:port of process 0.
-      num_processes: of all; 1 switches the detection off.
-      process_id: this one's, from 0.
+      num_processes: number of processes; 1 switches detection off.
+      process_id: number of this process, from 0.
       start_timeout: seconds for all processes to appear.
-      peer_timeout: seconds after which a process that gives no sign of life ends the others.
+      peer_timeout: seconds of silence after which a process counts as lost, and the others end.
 
     Raises:
-      ConfigError: arguments that are incomplete or contradict each other.
-      ProcessError: the cluster cannot be made out, or the coordinator's port is taken.
+      ConfigError: the arguments are incomplete or contradict each other.
+      ProcessError: the cluster cannot be determined, or the coordinator's port is taken.
     """
     _check(coordinator, num_processes, process_id)
     if num_processes == 1:
@@ -201,19 +201,19 @@ def join(
             process_id,
             local_device_ids=devices,
             cluster_detection_method="deactivate",
-            initialization_timeout=start_timeout + 60,  # past it, JAX would end the process with a stack trace
+            initialization_timeout=start_timeout + 60,  # after that, JAX ends the process with a stack trace
             heartbeat_timeout_seconds=peer_timeout,
         )
     except RuntimeError as error:
         raise ProcessError(f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}") from error
     finally:
         giving_up.cancel()
-    faulthandler.disable()  # when JAX ends this process because another is gone, it says so: a stack would hide it
+    faulthandler.disable()  # if JAX ends this process because a peer is gone, its message must not drown in a stack
     return Processes(distributed.global_state.client, process_id, num_processes)
 
 
 def differences(answers: list[list[Any]]) -> str:
-    """Which process differs from most others, and in what; "" where all agree.
+    """Describes which process differs from most others, and in what; "" if all agree.
 
     Args:
       answers: [host, facts] of each process.
@@ -221,7 +221,7 @@ def differences(answers: list[list[Any]]) -> str:
     found = []
     for name in sorted({name for _, facts in answers for name in facts}):
         values = [facts.get(name, "absent") for _, facts in answers]
-        usual = max(values, key=values.count)  # of equally many, that of the lower process
+        usual = max(values, key=values.count)  # on a tie, the value of the lowest process
         odd = [i for i, value in enumerate(values) if value != usual]
         if odd:
             where = f"process {odd[0]} ({answers[odd[0]][0]})" + (f" and {len(odd) - 1} more" if odd[1:] else "")
@@ -237,14 +237,16 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
     given = [value is not None for value in (coordinator, count, index)]
     if any(given) and not all(given) and not alone:
         raise ConfigError(
-            f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: all three, or none (a TPU pod,"
-            " Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 alone trains alone."
+            f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or none (a TPU"
+            " pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself trains alone."
         )
     if alone or coordinator is None or count is None or index is None:
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"--coordinator={coordinator}: HOST:PORT of process 0, such as --coordinator=10.0.0.1:1234.")
+        raise ConfigError(
+            f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as --coordinator=10.0.0.1:1234."
+        )
     if not 0 <= index < count:
         raise ConfigError(f"--process_id={index}, --num_processes={count}: processes are numbered 0 to {count - 1}.")
 
@@ -252,14 +254,14 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
 def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in a pod without the kubernetes package, JAX cannot look: a run alone
+            warnings.simplefilter("ignore")  # in a pod without the kubernetes package, JAX detects nothing: train alone
             return clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
             )
-    except Exception as error:  # whatever the cluster's own client raises
+    except Exception as error:  # anything that the cluster's own client raises
         said = " ".join(str(error).split())[:240]
         raise ProcessError(
-            f"a cluster was detected, but not its processes ({said}); say --coordinator=HOST:PORT --num_processes=N"
+            f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT --num_processes=N"
             f" --process_id=I, or --num_processes=1 to train alone."
         ) from error
 
@@ -278,11 +280,11 @@ def _check_port(coordinator: str) -> None:
 
 
 def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
-    """Ends a process that waits for the others in vain; JAX's own end of it is a stack trace."""
+    """Ends a process that waited for the others in vain, before JAX does so with a stack trace."""
     host, _, port = coordinator.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
-        why = f"of {count} processes not all have joined {coordinator}; start each with the same --num_processes"
+        why = f"not all {count} processes have joined {coordinator}; start each with the same --num_processes"
     except OSError as error:
         why = (
             f"process {index} cannot reach process 0 at {coordinator} ({error.strerror or error}); is it running there?"

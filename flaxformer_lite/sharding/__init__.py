@@ -1,4 +1,4 @@
-"""The one place that knows devices: the mesh, where weights, batches and activations live on it, and the jit of steps."""
+"""Devices: the mesh, where weights, batches and activations live on it, and the jit of steps over it."""
 
 from flaxformer_lite.sharding.activations import MESH_AXES, LocalSharding, MeshSharding, axis_size
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from flaxformer_lite.functions.sharding import ActivationSharding, Shards, check_letters
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
-# Where the logical axes of activations go; modules and functions speak of axes.py, only this table of the mesh.
+# The mesh axes that split each logical axis of activations; modules and functions only use the names of axes.py.
 ACTIVATIONS = {
     "batch": ("data", "fsdp"), "length": "context", "source": "context", "part": "context", "heads": "tensor",
     "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor",
@@ -20,25 +20,25 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class LocalSharding(ActivationSharding):
-    """One device's own share of a mesh's work: everything whole, on the mesh's platform, untuned."""
+    """The sharding inside one device of a mesh: everything whole, on the mesh's platform, untuned."""
 
     platform: str = "cpu"
 
 
 @dataclass(frozen=True)
 class MeshSharding(ActivationSharding):
-    """Activations split over a mesh as ACTIVATIONS says. The methods are those of ActivationSharding."""
+    """Activations split over a mesh according to ACTIVATIONS. See ActivationSharding for the methods."""
 
     mesh: Mesh | AbstractMesh
     tuned: bool = field(default=True, kw_only=True)
 
     @property
     def platform(self) -> str:
-        # An abstract mesh, as plans begin with, has sizes and no devices.
+        # An abstract mesh, as plans use at first, has sizes but no devices.
         return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
-        # One head cannot be split: a size that does not divide stays whole.
+        # An axis that does not divide stays whole: one head cannot be split.
         entries = [ACTIVATIONS.get(name) for name in check_letters("constrain", letters, x.shape)]
         fitting = [e if size % axis_size(e, self.mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)]
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, _once(fitting)))
@@ -83,13 +83,13 @@ class MeshSharding(ActivationSharding):
 
 
 def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:
-    """For each leading axis of `x` the mesh axes that may split it, and its size."""
+    """Returns, for each leading axis of `x`, the mesh axes that may split it, and its size."""
     names = check_letters("per_shard", letters)
     return [(ACTIVATIONS.get(name), size) for name, size in zip(names, x.shape, strict=False)]
 
 
 def _once(entries: Sequence[Any]) -> P:
-    """A mesh axis splits one axis of an array: the rows of T x S logits, not their columns as well."""
+    """Uses each mesh axis for one array axis only: for the rows of T x S logits, not for their columns as well."""
     return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
 
 

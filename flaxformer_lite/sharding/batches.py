@@ -12,7 +12,7 @@ BATCH = P(("data", "fsdp"))
 
 
 def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
-    """A microbatch must split evenly over the devices along `data` and `fsdp`."""
+    """Checks that a microbatch splits evenly over the devices along `data` and `fsdp`."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % (ways * accumulate):
         unit = ways * accumulate
@@ -23,21 +23,21 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The rows of a batch that the devices of this process hold, ascending.
+    """Returns the rows of a batch that the devices of this process hold, ascending.
 
-    Processes that share rows, where `context` or `tensor` lie across them, each read the same ones.
+    If `context` or `tensor` span several processes, these processes share rows, and each reads the same ones.
     """
     pieces = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[piece] for piece in pieces]))
 
 
 def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
-    """This process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
+    """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
 
     Args:
-      batch: tree of arrays, their rows those of `batch_rows`.
+      batch: tree of arrays with the rows of `batch_rows`.
       mesh: the devices.
-      batch_size: of the whole batch; by default it is all here.
+      batch_size: rows of the whole batch; by default, all rows are in `batch`.
     """
     size = batch_size or len(jax.tree.leaves(batch)[0])
     rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)

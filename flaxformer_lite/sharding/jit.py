@@ -1,4 +1,4 @@
-"""The jit of steps over a mesh, and data parallelism written out by hand."""
+"""The jit of steps over a mesh, and data parallelism written by hand."""
 
 import functools
 from collections.abc import Callable
@@ -15,19 +15,19 @@ DATA = MESH_AXES[0]
 
 
 def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:
-    """Builds a state with each leaf already where it belongs: (state, shardings); one device never holds it whole."""
+    """Builds a state with every leaf already sharded, and returns (state, shardings); no device ever holds it whole."""
     shardings = state_shardings(jax.eval_shape(init), rules, mesh)
     return jax.jit(init, out_shardings=shardings)(), shardings
 
 
 def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
-    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state's memory is reused for the new one.
+    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the new one.
 
     Args:
-      step: sees the whole batch under `jit`; its part, and sums over the axis DATA, in the other modes.
-      shardings: of the state; all replicated in the other modes.
-      mesh: over the devices.
-      mode: of MeshConfig.
+      step: the step; sees the whole batch under `jit`, in other modes its own part, and then sums over the axis DATA.
+      shardings: shardings of the state; in other modes all leaves are replicated.
+      mesh: the mesh of devices.
+      mode: `mode` of MeshConfig.
     """
     if mode == "pmap":
         return _pmapped(step, mesh)
@@ -38,7 +38,7 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
 
 
 def _pmapped(step: Callable, mesh: Mesh) -> Callable:
-    """The step by `jax.pmap`, but for states and batches without an axis of devices."""
+    """Wraps the step in `jax.pmap`, for states and batches without a device axis."""
     mapped = jax.pmap(
         step, axis_name=DATA, in_axes=(None, 0), out_axes=None, devices=list(mesh.devices.flat), donate_argnums=0
     )
@@ -55,6 +55,6 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
 
 
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
-    """Compiles (params, batch) -> sums over the mesh."""
+    """Compiles (params, batch) -> sums, over the mesh."""
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=whole)

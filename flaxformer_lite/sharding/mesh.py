@@ -1,4 +1,4 @@
-"""The mesh of devices that a config asks for. One device is a mesh of one; nothing else changes with scale."""
+"""The mesh of devices that a config describes. A single device is a mesh of size one; nothing else changes with scale."""
 
 import math
 from collections.abc import Sequence
@@ -13,36 +13,36 @@ from flaxformer_lite.sharding.activations import MESH_AXES
 
 
 def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh that the config asks for, with the axes of MESH_AXES, all in Auto mode.
+    """Builds the mesh that the config describes, with the axes of MESH_AXES, all in Auto mode.
 
     Args:
-      cfg: sizes; -1 takes what the others leave.
-      devices: all of them by default; a TPU topology's descriptions do as well. Sizes that need fewer use the first
-        ones, on a single process.
+      cfg: sizes; -1 takes all that the others leave.
+      devices: by default all devices; may be those of a TPU topology description. A single process may use fewer than
+        all, the first ones.
 
     Raises:
-      ConfigError: the sizes do not divide, or exceed, the devices, or the slices are not those of the devices.
+      ConfigError: the sizes exceed or do not divide the number of devices, or the slices do not match the devices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = mesh_sizes(cfg, len(devices))
     count = math.prod(sizes.values())
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
         raise ConfigError(
-            f"{_shown(cfg)}: {count} of {len(devices)} devices, but several processes must use all; try -1."
+            f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use all; try -1."
         )
     if cfg.mode == "pmap" and jax.process_count() > 1:
         raise ConfigError(
-            "mesh.mode='pmap': is for one process; try mesh.mode=shard_map, which gives the same numbers."
+            "mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, with the same numbers."
         )
     grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
-    """The size of each axis of a mesh over `count` devices, or over the first of them.
+    """Returns the size of each axis of a mesh over `count` devices, or over the first of them.
 
     Raises:
-      ConfigError: the sizes do not divide, or exceed, the devices.
+      ConfigError: the sizes exceed or do not divide the number of devices.
     """
     sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
     fixed = math.prod(n for n in sizes.values() if n > 0)
@@ -58,7 +58,7 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
         sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
     if sizes["data"] % cfg.slices:
         raise ConfigError(
-            f"{_shown(cfg)}: mesh.data comes to {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
+            f"{_shown(cfg)}: mesh.data comes to {sizes['data']}, not a multiple of mesh.slices={cfg.slices}."
         )
     return sizes
 
@@ -68,10 +68,12 @@ def _shown(cfg: MeshConfig) -> str:
 
 
 def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:
-    """The devices as an array: neighbours along the last axes are near each other, slices are parts of the first axis."""
+    """Arranges devices as an array with near neighbors along the last axes, and slices as parts of the first."""
     present = {getattr(device, "slice_index", 0) for device in devices}
     if devices[0].platform == "tpu" and len(present) != slices:
-        raise ConfigError(f"mesh.slices={slices}: the devices are of {len(present)}; set mesh.slices={len(present)}.")
+        raise ConfigError(
+            f"mesh.slices={slices}: the devices form {len(present)} slices; set mesh.slices={len(present)}."
+        )
     shape = (shape[0] // slices, *shape[1:])
     if slices > 1 and len(present) == slices:
         between = (slices, *(1 for _ in shape[1:]))

@@ -1,8 +1,8 @@
-"""Partition rules: (pattern of a parameter's path, mesh axes of its last dimensions), for the parts that a config has.
+"""Partition rules: (regex of a parameter's path, mesh axes of its last dimensions), for the parts that a config has.
 
-A layer's mixer and feed-forward bring their own. sharding/parameters.py applies them strictly: the first match wins, and a
-leading scan axis stays whole. Weights are split over `fsdp` on the model width and over `tensor` on heads, feed-forward width
-or vocabulary; what is small is replicated.
+A layer's mixer and feed-forward bring their own rules. sharding/parameters.py applies them strictly: the first match
+wins, and a leading scan axis stays whole. Weights are split over `fsdp` on the model width and over `tensor` on heads,
+feed-forward width or vocabulary; small parameters are replicated.
 """
 
 from flaxformer_lite.config import ModelConfig
@@ -10,7 +10,7 @@ from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models import check_family
 from flaxformer_lite.models.skeletons import parts
 
-# The vocabulary takes both axes: a table split on its width makes the partitioner rematerialise every lookup.
+# The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes every lookup.
 VOCAB = ("tensor", "fsdp")
 TOKENS: Rules = ((r"token_embed/embedding$", (VOCAB, None)),)
 TOKEN_TYPES: Rules = ((r"embed/token_types$", ()),)
@@ -23,7 +23,7 @@ HEADS = ("masked_lm", "pooler", "classifier", "next_sentence")  # beside the fam
 
 
 def rules(cfg: ModelConfig) -> Rules:
-    """The rules that a model of this config needs, and no others, so that one which matches nothing is a mistake."""
+    """Returns the rules that a model of this config needs, and no others, so a rule that matches nothing is a mistake."""
     model = check_family(cfg)
     vocab_head = cfg.head in model.vocab_heads
     other_head = cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")

@@ -1,4 +1,4 @@
-"""Where parameters and the state that follows them live: ordered rules on their paths, applied strictly."""
+"""Shardings of parameters and optimizer state, from ordered rules on parameter paths that are applied strictly."""
 
 import math
 import re
@@ -15,28 +15,28 @@ Rules = Sequence[tuple[str, tuple]]
 
 
 def path_of(keys: Sequence[Any]) -> str:
-    """A pytree key path as `a/b/c`, the form that partition rules, decay masks and checkpoints speak of."""
+    """Formats a pytree key path as `a/b/c`, as partition rules, decay masks and checkpoints write it."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
 def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
-    """One PartitionSpec per parameter, by the first rule whose regex is found in its path.
+    """Returns one PartitionSpec per parameter, by the first rule with a regex that matches its path.
 
     Args:
       params: tree of arrays or ShapeDtypeStructs.
-      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, and is aligned
-        right, so that the leading axis of scanned layers stays whole.
-      mesh: gives the sizes that dimensions must divide by.
+      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, aligned to the
+        last dimensions, so that the leading axis of scanned layers stays whole.
+      mesh: the mesh; its sizes must divide the dimensions.
 
     Raises:
-      ConfigError: a parameter that no rule matches, a rule that matches nothing, a dimension that does not divide, an
-        axis used twice in one rule or unknown to the mesh.
+      ConfigError: a parameter matches no rule, a rule matches no parameter, a dimension does not divide, or a rule uses
+        an axis twice or names one that the mesh lacks.
     """
     for pattern, axes in rules:
         flat = [name for entry in axes for name in mesh_names(entry)]
         if unknown := [name for name in flat if name not in mesh.shape]:
             raise ConfigError(
-                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; there are {', '.join(mesh.shape)}."
+                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; choose from {', '.join(mesh.shape)}."
             )
         if len(set(flat)) < len(flat):
             raise ConfigError(f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once.")
@@ -55,14 +55,14 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
     specs = jax.tree_util.tree_map_with_path(spec, params)
     if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
         raise ConfigError(
-            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; the parameter was renamed,"
-            f" an earlier rule takes it, or the rule can go."
+            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them after the"
+            f" parameter, move them before a rule that matches first, or delete them."
         )
     return specs
 
 
 class Replicated(NamedTuple):
-    """A parameter that every device holds whole, its size, and the rule that says so."""
+    """A parameter that every device holds whole, its size, and the rule it comes from."""
 
     path: str
     bytes: int
@@ -70,7 +70,7 @@ class Replicated(NamedTuple):
 
 
 def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> list[Replicated]:
-    """The parameters of at least so many bytes that a mesh which splits weights leaves whole, largest first."""
+    """Lists parameters of at least `at_least` bytes that stay whole on a mesh that splits weights, largest first."""
     if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
         return []
     found, specs = [], jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
@@ -82,10 +82,10 @@ def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> 
 
 
 def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Shardings of a whole TrainState: parameters by the rules, optimizer state as the parameter it belongs to.
+    """Returns the shardings of a TrainState: parameters by the rules, optimizer state like the parameter it belongs to.
 
-    A leaf of the optimizer belongs to the parameter whose path ends its own and whose shape it has; all else (counters,
-    adafactor's row and column sums) is replicated.
+    A leaf of the optimizer belongs to a parameter if its path ends in the parameter's path and their shapes agree; the
+    other leaves (counters, adafactor's row and column sums) are replicated.
     """
     specs = param_specs(state.params, rules, mesh)
     flat_specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P))

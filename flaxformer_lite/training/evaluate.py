@@ -1,4 +1,4 @@
-"""Metrics of held-out examples."""
+"""Evaluation on held-out examples."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,18 +8,18 @@ import numpy as np
 
 
 def evaluate(objective: Any, eval_step: Callable, params: Any, batches: Iterable[Any], data: Any) -> dict[str, float]:
-    """The objective's metrics over all batches, each target counted once.
+    """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
-      objective: of objectives/.
+      objective: the objective.
       eval_step: (params, batch) -> LossSums; from training/step.py, compiled.
-      params: the model's.
-      batches: placed on the devices.
-      data: the held-out Dataset, for metrics that need to know more of it.
+      params: the model's parameters.
+      batches: batches on the devices.
+      data: the held-out Dataset, for metrics that depend on it.
     """
     total = None
     for batch in batches:
-        # One program at a time: of several in flight, two processes on CPU may each begin with another, and wait for ever.
+        # One program at a time: with several in flight, two processes on CPU may start different ones and deadlock.
         sums = jax.device_get(eval_step(params, batch))
         total = sums if total is None else jax.tree.map(np.add, total, sums)
     metrics = {name: float(value) for name, value in objective.metrics(total).items()}

@@ -1,4 +1,4 @@
-"""SIGTERM and ctrl-C end a run after a step instead of in the middle of it: after the same one on every process."""
+"""Handling of SIGTERM and ctrl-C, which end a run after a step, the same one on every process, not in the middle."""
 
 import json
 import os
@@ -12,24 +12,24 @@ TOPIC = "stop"
 
 
 class Terminated(BaseException):
-    """SIGTERM where there is no step to finish, or for the second time."""
+    """SIGTERM when there is no step to finish, or for the second time."""
 
 
 def terminate(*_) -> NoReturn:
-    """A handler for SIGTERM that lets a run close its files."""
+    """Handles SIGTERM by raising Terminated, which lets a run close its files."""
     raise Terminated
 
 
 class Interrupt:
-    """Within the block the first signal is only noted, by all processes; a second one acts as it did before.
+    """A context where the first signal is only recorded, by all processes; a second one acts as usual.
 
     Args:
       group: the processes.
-      start: steps that are done.
+      start: number of steps already done.
 
     Attributes:
-      caught: "SIGTERM" or "SIGINT" once a signal has come to any process, else "".
-      by: the number of the process that it came to.
+      caught: "SIGTERM" or "SIGINT" once any process has received a signal, else "".
+      by: the number of that process.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,7 +49,7 @@ class Interrupt:
         self._restore()
 
     def after(self, step: int) -> bool:
-        """Whether the run ends after this step. Asked once after each."""
+        """Returns whether the run ends after this step; call it once after each step."""
         with self._lock:
             self._step = step
             return self._last is not None and step >= self._last
@@ -64,8 +64,8 @@ class Interrupt:
             self._group.announce(TOPIC, json.dumps([self._group.index, name]))
 
     def _heard(self, news: str) -> None:
-        """In a thread, also while the main one waits for a device. No process passes its next `after` until all agree,
-        and none has asked for the step that they agree on: one more than the latest that any has been told to pass."""
+        """Agrees on the last step, in a thread, even while the main one waits for a device. No process passes its next
+        `after` until all agree; they stop one step after the latest that any has passed."""
         with self._lock:
             self._last = self._group.coordinate(TOPIC, self._step, max) + 1
             self.by, self.caught = json.loads(news)

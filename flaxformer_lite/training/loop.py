@@ -1,4 +1,4 @@
-"""A run from its first step to its closing summary. Time, disk and terminal live here; all else is pure."""
+"""A run from its first step to its closing summary. Only this file uses time, disk and terminal; the rest is pure."""
 
 import collections
 import contextlib
@@ -27,19 +27,19 @@ from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_
 from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 
-AHEAD = 2  # steps handed to the device before the host looks at a result, so that neither waits for the other
+AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
 
 
 def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) -> str:
-    """Trains, from the newest checkpoint in `workdir` where there is one.
+    """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
     Args:
       cfg: the experiment.
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
-      group: the processes that run it; all write their part of the checkpoints, process 0 all else.
+      group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
 
     Returns:
-      The signal that ended it early, "SIGINT" or "SIGTERM"; "" where it came to its end.
+      The signal that ended the run early, "SIGINT" or "SIGTERM"; "" if it ran to its end.
 
     Raises:
       ConfigError: config, data and checkpoints do not fit together.
@@ -77,7 +77,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
 
 
 class Trainer:
-    """The loop over steps and what surrounds it: metrics, evaluation, checkpoints."""
+    """The loop over steps, with metrics, evaluation and checkpoints."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Trainer:
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
     def train(self, state: TrainState, start: int) -> tuple[TrainState, str]:
-        """Runs the steps start + 1 .. train.steps: the last state, and the signal that ended them early or ""."""
+        """Runs the steps start + 1 .. train.steps; returns the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
         with (
@@ -127,7 +127,7 @@ class Trainer:
         return state, ""
 
     def close(self, state: TrainState, workdir: Path) -> None:
-        """The loss curve, the closing summary and, of a decoder, a sample of its writing."""
+        """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""
         cfg, data = self._experiment.cfg, self._experiment.eval_data
         model, objective, baseline = cfg.model, cfg.objective, cfg.objective.baseline(data)
         title = f"{workdir.name}: {model.family}, {text.millions(self._experiment)} parameters"
@@ -141,7 +141,7 @@ class Trainer:
         self._terminal.rows("next", text.next_commands(cfg, workdir))
 
     def _settle(self, ahead: int) -> None:
-        """Takes in the results of finished steps until at most `ahead` are on their way."""
+        """Collects the results of finished steps until at most `ahead` steps are in flight."""
         while len(self._in_flight) > ahead:
             step, metrics = self._in_flight.popleft()
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -185,7 +185,7 @@ class Trainer:
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
 ) -> tuple[TrainState, int, list[str]]:
-    """The newest checkpoint's state, or a new one: (state, steps done, notices)."""
+    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, notices)."""
     cfg, data = experiment.cfg, experiment.train_data
     restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
     if restored is None:
@@ -197,7 +197,7 @@ def _begin(
 
 
 def _keep_inputs(experiment: Experiment, workdir: Path) -> None:
-    """The resolved config with its hash, and the tokenizer, so that the run can be read without its command."""
+    """Writes the resolved config with its hash, and the tokenizer, so that the run can be read without its command."""
     config = {"hash": fingerprint(experiment.cfg), "config": resume.plain(experiment.cfg)}
     written = workdir / "config.json.tmp"
     written.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

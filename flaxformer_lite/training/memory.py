@@ -1,4 +1,4 @@
-"""Bytes of a chip: what its shardings say exactly, and an estimate of what a backward pass keeps."""
+"""Memory of a chip: exact for sharded state, estimated for what a backward pass keeps."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ FLOAT32 = 4
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one chip; `total` is the peak, `activations` holds all that is neither of the other three."""
+    """Bytes of one chip; `total` is the peak, and `activations` everything that is not one of the other three."""
 
     parameters: int
     optimizer: int
@@ -26,36 +26,36 @@ class Memory:
 
 
 def held(program: Program) -> tuple[int, int, int]:
-    """Parameters, optimizer state and gradients (float32, split as the parameters) of one chip, by their shardings."""
+    """Returns bytes of parameters, optimizer state and gradients (float32, split like parameters) of one chip."""
     params = program.target.params
     gradients = sum(FLOAT32 * math.prod(_local(leaf)) for leaf in jax.tree.leaves(params))
     return _bytes(params), _bytes(program.target.opt_state), gradients
 
 
 def analytic(program: Program) -> Memory:
-    """Without a compiler: what is held, what the backward pass saves, and the largest things that come and go."""
+    """Estimates memory without a compiler: the state, what the backward pass saves, and the largest temporaries."""
     parameters, optimizer, gradients = held(program)
     activations = saved(program) + _passing(program)
     return Memory(parameters, optimizer, gradients, activations, parameters + optimizer + gradients + activations)
 
 
 def compiled(program: Program, peak: int) -> Memory:
-    """The compiler's peak; activations are what it leaves beside parameters, optimizer and gradients."""
+    """Divides the compiler's peak; activations are what remains after parameters, optimizer and gradients."""
     parameters, optimizer, gradients = held(program)
     return Memory(parameters, optimizer, gradients, max(0, peak - parameters - optimizer - gradients), peak)
 
 
 def rows(program: Program) -> int:
-    """Sequences of a microbatch on one chip."""
+    """Returns the sequences of a microbatch on one chip."""
     mesh, train = program.mesh.shape, program.cfg.train
     return max(1, train.batch_size // (train.accumulate * mesh["data"] * mesh["fsdp"]))
 
 
 def saved(program: Program) -> int:
-    """Bytes that a forward pass keeps for the backward one, of one chip.
+    """Estimates the bytes that a forward pass keeps for the backward pass on one chip.
 
-    The loss is differentiated for one sequence and for two, without running either; what grows is kept by sequence.
-    Where heads and feed-forward width are split, only what has the model's width is whole.
+    The loss is traced with its gradient for one sequence and for two; the difference is what each sequence keeps. If
+    heads and feed-forward width are split, only arrays of the model's width are whole.
     """
     split, width = program.mesh.shape["tensor"], program.cfg.model.d_model
     (whole_1, parts_1), (whole_2, parts_2) = (_residuals(*_key(program, count), width) for count in (1, 2))
@@ -63,8 +63,8 @@ def saved(program: Program) -> int:
 
 
 def _key(program: Program, count: int) -> tuple:
-    """What the residuals of `count` sequences depend on, to be looked up by."""
-    # In blocks, as every implementation that a plan is for: none keeps all pairs of positions.
+    """Returns a cache key: everything that the residuals of `count` sequences depend on."""
+    # Blockwise, like every implementation used at scale: none keeps all pairs of positions.
     model = dataclasses.replace(program.cfg.model, attention="blockwise")
     cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=TrainConfig(
         loss_chunks=program.cfg.train.loss_chunks))  # fmt: skip
@@ -76,7 +76,7 @@ def _key(program: Program, count: int) -> tuple:
 
 @functools.lru_cache(maxsize=64)
 def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any, width: int) -> tuple[int, int]:
-    """Bytes that the pullback of a loss holds: in arrays as wide as the model, and in others."""
+    """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in others."""
     params, batch = tree.unflatten(leaves)
     loss = programs.loss(cfg)
     pull = jax.eval_shape(lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch)
@@ -87,7 +87,7 @@ def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any, width: int) -> t
 
 
 def _passing(program: Program) -> int:
-    """Two layers' weights while they are gathered, and a chunk of logits with its gradient."""
+    """Estimates the largest temporaries: two layers' gathered weights, and a chunk of logits with its gradient."""
     model, train, mesh = program.cfg.model, program.cfg.train, program.mesh.shape
     layers = max(1, model.encoder_layers + model.decoder_layers)
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]

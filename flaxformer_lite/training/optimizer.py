@@ -16,13 +16,13 @@ from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
-PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # what muon takes; adam takes the rest
+PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # for muon; adam takes the rest
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
-    """The learning rate of each step, counted from 0: linear warm-up to the peak, then the schedule's own shape.
+    """Builds the learning rate schedule, with steps counted from 0: linear warmup to the peak, then the named shape.
 
-    With w warm-up steps and n steps in all, the first step has peak / w and the last has final_fraction * peak for
+    With w warmup steps and n steps in total, the first step has peak / w and the last has final_fraction * peak for
     cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
 
     Args:
@@ -30,7 +30,7 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
       steps: n.
 
     Returns:
-      Function of an int32 scalar or array of steps to float32 of the same shape.
+      A function from an int32 scalar or array of steps to float32 of the same shape.
 
     Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017), section 5.3; wsd, Hu et
     al. (2024), section 4.
@@ -62,16 +62,16 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
 
 
 def decay_mask(params: Any) -> Any:
-    """True for matrices of weights and token embeddings; False for norms, biases and tables of positions."""
+    """Returns True for weight matrices and token embeddings, False for norms, biases and position tables."""
     return jax.tree_util.tree_map_with_path(lambda keys, _: bool(DECAYED.search(path_of(keys))), params)
 
 
 def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> optax.GradientTransformation:
-    """The update rule: p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
+    """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
 
     Args:
-      cfg: names the optimizer. `b1` is the momentum of sgd and muon too; adafactor takes no b1, b2 or eps.
-      steps: of the whole run, for the schedule.
+      cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2 or eps.
+      steps: number of steps in the whole run, for the schedule.
       join_small: see `norm`.
 
     Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4;
@@ -90,7 +90,7 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
 
     def wide(
         tree,
-    ):  # its state is float32, as gradients are: of bfloat16 a second moment would not decay, 0.999 being 1
+    ):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):
@@ -127,17 +127,17 @@ def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
-    """Scaled to a global norm of at most `most`. As one factor: the quotients that optax makes XLA keeps, of all gradients."""
+    """Scales to a global norm of at most `most`, by one factor: XLA would keep optax's quotients of all gradients."""
     factor = jnp.minimum(most / norm(updates, join_small=join_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
 def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
-    """The root of the sum of all squares: float32, whatever the leaves are.
+    """Computes the root of the sum of all squares, in float32 for any dtype of the leaves.
 
     Args:
-      tree: of arrays.
-      join_small: join small leaves first (functions/cpu_tuning.py).
+      tree: tree of arrays.
+      join_small: whether to join small leaves first (functions/cpu_tuning.py).
     """
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
     if join_small:
@@ -146,7 +146,7 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
 
 
 def _to_adam_size(updates: Any, _: Any) -> Any:
-    """An orthogonal matrix of A x B has root mean square 1 / sqrt(max(A, B)); Adam's updates have about 0.2."""
+    """Scales orthogonal A x B matrices, of root mean square 1 / sqrt(max(A, B)), to the 0.2 of Adam's updates."""
 
     def scale(update, numbers):
         fan_in = math.prod(update.shape[axis] for axis in numbers.reduction_axis)
@@ -164,7 +164,7 @@ def _muon_labels(params: Any) -> Any:
 
 
 def _dimension_numbers(params: Any) -> Any:
-    """Which axes of a projection are its input and its output; a leading scan axis is neither."""
+    """Returns which axes of a projection are its input and its output; a leading scan axis is neither."""
 
     def numbers(keys, _):
         name = path_of(keys).split("/")[-2]

@@ -1,4 +1,4 @@
-"""From a config and a mesh to shapes, shardings and steps: no data is opened, no array is made, nothing is compiled."""
+"""Shapes, shardings and steps of a config and a mesh, without opening data, making arrays or compiling."""
 
 import dataclasses
 import functools
@@ -20,20 +20,20 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.training import optimizer, state, step
 
 AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
-EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # what counts as a token of input
+EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted as tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What runs on the devices; a run adds data to it, a plan only compiles it.
+    """The computations of an experiment; a run adds data to it, a plan only compiles it.
 
     Attributes:
-      cfg: with the vocabulary's size filled in.
-      model: the linen module, for use outside the steps: it knows no mesh.
-      mesh: over the devices, which may be described and not there.
-      target: the train state's shapes, types and shardings.
-      batch: those of a whole batch.
-      create: traced, without arguments; makes the state before the first step (`training/start/initial_state.py` runs it).
+      cfg: the config, with the vocabulary size filled in.
+      model: the linen module for use outside the steps, without a mesh.
+      mesh: the mesh of devices, which may be mere descriptions.
+      target: shapes, dtypes and shardings of the train state.
+      batch: shapes, dtypes and shardings of a whole batch.
+      create: jaxpr without arguments that makes the initial state (run by `training/start/initial_state.py`).
       train_step, eval_step: compiled at their first call, or before it (`training/start/precompile.py`).
       tokens_per_step: input tokens, padding included.
     """
@@ -50,7 +50,7 @@ class Program:
 
     @functools.cached_property
     def flops_per_step(self) -> int:
-        """Of the model, forward and backward, all pairs of positions counted in attention; traced when first asked for."""
+        """FLOPs of the model, forward and backward, counting all pairs of positions in attention; traced on first use."""
         return flops.per_step(_eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch)
 
 
@@ -58,17 +58,17 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     """Builds the steps of an experiment.
 
     Args:
-      cfg: with the vocabulary's size filled in.
-      mesh: over devices or descriptions of them.
-      example: one example, for its shapes and types.
+      cfg: the config, with the vocabulary size filled in.
+      mesh: a mesh of devices or of descriptions of them.
+      example: one example, for its shapes and dtypes.
 
     Raises:
-      ConfigError: model, mesh and rules do not fit; says which field to change.
+      ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_lengths(example, mesh)
     model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
-    plain = _counted(cfg)  # has the same parameters, and no kernel that this machine may lack
+    plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
@@ -94,7 +94,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
 
 def executed_flops(program: Program) -> int:
-    """Multiply-adds that a step runs, times two: with what is computed twice to save memory, and the optimizer's."""
+    """Counts the FLOPs that a step runs, including recomputation and the optimizer."""
     cfg = program.cfg
     whole = dataclasses.replace(cfg, mesh=MeshConfig(), train=dataclasses.replace(cfg.train, accumulate=1))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch))
@@ -104,31 +104,31 @@ def executed_flops(program: Program) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
-    """Of one microbatch: as many of a part of the rows do the same, whatever the mesh. Tracing takes a second."""
+    """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second, so it is cached."""
     return flops.count(_train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
 
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
-    """(params, batch) -> the loss that a step descends, dropout off."""
+    """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
     sums = _eval_step(cfg, _model(cfg.model))
     return lambda params, batch: sums(params, batch).mean()
 
 
 def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
-    """The config with the tokenizer's size, rounded up so that meshes divide it, where it names none."""
+    """Fills in a missing vocabulary size: the tokenizer's, rounded up so that meshes divide it."""
     if cfg.model.vocab_size:
         return cfg
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
 
 
 def _check_lengths(example: Any, mesh: Mesh) -> None:
-    """A sequence must split evenly over the devices along `context`."""
+    """Checks that sequences split evenly over the devices along `context`."""
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
         length = example["inputs"][name].shape[0] if name in example["inputs"] else 0
         if length % parts:
             raise ConfigError(
-                f"mesh.context={parts}: {name} has {length} positions, no multiple of it; try"
+                f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
                 f" data.{field}={-(-length // parts) * parts}."
             )
 
@@ -159,7 +159,7 @@ def _model(cfg: ModelConfig) -> nn.Module:
 
 
 def _counted(cfg: ExperimentConfig) -> nn.Module:
-    """FLOPs are counted in the dense form: blocks and kernels hide how often they run, and all must have one count."""
+    """Builds the model for counting FLOPs, with dense attention: blocks and kernels hide how often they run."""
     return _model(dataclasses.replace(cfg.model, attention="dense"))
 
 

@@ -1,4 +1,4 @@
-"""What training carries from step to step."""
+"""The state that training carries from step to step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ import optax
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """All that a step reads and writes; random keys and data positions are functions of `step`, so they are not kept.
+    """Everything that a step reads and writes; random keys and data positions are functions of `step`.
 
     Attributes:
       step: int32 scalar, the number of updates done.
       params: the model's parameters.
-      opt_state: the optimizer's.
+      opt_state: the optimizer's state.
     """
 
     step: jax.Array
@@ -24,11 +24,11 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def create(init_params: Callable[[], Any], tx: optax.GradientTransformation) -> TrainState:
-    """The state before the first step."""
+    """Creates the state before the first step."""
     params = init_params()
     return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params))
 
 
 def param_count(params: Any) -> int:
-    """Number of scalars in a tree of arrays or shapes."""
+    """Counts the scalars in a tree of arrays or shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

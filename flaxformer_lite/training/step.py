@@ -35,15 +35,15 @@ def train_step(
       tx: of training/optimizer.py.
       rate: the schedule, for the record only.
       dropout_key: a key for the whole run, folded with the step; None turns dropout off.
-      accumulate: microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
-      chunks: pieces of a microbatch whose logits exist at once.
-      over: name of a mapped axis (shard_map, pmap) whose members hold parts of the batch and drop at random each for
-        itself; None where the batch is whole, if only in the eyes of jit.
+      accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
+      chunks: chunks of a microbatch; the logits of one exist at a time.
+      over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent dropout; None if the
+        step sees the whole batch, as under jit.
       join_small: for the norms; see `optimizer.norm`.
 
     Returns:
-      Function of (state, batch); metrics are float32 scalars on the device: loss, what the objective measures,
-      grad_norm (before clipping), param_norm (after the update) and learning_rate.
+      A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's metrics, grad_norm
+      (before clipping), param_norm (after the update) and learning_rate.
     """
 
     def whole(sums):
@@ -93,7 +93,7 @@ def _gradient(
 
 
 def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
-    """Builds the evaluation step: (params, batch) -> sums, dropout off."""
+    """Builds the evaluation step: (params, batch) -> sums, without dropout."""
 
     def step(params: Any, batch: Any) -> LossSums:
         return objective.loss(outputs(params, batch["inputs"], None)[0], batch["targets"], chunks=chunks)
@@ -104,7 +104,7 @@ def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any
 def _accumulate(
     gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int
 ) -> tuple[Any, LossSums]:
-    """Adds up (gradients, sums) of the microbatches, in a loop that holds the activations of one at a time."""
+    """Sums (gradients, sums) over microbatches, in a loop that holds the activations of one at a time."""
     if accumulate == 1:
         return gradient(params, batch, totals, key)
 

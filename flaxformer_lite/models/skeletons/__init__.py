@@ -1,1 +1,1 @@
-"""The three arrangements of stacks that all families share."""
+"""The three skeletons that families build on: decoder, encoder, and encoder-decoder."""

@@ -1,4 +1,4 @@
-"""The decoder-only skeleton: embeddings, a causal stack, the vocabulary."""
+"""The decoder-only skeleton: embeddings, a causal stack, and a head."""
 
 from typing import ClassVar
 
@@ -22,20 +22,17 @@ from flaxformer_lite.modules.stack import Stack
 
 class DecoderModel(nn.Module):
     """A causal language model.
-
-    Call it with input_ids [B, T] and, where they matter, attention_mask [B, T] (nonzero keeps), position_ids [B, T] (else
-    counted where the mask keeps), token_type_ids [B, T] (of GPT-2, GPT-Neo and GPT-J: tokens, whose vectors are added),
-    segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T] (nonzero: seen by all, the prefix of a
-    prefix-LM).
-
-    With a cache (modules/cache.py `init_cache`), which comes back longer in `Output.cache`, T tokens go on where the last
-    call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over its slots, from the
-    first to this call's last or beyond. Tokens for which the cache has no slot are refused, and where cache_index is not
-    known before the program runs the output is NaN.
+    Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by
+    default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo and GPT-J: ids of tokens to add the vectors
+    of), segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix
+    of a prefix LM). With a cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the
+    last call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over the slots
+    of the cache, at least up to the last slot of this call. Tokens that exceed the cache are refused; if cache_index is
+    traced, the output is NaN instead.
     """
 
     cfg: ModelConfig
-    source: str = ""  # the directory of published weights that it was loaded from
+    source: str = ""  # the directory that its published weights were loaded from
 
     skeleton: ClassVar[str] = "decoder"
     heads: ClassVar[tuple[str, ...]] = (
@@ -44,7 +41,7 @@ class DecoderModel(nn.Module):
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
     head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
-    types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the table of tokens
+    types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
     def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
@@ -59,11 +56,11 @@ class DecoderModel(nn.Module):
 
     @property
     def inner_width(self) -> int:
-        """Width of what positions are added to."""
+        """The width of the vectors that positions are added to."""
         return self.cfg.embedding_width
 
     def tokens(self, input_ids) -> jax.Array:
-        """Token vectors as positions are added to them, [B, T, D] or, in a factorised embedding, [B, T, E]."""
+        """Looks up token vectors, [B, T, D] or, with a factorized embedding, [B, T, E]."""
         return self.token_embed(input_ids)
 
     def decode(
@@ -78,7 +75,7 @@ class DecoderModel(nn.Module):
         cache=None,
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
-        """The last hidden state [B, T, D], and the caches where some were passed in."""
+        """Returns the last hidden state [B, T, D], and the updated caches if any were passed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         slots, (attention_mask, segment_ids, prefix_mask) = place(
             self.cfg, input_ids, cache, cache_index,
@@ -99,9 +96,7 @@ class DecoderModel(nn.Module):
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:
             if not self.types_are_tokens:
-                raise ValueError(
-                    f"token_type_ids: a {self.cfg.family} does not tell types of tokens apart; leave it out."
-                )
+                raise ValueError(f"token_type_ids: {self.cfg.family} has no token types; leave it out.")
             token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids)
             x_BTD += self.tokens(ids_of("token_type_ids", token_type_ids, self.cfg.vocab_size))
         x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
@@ -109,11 +104,11 @@ class DecoderModel(nn.Module):
         return (out, None) if cache is None else out
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
-        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        """Returns deferred logits [B, T, V] of the decoder's last hidden state."""
         return self.lm_head(x_BTD, self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
-        """For pretraining: hidden states with the vocabulary's weights, no logits."""
+        """Returns hidden states with the vocabulary's weights, for pretraining without whole logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
         return Features(self.project(x_BTD))
 
@@ -123,7 +118,7 @@ class DecoderModel(nn.Module):
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
-        """The fields that the head adds to the output."""
+        """Returns the fields that the head adds to the output."""
         if self.cfg.head == "none":
             return {}
         if self.cfg.head == "lm":

@@ -1,4 +1,4 @@
-"""The encoder skeleton: embeddings, a bidirectional stack, and every head that an encoder carries."""
+"""The encoder skeleton: embeddings, a bidirectional stack, and the heads of encoders."""
 
 from typing import ClassVar
 
@@ -18,16 +18,15 @@ from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderModel(nn.Module):
-    """An encoder with the head that `cfg.head` names; a family says in class variables how its heads differ. It sees both
-    ways, save under `causal_lm`: there it is a decoder, without a cache, whose logits tell the next token.
-
-    Call it with input_ids [B, T] (multiple choice: [B, C, T]) and, where they matter, attention_mask [B, T] (nonzero keeps),
+    """An encoder with the head that `cfg.head` names; families set class variables where their heads differ. Attention
+    is bidirectional, except with the head `causal_lm`, a decoder without a cache that predicts the next token.
+    Call it with input_ids [B, T] (multiple choice: [B, C, T]) and optionally attention_mask [B, T] (nonzero is kept),
     token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
-    [B, M] (the only ones the masked-LM head then computes).
+    [B, M] (the masked-LM head then computes only these).
     """
 
     cfg: ModelConfig
-    source: str = ""  # the directory of published weights that it was loaded from
+    source: str = ""  # the directory that its published weights were loaded from
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
@@ -38,10 +37,10 @@ class EncoderModel(nn.Module):
     pooled: ClassVar[tuple[str, ...]] = (
         "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
     )  # fmt: skip
-    pooler_activation: ClassVar[str] = "tanh"  # empty: the config's
-    masked_lm_activation: ClassVar[str] = ""  # empty: the config's
+    pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
+    masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
     head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
-    pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for what pretraining asks of pairs
+    pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for the pretraining task on pairs
 
     def setup(self) -> None:
         cfg, run = self.cfg, self.cfg.execution
@@ -64,11 +63,11 @@ class EncoderModel(nn.Module):
             self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
-        """Position ids [B, T] or [1, T]."""
+        """Returns position ids [B, T] or [1, T]."""
         return position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
 
     def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
-        """One vector [B, D] a sequence."""
+        """Returns one vector per sequence, [B, D]."""
         return self.pooler(x_BTD)
 
     def classify(self, x: jax.Array) -> jax.Array:
@@ -82,7 +81,7 @@ class EncoderModel(nn.Module):
     def encode(
         self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
     ) -> jax.Array:
-        """The last hidden state, [B, T, D]."""
+        """Returns the last hidden state, [B, T, D]."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
@@ -95,7 +94,7 @@ class EncoderModel(nn.Module):
         return self.encoder(x_BTD, positions_BT, context)
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
-        """For pretraining: hidden states at `masked_positions` (or all) with the vocabulary's weights, no logits."""
+        """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights, for pretraining."""
         return self._features(self.encode(input_ids, **inputs), masked_positions)
 
     def _features(self, x_BTD: jax.Array, masked_positions) -> Features:

@@ -1,4 +1,4 @@
-"""The encoder-decoder skeleton: one token table, two stacks, cross-attention between them."""
+"""The encoder-decoder skeleton: a token table, two stacks, and cross-attention between them."""
 
 from typing import ClassVar
 
@@ -20,30 +20,26 @@ from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderDecoderModel(nn.Module):
-    """Conditional generation (`head='lm'`), both stacks without a head (`none`), the encoder alone (`encoder`), or a
-    classifier: of the decoder's hidden states, or, of tokens, the encoder's.
-
-    Sequence classification reads the decoder at the input's last end token, which each row must have: without it a row's
-    logits are NaN. Families with such heads say what their decoder reads where the caller gives it nothing.
-
-    Call it with input_ids [B, S], decoder_input_ids [B, T] and, where they matter, attention_mask [B, S],
-    decoder_attention_mask [B, T], segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding),
-    decoder_position_ids [B, T] (else columns are counted, padding too), and for generation encoder_output [B, S, D],
-    cache and cache_index, with which the decoder's mask and segments are over slots: see `DecoderModel`.
+    """An encoder-decoder for conditional generation (`head='lm'`), without a head (`none`), reduced to its encoder
+    (`encoder`), or with a classifier on the decoder's hidden states (for tokens, on the encoder's).
+    Sequence classification reads the decoder at the input's last end token, which each row must have: without it the
+    row's logits are NaN. Families with these heads define the decoder's input for callers that pass none. Call it with
+    input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S], decoder_attention_mask [B, T],
+    segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding), decoder_position_ids [B, T] (by
+    default all columns are counted, including padding); for generation also with encoder_output [B, S, D], cache and
+    cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`.
     """
 
     cfg: ModelConfig
-    source: str = ""  # the directory of published weights that it was loaded from
+    source: str = ""  # the directory that its published weights were loaded from
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
-    encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # without a decoder
+    encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # heads that use no decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
     head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
-    trained_bias: ClassVar[bool] = (
-        True  # of the logits; False for BART's `final_logits_bias`, which torch calls a buffer
-    )
+    trained_bias: ClassVar[bool] = True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
 
     def setup(self) -> None:
         cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
@@ -65,11 +61,11 @@ class EncoderDecoderModel(nn.Module):
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
-        """The decoder's table of tokens, which is the encoder's unless their vocabularies differ."""
+        """Returns the decoder's token table, which is the encoder's unless their vocabularies differ."""
         return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
     def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
-        """The encoder's last hidden state, [B, S, D]."""
+        """Returns the encoder's last hidden state, [B, S, D]."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
@@ -90,9 +86,9 @@ class EncoderDecoderModel(nn.Module):
         cache=None,
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
-        """The decoder's last hidden state [B, T, D], and the caches where some were passed in.
+        """Returns the decoder's last hidden state [B, T, D], and the updated caches if any were passed.
 
-        encoder_output may be None when the caches already hold the encoder's keys and values.
+        encoder_output may be None if the caches already hold the encoder's keys and values.
         """
         cfg = self.cfg.of_decoder
         decoder_input_ids = ids_of("decoder_input_ids", decoder_input_ids, cfg.vocab_size)
@@ -138,11 +134,11 @@ class EncoderDecoderModel(nn.Module):
         return x_BTD, cache, encoder_output
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
-        """What makes logits [B, T, V] of the decoder's last hidden state."""
+        """Returns deferred logits [B, T, V] of the decoder's last hidden state."""
         return self.lm_head(x_BTD, self.decoder_tokens.embedding)
 
     def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
-        """For pretraining: decoder hidden states with the vocabulary's weights, no logits."""
+        """Returns decoder hidden states with the vocabulary's weights, for pretraining without whole logits."""
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
         return Features(self.project(x_BTD))
 
@@ -159,13 +155,13 @@ class EncoderDecoderModel(nn.Module):
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def shift_right(self, input_ids) -> jax.Array:
-        """What the decoder reads where the caller does not say: nothing, save where classifiers are known."""
+        """Returns the decoder's input if the caller passes none; only families with classifiers define it."""
         raise ValueError(
-            "decoder_input_ids is missing: pass the target behind its start token, without its last token."
+            "decoder_input_ids is missing: pass the start token followed by the target without its last token."
         )
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
-        """The fields that the head adds to the output."""
+        """Returns the fields that the head adds to the output."""
         head = self.cfg.head
         if head in self.vocab_heads:
             return {"logits": self.project(x_BTD).logits()}
@@ -182,5 +178,5 @@ class EncoderDecoderModel(nn.Module):
 
     @property
     def end_token(self) -> int | None:
-        """The id that ends an input, where sequence classification reads."""
+        """Returns the id of the end token, where sequence classification reads."""
         return self.cfg.eos_token_id

@@ -1,4 +1,4 @@
-"""From the arguments users pass to the masks and positions that layers read; the three skeletons share it."""
+"""Conversion of user arguments to the masks and positions that layers read, shared by the three skeletons."""
 
 from typing import Any
 
@@ -14,28 +14,28 @@ from flaxformer_lite.models.skeletons.slots import Slots
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
-    """Integer ids as an array, checked where their values are known; inside jit those out of range make NaN.
+    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of range give NaN.
 
     Args:
-      name: of the argument.
-      ids: an array, or lists of one length.
-      size: ids are 0 .. size - 1; what has no table passes 0, and any number goes.
-      axes: that it must have.
+      name: name of the argument.
+      ids: an array, or lists of equal length.
+      size: ids are 0 .. size - 1; 0 allows any number.
+      axes: the axes it must have, for errors.
 
     Raises:
-      ValueError: not integers, another number of axes, an id out of range.
+      ValueError: the ids are not integers, have the wrong number of axes, or are out of range.
     """
     if not hasattr(ids, "ndim"):
         ids = np.asarray(ids)
     if ids.ndim != axes.count(",") + 1 or not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise ConfigError(f"{name}: integer ids {axes}, not {ids.dtype} {ids.shape}.")
+        raise ConfigError(f"{name}: must be integer ids {axes}, not {ids.dtype} {ids.shape}.")
     if size:
         check_range(name, ids, 0, size)
     return ids if isinstance(ids, jax.Array) else jnp.asarray(ids)
 
 
 def check_range(name: str, ids: Any, first: int, stop: int) -> None:
-    """Refuses values outside first .. stop - 1, where they are known."""
+    """Refuses values outside first .. stop - 1, if they are known."""
     known = isinstance(ids, np.ndarray) or (isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer))
     if not known or not ids.size:
         return
@@ -46,16 +46,16 @@ def check_range(name: str, ids: Any, first: int, stop: int) -> None:
 
 
 def rows_of(name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like: str = "input_ids") -> Any:
-    """What is said of each token, an array [B, T] of numpy's or jax's; [1, T] too where `one` row may stand for all.
+    """Checks an argument with one value per token, [B, T], or also [1, T] if `one`; returns a numpy or jax array.
 
     Raises:
-      ValueError: another shape.
+      ValueError: it has another shape.
     """
     if x is None:
         return None
     x = x if hasattr(x, "ndim") else np.asarray(x)
     if x.shape != input_ids.shape and not (one and x.shape == (1, input_ids.shape[1])):
-        raise ConfigError(f"{name} has shape {x.shape}: must be that of {like}, {input_ids.shape}.")
+        raise ConfigError(f"{name} has shape {x.shape}: must match {like}, {input_ids.shape}.")
     return x
 
 
@@ -70,17 +70,18 @@ def position_ids_of(
     slots: Slots | None = None,
     name: str = "position_ids",
 ) -> jax.Array:
-    """Position ids [B, T] or [1, T]: those given, else restarting in each segment, else counting from zero.
+    """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else counting from zero.
 
     Args:
-      cfg: whose encoding they are for.
+      cfg: the model's config.
       input_ids_BT: the tokens.
-      position_ids_BT: as given.
-      attention_mask_BS: over the slots of a cache; without one over the tokens.
-      segment_ids_BS: the same.
-      skip_padding: count only what the attention mask keeps, so that left-padded prompts start at zero.
-      slots: of the tokens, in a cache.
-      name: of the argument.
+      position_ids_BT: the ids passed by the caller, or None.
+      attention_mask_BS: over the slots of a cache; without a cache, over the tokens.
+      segment_ids_BS: over the slots or tokens, likewise.
+      skip_padding: whether to count only tokens that the attention mask keeps, so that left-padded prompts start at
+        zero.
+      slots: the slots of the tokens in a cache.
+      name: name of the argument.
     """
     slots = Slots(input_ids_BT.shape[1]) if slots is None else slots
     if position_ids_BT is not None:
@@ -102,7 +103,7 @@ def visibility(
     *,
     structure: Mask | None = None,
 ) -> Mask | None:
-    """The structure (causal or not) and-ed with padding and segments; None when everything sees everything."""
+    """Combines the structure (causal or not) with padding and segments; None if every token sees all others."""
     parts = [structure]
     if attention_mask_BS is not None:
         parts.append(masks.padding(attention_mask_BS.astype(bool)))
@@ -116,10 +117,10 @@ def visibility(
 
 
 def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
-    """The column [B] of each row's last token that is not padding, wherever the padding stands.
+    """Returns the column [B] of each row's last token that is not padding, wherever the padding is.
 
     Raises:
-      ValueError: several rows, and no padding token to tell where they end.
+      ValueError: there are several rows, but no padding token to tell where they end.
     """
     batch, length = input_ids_BT.shape
     if pad_token_id is None:
@@ -133,14 +134,14 @@ def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
 
 
 def check_source(cache, encoder_output, decoder_input_ids, **over_source) -> list[jax.Array | None]:
-    """Arrays [B, S] that speak of the encoder's tokens, checked.
+    """Checks arrays [B, S] over the encoder's tokens.
 
     Raises:
-      ConfigError: no encoder's output, neither now nor in the caches; shapes that do not fit it.
+      ConfigError: there is no encoder output, neither passed nor cached, or shapes do not fit it.
     """
     if encoder_output is None and (cache is None or cache[0].cross_k_BKSH is None):
         raise ConfigError(
-            "encoder_output is None: only a cache that a call with encoder_output has filled can do without."
+            "encoder_output is None: must be passed, unless an earlier call with it has filled the cache."
         )
     batch = decoder_input_ids.shape[0]
     if encoder_output is None:
@@ -149,6 +150,6 @@ def check_source(cache, encoder_output, decoder_input_ids, **over_source) -> lis
         tokens = encoder_output[..., 0]
     else:
         raise ConfigError(
-            f"decoder_input_ids has {batch} rows, the encoder's output {encoder_output.shape[0]}: one each."
+            f"decoder_input_ids has {batch} rows, encoder_output {encoder_output.shape[0]}: must be equal."
         )
     return [rows_of(name, x, tokens, like="the encoder's tokens") for name, x in over_source.items()]

@@ -1,4 +1,4 @@
-"""What models return: records whose field names are those that users of transformers know."""
+"""Records that models return, with the field names of transformers."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 
 
 class Output(flax.struct.PyTreeNode):
-    """Fields that a model or head does not have are None.
+    """The output of a model; fields that a model or head does not have are None.
 
     Attributes:
       last_hidden_state: [B, T, D], after the final norm.
-      logits: [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier, [B, 2] of next-sentence.
+      logits: [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier, [B, 2] for next sentence.
       pooler_output: [B, D].
       prediction_logits: [B, T, V], pretraining head.
       seq_relationship_logits: [B, 2], pretraining head.
@@ -21,7 +21,7 @@ class Output(flax.struct.PyTreeNode):
       start_logits: [B, T], question answering.
       end_logits: [B, T], question answering.
       encoder_last_hidden_state: [B, S, D], encoder-decoder.
-      cache: the key-value caches after this call, where one was passed in.
+      cache: the key-value caches after this call, if any were passed.
     """
 
     last_hidden_state: jax.Array | None = None
@@ -37,7 +37,7 @@ class Output(flax.struct.PyTreeNode):
 
 
 class Features(flax.struct.PyTreeNode):
-    """What a pretraining objective needs: the hidden states and the weights that make logits of them, not the logits.
+    """The input of a pretraining loss: hidden states and the weights that turn them into logits, not the logits.
 
     Attributes:
       projection: x [B, T, D] (or [B, M, D] at masked positions), the vocabulary kernel and its bias.
@@ -49,5 +49,5 @@ class Features(flax.struct.PyTreeNode):
 
 
 def spans(logits_BTC: jax.Array) -> dict[str, jax.Array]:
-    """The fields of a question-answering head: where the answer starts and ends."""
+    """Returns the fields of a question-answering head: logits of where the answer starts and ends."""
     return {"start_logits": logits_BTC[..., 0], "end_logits": logits_BTC[..., 1]}

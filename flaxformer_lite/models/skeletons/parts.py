@@ -1,4 +1,4 @@
-"""From a model's config to the records of its parts."""
+"""Conversion of a model's config to the records of its parts."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from flaxformer_lite.modules.heads import VocabConfig
 
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
-    """The record of the attention in layers of one kind."""
+    """Builds the record of the attention in layers of one kind."""
     return AttentionConfig(
         num_heads=cfg.num_heads,
         num_kv_heads=cfg.num_kv_heads,
@@ -29,7 +29,7 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
 
 
 def feed_forward(cfg: ModelConfig) -> MlpConfig:
-    """The record of the plain or gated feed-forward."""
+    """Builds the record of the plain or gated feed-forward."""
     return MlpConfig(
         mlp_dim=cfg.mlp_dim,
         activation=cfg.activation,
@@ -40,7 +40,7 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 
 
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
-    """The record of the layers of one kind."""
+    """Builds the record of the layers of one kind."""
     mixer, fed = kind.mixer or cfg.mixer, kind.feed_forward or cfg.feed_forward
     norm_at = kind.norm_at
     if norm_at is None:
@@ -56,7 +56,7 @@ def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerCon
 
 
 def stack(cfg: ModelConfig, side: str) -> StackConfig:
-    """The record of the `encoder` or the `decoder`."""
+    """Builds the record of the `encoder` or the `decoder`."""
     cross = side == "decoder" and bool(cfg.encoder_layers)
     own = cfg.of_decoder if side == "decoder" else cfg
     return StackConfig(
@@ -68,7 +68,7 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
 
 
 def embed(cfg: ModelConfig, width: int = 0) -> EmbedConfig:
-    """The record of the embeddings; `width` of the tables where it is not the config's."""
+    """Builds the record of the embeddings; `width` overrides that of the tables."""
     stddev = {"fan_in": 1.0, "xavier": cfg.d_model**-0.5}.get(cfg.init)  # embeddings have no fans
     return EmbedConfig(
         vocab_size=cfg.vocab_size,
@@ -86,7 +86,7 @@ def embed(cfg: ModelConfig, width: int = 0) -> EmbedConfig:
 
 
 def vocab(cfg: ModelConfig) -> VocabConfig:
-    """The record of the logits over the vocabulary."""
+    """Builds the record of the logits over the vocabulary."""
     return VocabConfig(
         vocab_size=cfg.vocab_size,
         tied=cfg.tie_embeddings,
@@ -98,11 +98,11 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
-    """Empty caches for `length` positions: one per layer, or one for each kind of layer with a leading Y axis where it scans.
+    """Builds empty caches for `length` positions: one per layer or, if it scans, one per kind with a leading Y axis.
 
     Args:
-      cfg: the model's.
-      batch: B; the caches of one example have no such axis, see modules/cache.py.
+      cfg: the model's config.
+      batch: B; caches for a single example have no batch axis, see modules/cache.py.
       length: S, prompt and continuation together.
     """
     return empty_stack(stack(cfg, "decoder"), cfg.execution, batch, length, cfg.d_model)

@@ -1,4 +1,4 @@
-"""Where the tokens of a call stand in the caches: the slots they take, and what may be said about those."""
+"""The cache slots that the tokens of a call take, and the checks on arrays over slots."""
 
 import functools
 import itertools
@@ -18,13 +18,13 @@ from flaxformer_lite.modules.context import Context
 
 @dataclass(frozen=True)
 class Slots:
-    """T slots from `index` on.
+    """T consecutive slots, from `index` on.
 
     Attributes:
-      length: T, the tokens of this call.
-      index: int32 scalar, the slot of the first; None without a cache.
-      first: whether it is known that nothing lies before them.
-      faults: booleans that are not known before the program runs; where one is True the output is NaN.
+      length: T, the number of tokens in this call.
+      index: int32 scalar, the slot of the first token; None without a cache.
+      first: whether the cache is known to be empty.
+      faults: traced booleans; if one is True the output is NaN.
     """
 
     length: int
@@ -33,7 +33,7 @@ class Slots:
     faults: tuple[jax.Array, ...] = ()
 
     def own(self, x_BS: jax.Array | None) -> jax.Array | None:
-        """Of an array over slots the part that is this call's tokens, [B, T]."""
+        """Slices an array over slots to the tokens of this call, [B, T]."""
         return None if x_BS is None else self.part(x_BS)
 
     def part(self, x_BS: jax.Array) -> jax.Array:
@@ -43,7 +43,7 @@ class Slots:
         return jax.lax.dynamic_slice_in_dim(x_BS, self.index, self.length, axis=1)
 
     def columns(self) -> jax.Array:
-        """int32 [1, T]."""
+        """Returns the slot numbers, int32 [1, T]."""
         columns_T = jnp.arange(self.length, dtype=jnp.int32)
         return (columns_T if self.first or self.index is None else self.index + columns_T)[None]
 
@@ -51,7 +51,7 @@ class Slots:
         return context if self.index is None else context.replace(index=self.index, first=self.first)
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
-        """Makes the faults of a call show that could not be refused."""
+        """Turns the output into NaN if one of the faults is True, as a traced call cannot be refused."""
         if not self.faults:
             return x_BTD
         return jnp.where(functools.reduce(operator.or_, self.faults), jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
@@ -60,18 +60,18 @@ class Slots:
 def place(
     cfg: ModelConfig, tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any
 ) -> tuple[Slots, list[jax.Array | None]]:
-    """The slots of a call's tokens, and the arrays over slots as layers want them.
+    """Returns the slots of a call's tokens, and the arrays over slots in the form that layers read.
 
     Args:
-      cfg: the decoder's.
-      tokens_BT: of this call.
-      cache: of all layers, or None.
+      cfg: the decoder's config.
+      tokens_BT: the tokens of this call.
+      cache: the caches of all layers, or None.
       index: the slot of the first token; None is the cache's length.
-      **over_slots: arrays [B, S] by the name of their argument; without a cache [B, T]. They must reach the call's last
-        slot. The first is that of tokens to keep, which allows slots that were never written.
+      **over_slots: arrays [B, S] by argument name; without a cache [B, T]. They must reach the last slot of the call.
+        The first is the mask of tokens to keep; if given, slots before may have never been written.
 
     Raises:
-      ValueError: shapes that do not fit; slots that the caches do not have or no longer hold.
+      ValueError: shapes that do not fit, or slots that the caches do not have or no longer hold.
     """
     batch, length = tokens_BT.shape
     over_slots = {name: x if x is None or hasattr(x, "ndim") else np.asarray(x) for name, x in over_slots.items()}
@@ -79,14 +79,12 @@ def place(
         _check_rows(name, x, batch, length if cache is None else None)
     if cache is None:
         if index is not None:
-            raise ConfigError(
-                f"cache_index={index}: belongs to a cache; pass cache=init_cache(cfg, batch, length) too."
-            )
+            raise ConfigError(f"cache_index={index}: needs a cache; pass cache=init_cache(cfg, batch, length) too.")
         return Slots(length), list(over_slots.values())
     _check_batch(cfg, cache, batch)
     if index is not None and jnp.shape(index) != ():
         raise ConfigError(
-            f"cache_index has shape {jnp.shape(index)}: one number, the slot of the first token of every row."
+            f"cache_index has shape {jnp.shape(index)}: must be one number, the slot of the first token in all rows."
         )
     held = _known(length_of(cache))
     index = held if index is None else _known(index)
@@ -105,12 +103,12 @@ def place(
 
 
 def _rules(cfg: ModelConfig, cache: Sequence[LayerCache], index, held, length: int, unmasked: bool):
-    """Pairs of what must not be, and the sentence that says so."""
+    """Yields pairs of a fault and the function that returns its message."""
     windows = itertools.cycle(kind.window or 0 for kind in cfg.kinds)
     layers = [(c, window) for c, window in zip(cache, windows, strict=False) if isinstance(c, LayerCache)]
     room = min((c.k_BKSH.shape[-2] for c, window in layers if not 0 < window <= c.k_BKSH.shape[-2]), default=None)
     ring = min((window for c, window in layers if 0 < window <= c.k_BKSH.shape[-2]), default=None)
-    yield index < 0, lambda: f"cache_index={index}: the slot of the first token, hence not negative."
+    yield index < 0, lambda: f"cache_index={index}: the slot of the first token, must not be negative."
     if room is not None:
         yield (
             index + length > room,
@@ -131,8 +129,8 @@ def _rules(cfg: ModelConfig, cache: Sequence[LayerCache], index, held, length: i
         yield (
             (index > 0) & (index + 1 < held) & (held > ring),
             lambda: (
-                f"cache_index={index}: the cache holds {held} positions, and a window of {ring} has dropped what this"
-                f" one would see; keep the cache as it was then, or start again from 0."
+                f"cache_index={index}: the cache holds {held} positions, and a window of {ring} has dropped some that"
+                f" this token would see; keep the earlier cache, or start again from 0."
             ),
         )
 
@@ -141,15 +139,15 @@ def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
     yield (
         stop > x_BS.shape[1],
         lambda: (
-            f"{name} has shape {x_BS.shape}: with a cache it is over slots, and must reach the last token's, {stop - 1}."
+            f"{name} has shape {x_BS.shape}: with a cache it is over slots and must reach the last token's, {stop - 1}."
         ),
     )
     if name == "prefix_mask":
         yield (
             jnp.any(x_BS.astype(bool) & (jnp.arange(x_BS.shape[1]) >= stop)[None]),
             lambda: (
-                f"prefix_mask: marks slots from {stop} on, which the tokens of this call would see before they are read; pass"
-                f" the whole prefix in one call."
+                f"prefix_mask: marks slots from {stop} on, which are not yet read but would be visible to this call; pass the"
+                f" whole prefix in one call."
             ),
         )
 
@@ -163,7 +161,7 @@ def _check_rows(name: str, x: jax.Array | None, batch: int, length: int | None) 
         return
     if x.ndim != 2 or x.shape[0] != batch or (length is not None and x.shape[1] != length):
         wanted = f"[{batch}, {'slots' if length is None else length}]"
-        raise ConfigError(f"{name} has shape {x.shape}: must be {wanted}, a row for each of input_ids.")
+        raise ConfigError(f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids.")
 
 
 def _check_batch(cfg: ModelConfig, cache: Sequence[LayerCache], batch: int) -> None:
@@ -173,5 +171,5 @@ def _check_batch(cfg: ModelConfig, cache: Sequence[LayerCache], batch: int) -> N
     rows = 1 if kept.ndim == 3 + axis else kept.shape[axis]
     if rows != batch:
         raise ConfigError(
-            f"cache of {rows} rows for {batch} rows of tokens: make it with init_cache(cfg, {batch}, length)."
+            f"cache has {rows} rows for {batch} rows of tokens: make it with init_cache(cfg, {batch}, length)."
         )

@@ -1,1 +1,1 @@
-"""A run as people see it: the terminal, metrics, plots, samples."""
+"""Reports of a run: the terminal, metrics, plots, samples."""

@@ -1,4 +1,4 @@
-"""Metrics: averaged over an interval, then written to metrics.jsonl and TensorBoard."""
+"""Metrics, averaged over an interval and written to metrics.jsonl and TensorBoard."""
 
 import contextlib
 import json
@@ -10,16 +10,16 @@ from typing import Any
 import tensorboardX
 
 Record = dict[str, Any]
-LATEST = ("learning_rate", "param_norm")  # as they are at the end of the interval; all else is its mean
+LATEST = ("learning_rate", "param_norm")  # reported as of the end of the interval; all others as the mean
 
 
 class Meter:
-    """Averages of the steps since the last record, their speed, and the share of the time that data was waited for.
+    """Averages over the steps since the last record, their speed, and the share of time spent waiting for data.
 
     Args:
       tokens_per_step: input tokens, padding included.
-      flops_per_step: of analysis/flops.py.
-      peak: FLOP/s of all devices together, or None where unknown: no `mfu` then.
+      flops_per_step: from analysis/flops.py.
+      peak: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
     """
 
     def __init__(self, tokens_per_step: int, flops_per_step: int, peak: float | None):
@@ -30,7 +30,7 @@ class Meter:
         self._since: float | None = None
 
     def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches, and how long each was waited for."""
+        """Yields the batches, measuring how long each was waited for."""
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
@@ -41,7 +41,7 @@ class Meter:
             yield batch
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Takes in one finished step. The first step, which waits for the compiler, only starts the clock."""
+        """Adds one finished step. The first, which waits for the compiler, only starts the clock."""
         self._steps.append(metrics)
         if self._since is None:
             self._since = time.perf_counter()
@@ -50,14 +50,14 @@ class Meter:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time in the block (evaluation, checkpoints) is not training time."""
+        """Excludes the time in the block (evaluation, checkpoints) from training time."""
         began = time.perf_counter()
         yield
         if self._since is not None:
             self._since += time.perf_counter() - began
 
     def record(self, step: int) -> Record:
-        """What `metrics.jsonl` says of the steps since the last call."""
+        """Returns the record of the steps since the last call, for `metrics.jsonl`."""
         now, steps = time.perf_counter(), self._steps
         out: Record = {"step": step, "split": "train"}
         for name in steps[-1]:
@@ -73,12 +73,12 @@ class Meter:
 
 
 class Recorder:
-    """The run's history: one JSON object a line in metrics.jsonl, and the same in TensorBoard.
+    """The run's history: one JSON object per line in metrics.jsonl, and the same in TensorBoard.
 
     Args:
-      workdir: of the run.
-      last_step: records of later steps, left by a run that was killed, are dropped; -1 drops all.
-      writes: False on all processes but one, whose history is what they add themselves.
+      workdir: the run's workdir.
+      last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
+      writes: False on all processes but one; their history is then only what they add themselves.
 
     Attributes:
       history: every record of the run so far, in order.
@@ -106,7 +106,7 @@ class Recorder:
                 self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
 
     def of(self, split: str) -> list[Record]:
-        """Records of "train" or "eval"."""
+        """Returns the records of "train" or "eval"."""
         return [record for record in self.history if record["split"] == split]
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def _line(record: Record) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """The records of a metrics.jsonl; a last line that was cut off by a kill is left out."""
+    """Reads the records of a metrics.jsonl, without a last line that a kill has cut off."""
     if not path.exists():
         return []
     records = []

@@ -1,4 +1,4 @@
-"""The loss curve of a run as a picture."""
+"""The plot of a run's loss curve."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ TRAIN, HELD_OUT, BASELINE = "#8fa8c8", "#c44e52", "#555555"
 def loss_curve(
     path: Path, history: list[Record], *, headline: Metric, baseline: tuple[str, float] | None, title: str
 ) -> None:
-    """Draws the headline of training and held-out examples over steps, and its baseline.
+    """Plots the headline metric on training and held-out examples over steps, and its baseline.
 
     Args:
-      path: of the PNG.
+      path: path of the PNG.
       history: records of metrics.jsonl.
-      headline: of the objective.
-      baseline: its name and number, where the objective has one.
-      title: above the axes.
+      headline: the objective's headline metric.
+      baseline: its name and value, or None.
+      title: title of the plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second, which no start should wait for
     from matplotlib.figure import Figure

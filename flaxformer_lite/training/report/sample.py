@@ -1,4 +1,4 @@
-"""A few words of what a decoder has learned to write."""
+"""A sample of text from a trained decoder."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.generation.generate import generate
 
-PROMPT = 16  # tokens of held-out text that the sample goes on from
+PROMPT = 16  # tokens of held-out text that the sample continues
 TEMPERATURE, TOP_P = 0.8, 0.95
 
 
 def writes(cfg: ModelConfig) -> bool:
-    """Whether a model goes on from a prompt: it has a decoder, no encoder, and logits of the vocabulary."""
+    """Returns whether a model can continue a prompt: it has a decoder, no encoder, and logits over the vocabulary."""
     return cfg.skeleton == "decoder" and cfg.head == "lm"
 
 
@@ -24,11 +24,11 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
       model: a decoder's linen module.
       params: its weights.
       data: the held-out split.
-      tokens: to write; fewer where the model's table of positions ends before.
-      seed: of the draws.
+      tokens: number of tokens to write; fewer if the model's position table ends earlier.
+      seed: seed of the sample.
 
     Returns:
-      The prompt's text and the continuation's.
+      The text of the prompt and of the continuation.
     """
     cfg, tokenizer = model.cfg, data.tokenizer
     prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
@@ -39,6 +39,6 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
         "top_p": TOP_P,
         "seed": seed,
     }
-    unused = tuple(range(data.vocab_size, cfg.vocab_size))  # ids that only round the table's size up
+    unused = tuple(range(data.vocab_size, cfg.vocab_size))  # ids that only pad the table to a round size
     written = generate(model, params, prompt[None], max_new_tokens=min(tokens, room), suppress_tokens=unused, **options)
     return tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())

@@ -1,4 +1,4 @@
-"""What falls to each device and each process, said before the first step: batch, memory, what is whole everywhere."""
+"""The share of each device and process, reported before the first step: batch, memory, replicated parameters."""
 
 import math
 
@@ -12,11 +12,11 @@ from flaxformer_lite.training.program import Program
 
 Rows = list[tuple[str, str]]
 
-LARGE = 2**20  # bytes of a parameter that is worth a line when every device holds it whole
+LARGE = 2**20  # bytes; larger parameters are named if every device holds them whole
 
 
 def sharding_report(program: Program) -> Rows:
-    """The rows of the table; none where one device does everything."""
+    """Returns the rows of the report; none if there is a single device."""
     if program.mesh.size == 1:
         return []
     return [("batch", _batch(program)), ("reads", _reads(program)), ("a device", _device(program)),
@@ -32,7 +32,7 @@ def _batch(program: Program) -> str:
 
 
 def _reads(program: Program) -> str:
-    """Rows of each batch that this process reads; how the others' follow from it."""
+    """Describes the rows of each batch that this process reads."""
     rows, size = sharding.batch_rows(program.mesh, program.cfg.train.batch_size), program.cfg.train.batch_size
     if len(rows) == size:
         each = f" in each of {jax.process_count()} processes" if jax.process_count() > 1 else ""
@@ -53,7 +53,7 @@ def _device(program: Program) -> str:
 
 
 def _replicated(program: Program) -> str:
-    """The large parameters that no axis of the mesh divides, and why."""
+    """Describes the large parameters that no axis of the mesh divides, and why."""
     mesh, leaves = program.mesh.shape, jax.tree_util.tree_leaves_with_path(program.target.params)
     total = sum(_bytes(leaf) for _, leaf in leaves)
     whole = {path_of(keys): _bytes(leaf) for keys, leaf in leaves if leaf.sharding.is_fully_replicated}
@@ -66,7 +66,7 @@ def _replicated(program: Program) -> str:
 
 
 def size(count: int) -> str:
-    """1234567 as `1.23 MB`."""
+    """Formats 1234567 as `1.23 MB`."""
     unit = min(3, int(math.log10(count)) // 3) if count else 0
     return f"{count / 1000**unit:.3g} {('B', 'kB', 'MB', 'GB')[unit]}"
 

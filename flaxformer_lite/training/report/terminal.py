@@ -1,4 +1,4 @@
-"""What a run says while it runs: a live bar on a terminal, one plain line an interval elsewhere."""
+"""The terminal output of a run: a live bar on a terminal, one plain line per interval elsewhere."""
 
 import contextlib
 import logging
@@ -18,10 +18,10 @@ class Terminal:
     """Prints to stdout.
 
     Args:
-      steps: of the whole run.
-      metrics: of the objective, its headline first.
-      is_main_process: whether it prints at all.
-      console: where to; tests pass their own.
+      steps: number of steps in the whole run.
+      metrics: metrics of the objective, its headline first.
+      is_main_process: whether to print at all.
+      console: the console to print to; tests pass their own.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Terminal:
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
-        """A title and aligned pairs under it."""
+        """Prints a title and aligned pairs under it."""
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
         self.console.print(f"\n[bold]{title}[/bold]")
@@ -48,23 +48,23 @@ class Terminal:
             self.console.print(f"  {name:{width}}  {value}", markup=False)
 
     def sample(self, prompt: str, written: str) -> None:
-        """Text of the model's, and what it was asked to go on from."""
+        """Prints the model's text, and the prompt that it continues."""
         self.console.print("\n[bold]sample[/bold]")
         for title, text in (("a held-out text begins", prompt), ("the model goes on", written)):
             self.console.print(f"  --- {title}", style="dim")
             self.console.print("\n".join(f"  {line}" for line in text.splitlines()), markup=False)
 
     def note(self, text: str) -> None:
-        """One line that matters, above the bar."""
+        """Prints one line above the bar."""
         self.console.print(text, markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
-        """While in the block, what the package logs (which attention it takes, and why) is noted, once training has begun."""
+        """Prints the package's log messages (such as the choice of attention) within the block, once training has begun."""
         return _noted(lambda line: self.note(line) if self._unsaid is None else self._unsaid.append(line))
 
     @contextlib.contextmanager
     def training(self, start: int) -> Iterator[None]:
-        """While in the block, the bar is alive, from step `start` on."""
+        """Shows the bar within the block, from step `start` on."""
         with self._alive(start):
             unsaid, self._unsaid = self._unsaid, None
             for line in unsaid or ():
@@ -85,14 +85,14 @@ class Terminal:
             self._bar = None
 
     def advance(self, step: int) -> None:
-        """One step is done."""
+        """Advances the bar to a finished step."""
         if self._bar:
             progress, task = self._bar
             waiting = progress.tasks[task].fields["text"] == COMPILING
             progress.update(task, completed=step, **({"text": ""} if waiting else dict[str, Any]()))
 
     def train_record(self, record: Record) -> None:
-        """The interval's figures."""
+        """Prints the figures of an interval."""
         headline = self._headline if self._headline.name in record else LOSS
         text = _shown(headline, record)
         if "tokens_per_second" in record:
@@ -108,7 +108,7 @@ class Terminal:
             self.note(f"step {record['step']}/{self._steps}  {text}{grad}")
 
     def eval_record(self, record: Record) -> None:
-        """The held-out figures."""
+        """Prints the figures of held-out text."""
         text = "  ".join(_shown(metric, record) for metric in self._live if metric.name in record)
         self.note(f"step {record['step']}/{self._steps}  held out: {text}")
 
@@ -130,7 +130,7 @@ def _noted(note: Callable[[str], None]) -> Iterator[None]:
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    log.propagate = False  # absl's handler would say it again
+    log.propagate = False  # absl's handler would print it again
     try:
         yield
     finally:

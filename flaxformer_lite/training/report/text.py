@@ -1,4 +1,4 @@
-"""The words before and after a run: what is about to be trained, and what came of it."""
+"""The texts printed before and after a run."""
 
 import shlex
 import sys
@@ -20,7 +20,7 @@ Rows = list[tuple[str, str]]
 
 
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
-    """What is about to be trained, on what, where."""
+    """Describes the run that is about to start: model, data, devices."""
     cfg, mesh = experiment.cfg, experiment.mesh
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
@@ -49,7 +49,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
 
 
 def _data(experiment: Experiment) -> Rows:
-    """The text, what was read of it, and how much of it is held out."""
+    """Describes the text, the files that were read, and how much is held out."""
     cfg, corpus = experiment.cfg.data, experiment.train_data.corpus
     assert corpus is not None, "a run's records are of a corpus"
     source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
@@ -67,7 +67,7 @@ def _data(experiment: Experiment) -> Rows:
 
 
 def _taken(cfg: ExperimentConfig) -> str:
-    """Of what a run begins with, what came from where."""
+    """Describes which parts of a run came from the directory in `train.init_from`."""
     folder, tokenizer = cfg.train.init_from, cfg.data.tokenizer.path
     if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
         return f"{folder}: model, weights and tokenizer, in place of the config's"
@@ -79,26 +79,26 @@ def _hosts() -> str:
 
 
 def millions(experiment: Experiment) -> str:
-    """Parameters as `1.6M`."""
+    """Formats the number of parameters as `1.6M`."""
     return f"{param_count(experiment.target.params) / 1e6:.3g}M"
 
 
 def _giga(number: int) -> str:
-    """1234567890 as `1.2 G`, and never `0.0 G`."""
+    """Formats 1234567890 as `1.2 G`, and never as `0.0 G`."""
     return f"{number / 1e9:,.1f} G" if number >= 1e9 else f"{number / 1e6:,.1f} M"
 
 
 def closing(
     recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path
 ) -> Rows:
-    """What came of it.
+    """Summarizes a finished run.
 
     Args:
-      recorder: has the history.
-      metrics: of the objective, its headline first.
-      baseline: name and number that the headline is compared with, where there is one.
-      compiles: after step two.
-      workdir: of the run.
+      recorder: holds the history.
+      metrics: metrics of the objective, its headline first.
+      baseline: name and value to compare the headline with, or None.
+      compiles: number of compilations after step two.
+      workdir: the run's workdir.
     """
     headline, *others = metrics
     evals, last = recorder.of("eval"), recorder.of("eval")[-1]
@@ -132,7 +132,7 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
-    """What to try now."""
+    """Suggests commands to try next."""
     rows = _uses(cfg.model, str(workdir))
     if not cfg.data.path:
         rows.append(("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
@@ -143,7 +143,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
 
 
 def _command(workdir: str, changes: dict[str, Any]) -> str:
-    """This run's command line with other values and another workdir."""
+    """Returns this run's command line with other values and another workdir."""
     new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
     given = sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:]
     kept, args = [], iter(invocation.underscored(given))
@@ -152,12 +152,12 @@ def _command(workdir: str, changes: dict[str, Any]) -> str:
         if name not in new:
             kept.append(arg)
         elif not joined:
-            next(args, None)  # its value stands apart
+            next(args, None)  # its value is a separate argument
     return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
 
 
 def _uses(model: ModelConfig, workdir: str) -> Rows:
-    """What the trained model can do, by its stacks and its head."""
+    """Suggests commands that use the trained model, by its stacks and its head."""
     rows = []
     if model.decoder_layers and model.head == "lm":
         prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
@@ -171,5 +171,5 @@ def _uses(model: ModelConfig, workdir: str) -> Rows:
 
 
 def _program(command: str, *args: str) -> str:
-    """A command line of ours, ready to paste."""
+    """Returns a command line of this package, ready to paste."""
     return f"{invocation.program(command)} {shlex.join(args)}"

@@ -1,1 +1,1 @@
-"""From flags to the first step."""
+"""The start of a run, from the config to the first step."""

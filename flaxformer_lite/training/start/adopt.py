@@ -1,4 +1,4 @@
-"""The experiment of a config whose `train.init_from` names a directory: its model and tokenizer are the directory's."""
+"""Experiments with `train.init_from`, which take the model and tokenizer from a directory."""
 
 import contextlib
 import dataclasses
@@ -76,7 +76,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Fields by which the parameters of two models differ: what the first says, and the second."""
+    """Returns the fields in which two models with different parameters differ, with the value of each."""
     names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
     names = [
         name for name in names if not getattr(getattr(ours, name), "added", ())
@@ -86,19 +86,19 @@ def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]
     return {
         name: (say(due), say(ours))
         for name, say in said.items()
-        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another field
+        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another
     }
 
 
 def flags(model: ModelConfig, names: Collection[str]) -> str:
-    """Flags of the command line that give these fields the model's values."""
+    """Formats command-line flags that set these fields to the model's values."""
     values = flatten(to_config_dict(model).to_dict())
     leaves = [leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")]
     return shlex.join(f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None)
 
 
 def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
-    """The resolved config of a run that began with this directory and has a checkpoint."""
+    """Returns the resolved config of a run that started from this directory and has a checkpoint, else None."""
     if run is None or not workdir.is_workdir(Path(run)):
         return None
     if not any(path.name.isdigit() for path in Path(run, "checkpoints").glob("*")):
@@ -123,7 +123,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
                           f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either.")  # fmt: skip
     head = objective.head_for(skeleton)
     try:
-        if stored:  # its weights are read when they are needed
+        if stored:  # its weights are read when needed
             return dataclasses.replace(stored, head=head or stored.head)
         return open_pretrained(path, head or None, family=named)[0].cfg
     except (ConfigError, WeightsError) as error:
@@ -134,7 +134,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
 
 
 def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
-    """What was asked for on the command line must be what the weights have."""
+    """Checks that fields set on the command line agree with the weights."""
     due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
     wraps = ("mixer.", "feed_forward.")  # plug-ins in place of the model's own parts
@@ -145,7 +145,7 @@ def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: C
             f"model.{name}={value}, where its weights have {due.get(name)}" for name, value in wrong.items()
         )
         raise ConfigError(f"train.init_from={init_from}: the command line asks for another model: {listed}. The model comes"
-                          f" from the directory: leave these flags out, or write {flags(model, wrong)}.")  # fmt: skip
+                          f" from the directory: leave these flags out, or set {flags(model, wrong)}.")  # fmt: skip
 
 
 def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
@@ -164,18 +164,18 @@ def _tokenizer_of(init_from: str) -> str:
         return str(workdir.tokenizer_folder(path))
     if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
         try:
-            load_tokenizer(path)  # says what is there instead
+            load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:
             raise ConfigError(f"train.init_from: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
     return str(path)
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
-    """The tokenizer of a run that goes on, from where it was or from its own copy."""
+    """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
     path = begun.data.tokenizer.path
     return path if not path or Path(path).expanduser().exists() else str(workdir.tokenizer_folder(run))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """As JSON gives it back: tuples are lists."""
+    """Converts values as a round trip through JSON does, tuples to lists."""
     return json.loads(json.dumps(ConfigDict(values).to_dict(), default=str))

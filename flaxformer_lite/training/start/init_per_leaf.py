@@ -1,7 +1,8 @@
-"""The state before the first step, made leaf by leaf.
+"""Initialization of a state leaf by leaf.
 
-A deep model draws the same dozen shapes again and again. In one program XLA compiles every draw anew, for longer than the
-training step itself; in a program for each leaf, leaves that differ in numbers alone share theirs.
+A deep model draws the same dozen shapes again and again. In a single program XLA compiles every draw separately, which
+takes longer than compiling the training step; with one program per leaf, leaves that differ only in numbers share
+theirs.
 """
 
 import collections
@@ -17,7 +18,7 @@ from jax.interpreters import partial_eval
 
 
 class Part(NamedTuple):
-    """Some of the leaves, and the program that makes them of the numbers by which it differs from the next leaf's."""
+    """Some leaves, and the program that makes them; the numbers in which leaves differ are its arguments."""
 
     leaves: list[int]
     program: ClosedJaxpr
@@ -25,12 +26,12 @@ class Part(NamedTuple):
 
 
 def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Callable[[], Any]:
-    """Builds the function that makes what `create` returns, each array on its devices from the start.
+    """Builds a function that computes `create`, with each array on its devices from the start.
 
     Args:
-      create: traced, without arguments.
-      shardings: tree of NamedShardings, of what it returns.
-      compiler_options: of each program.
+      create: a jaxpr without arguments.
+      shardings: tree of NamedShardings for its outputs.
+      compiler_options: options for each program.
     """
     shardings, tree = jax.tree.flatten(shardings)
 
@@ -38,7 +39,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
         alike, made = collections.defaultdict(list), dict[int, jax.Array]()
         for part in _parts(create):
             alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without Python's lock
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without holding Python's lock
             programs = list(pool.map(lambda parts: _compile(parts[0], shardings, compiler_options), alike.values()))
         for program, parts in zip(programs, alike.values(), strict=True):
             for part in parts:
@@ -49,7 +50,7 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
 
 
 def _parts(create: ClosedJaxpr) -> list[Part]:
-    """A part for each leaf, but one for all that come out of one scan."""
+    """Splits into one part per leaf, except that all outputs of a scan share one."""
     jaxpr, _ = partial_eval.dce_jaxpr(create.jaxpr, [True] * len(create.jaxpr.outvars))
     source = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     together = collections.defaultdict(list)
@@ -79,7 +80,7 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
 
 
 def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
-    """The equations that `outs` depend on, each after those that it depends on itself."""
+    """Returns the equations that `outs` depend on, in topological order."""
     found = {}
 
     def visit(var):

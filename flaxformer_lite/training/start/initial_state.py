@@ -1,4 +1,4 @@
-"""The one maker of a new state: random parameters or published ones, and an optimizer that has seen nothing."""
+"""The initial train state: random or pretrained parameters, and a fresh optimizer state."""
 
 import jax
 
@@ -10,14 +10,14 @@ from flaxformer_lite.training.state import TrainState
 
 
 def initial_state(program: Program, init_from: str = "") -> TrainState:
-    """The state before the first step, each array on its devices from the start.
+    """Makes the initial state, with each array on its devices from the start.
 
     Args:
-      program: says what the state is made of, and where it lies.
-      init_from: a directory of published weights; empty: random ones.
+      program: gives the state's shapes and shardings.
+      init_from: a directory of weights; empty for random ones.
 
     Raises:
-      ConfigError: no such weights, or those of another model.
+      ConfigError: there are no such weights, or they belong to another model.
     """
     published = warm_start.init_from_pretrained(program, init_from) if init_from else None
     once = cpu_tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))

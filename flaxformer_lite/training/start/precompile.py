@@ -1,4 +1,4 @@
-"""Steps that compile while the state is made or read, instead of after it; a state that is made while they are traced."""
+"""Compiles the steps in the background while the state is built, and builds the state while they are traced."""
 
 import contextlib
 import dataclasses
@@ -15,10 +15,12 @@ Made = TypeVar("Made")
 
 
 class BackgroundCompiled:
-    """A jitted function that is traced at once and compiles in the background; a call waits until it has."""
+    """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
 
     def __init__(self, background: Executor, function: Any, *shapes: Any):
-        lowered = function.lower(*shapes)  # here: two threads that trace hold each other up (a state mostly runs)
+        lowered = function.lower(
+            *shapes
+        )  # here: two threads that trace slow each other down (making a state mostly runs)
         self._compiling = background.submit(lowered.compile)
 
     def __call__(self, *args: Any) -> Any:
@@ -27,36 +29,36 @@ class BackgroundCompiled:
     @functools.cached_property
     def _compiled(self) -> Callable:
         compiled = self._compiling.result()
-        environment.release_free_memory()  # before the step takes as much for itself
+        environment.release_free_memory()  # before the step takes as much
         return compiled
 
 
 @contextlib.contextmanager
 def precompile(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
-    """The program with steps that compile from now on, until the block ends: what is not being compiled by then never is.
+    """Compiles steps of a program in the background; those still queued when the block ends are never compiled.
 
     Args:
-      program: with mesh.mode=pmap, whose compiled form cannot be called by itself, it stays as it is.
-      *names: of the steps, `eval_step` and `train_step`, in the order in which they will be needed.
+      program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled form.
+      *names: `eval_step` and `train_step`, in the order in which they will be needed.
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
-    with _thread() as background:  # one step after the other: XLA takes all cores for each
+    with _thread() as background:  # one step at a time: XLA uses all cores for each
         steps: Any = {name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
         yield dataclasses.replace(program, **steps)
 
 
 @contextlib.contextmanager
 def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
-    """A function, to be called once, that gives what `make` returns; a thread begins to make it at once.
+    """Starts `make` in a thread at once, and yields a function that returns its result, to be called once.
 
-    Most of the making of a state runs without Python's lock, beside the tracing of the steps.
+    Making a state mostly runs without Python's lock, in parallel with the tracing of the steps.
     """
     with _thread() as beside:
         made = [beside.submit(make)]
-        yield lambda: made.pop().result()  # popped, so that nothing here holds the state's memory
+        yield lambda: made.pop().result()  # popped, so that no reference here keeps the state's memory
 
 
 @contextlib.contextmanager

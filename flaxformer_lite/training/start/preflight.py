@@ -1,4 +1,4 @@
-"""What holds before the first step: one run in a workdir, and processes that see and do the same."""
+"""Checks before the first step: a single run per workdir, and processes that agree on config, code and data."""
 
 import contextlib
 import fcntl
@@ -13,20 +13,20 @@ from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.start import resume
 
-OWN = ("data.path", "data.cache")  # fields that may differ between hosts; what they lead to is compared by content
-SEEING = 10  # seconds that a file of process 0 may take to show on the other hosts
+OWN = ("data.path", "data.cache")  # fields that may differ between hosts; their content is compared instead
+SEEING = 10  # seconds that a file of process 0 may take to appear on the other hosts
 
 
 class RunError(RuntimeError):
-    """A run that cannot start or go on; the message is all a user needs."""
+    """A run that cannot start or continue; the message is all a user needs."""
 
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path, group: Processes) -> Iterator[None]:
-    """One run at a time in a workdir, which all its processes share; the claim ends with process 0, however it ends.
+    """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even if it is killed.
 
     Raises:
-      RunError: another run has it, it cannot be written, or a process looks into another folder.
+      RunError: another run has the lock, the workdir is not writable, or a process sees another folder.
     """
     token = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
@@ -45,13 +45,13 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[None]:
 
 
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
-    """What decides the steps that a process takes, and must be the same on all: config, code, libraries."""
+    """Collects what determines the steps of a process and must be the same on all: config, code, libraries."""
     fields = resume.flatten(resume.plain(cfg), "config.")
     return {name: v for name, v in fields.items() if name.removeprefix("config.") not in OWN} | resume.versions()
 
 
 def data_facts(data: Dataset, checkpoints: Path) -> dict[str, Any]:
-    """What a process reads: the content of its data, and the checkpoints it sees."""
+    """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
     steps = sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())
     return {
         "the fingerprint of text and tokenizer": data.fingerprint,

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the run it belongs to, and whether a config may continue it."""
+"""The record of a checkpoint about its run, and the check whether a config may continue it."""
 
 import functools
 import hashlib
@@ -17,20 +17,20 @@ import flaxformer_lite
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
 from flaxformer_lite.training import optimizer
 
-# Fields that may change between starts: they steer what is written and where, or how the same sums are computed.
+# Fields that may change between starts: they control what is written and where, or how the same sums are computed.
 FREE = (
     "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
     "train.sample_tokens", "train.loss_chunks", "train.cpu_tuning", "data.cache", "data.path", "data.tokenizer.path",
     "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.slices", "mesh.mode",
 )  # fmt: skip
-SHOWN = 6  # differences that an error lists
+SHOWN = 6  # most differences that an error lists
 
 
 def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
-    """The record beside a checkpoint: all that, with the state, decides every later step."""
+    """Builds the record of a checkpoint: everything that, with the state, determines all later steps."""
     return {
         "step": step,
-        "data_position": step,  # batches read; the pipeline's whole state
+        "data_position": step,  # number of batches read; the pipeline has no other state
         "seed": cfg.seed,
         "config": plain(cfg),
         "config_hash": fingerprint(cfg),
@@ -40,12 +40,12 @@ def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, A
 
 
 def plain(cfg: ExperimentConfig) -> dict[str, Any]:
-    """The resolved config as JSON gives it back."""
+    """Returns the resolved config as plain JSON values."""
     return json.loads(json.dumps(to_config_dict(cfg).to_dict()))
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
+    """Returns the versions of all software that the numbers depend on."""
     return {
         "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
         "python": platform.python_version(),
@@ -57,12 +57,12 @@ def versions() -> dict[str, str]:
 
 
 def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
-    """Refuses to continue a run under another config.
+    """Refuses to continue a run with a different config.
 
-    `train.steps` may change as long as every step already taken had the same learning rate under both.
+    `train.steps` may change as long as every step already taken has the same learning rate with both values.
 
     Raises:
-      ConfigError: the fields that differ, then -> now, and the way out.
+      ConfigError: lists the fields that differ, then -> now, and the way out.
     """
     then, now, step = flatten(stored["config"]), flatten(plain(cfg)), stored["step"]
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and f not in FREE]
@@ -82,7 +82,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
 
 
 def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
-    """What changed without being refused, but ends bit-for-bit equality with the uninterrupted run."""
+    """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
     then, now = flatten(stored["config"]), flatten(plain(cfg))
     changed = [f for f in sorted(now) if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
     old, new = stored["versions"], versions()
@@ -91,7 +91,7 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    """Flattens `{"a": {"b": 1}}` to `{"a.b": 1}`."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
@@ -101,7 +101,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of this package's code: a version's number does not change with every edit."""
+    """Hashes this package's code, as the version number does not change with every edit."""
     root, digest = Path(flaxformer_lite.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())

@@ -1,4 +1,4 @@
-"""From a config to everything a run needs, before anything is compiled: data, model, mesh, steps."""
+"""Setup of everything that a run needs before anything is compiled: data, model, mesh, steps."""
 
 import contextlib
 import dataclasses
@@ -18,18 +18,18 @@ from flaxformer_lite.training.program import Program
 
 @dataclasses.dataclass(frozen=True)
 class Experiment(Program):
-    """A run that is ready to start: the program, and the two sides of the data's split."""
+    """A run that is ready to start: the program, and the training and held-out data."""
 
     train_data: Dataset
     eval_data: Dataset
 
     def train_batches(self, start: int) -> Generator[Any, None, None]:
-        """Batches from step `start` on, without end, placed on the devices before a step asks for them."""
+        """Yields batches from step `start` on, endlessly, placed on the devices in advance."""
         with contextlib.closing(self._placed(self.train_data, start, ahead=2)) as batches:
             yield from batches
 
     def eval_batches(self) -> Iterator[Any]:
-        """The first `train.eval_batches` batches of held-out text, the same each time."""
+        """Yields the first `train.eval_batches` batches of held-out text, the same each time."""
         batches = self._placed(self.eval_data, 0)
         for batch, _ in zip(batches, range(self.cfg.train.eval_batches), strict=False):
             yield batch
@@ -47,10 +47,10 @@ class Experiment(Program):
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:
-    """Opens the data (tokenizing it on the first call), builds the program and checks that all fits together.
+    """Opens the data (tokenizing it on the first call), builds the program, and checks that everything fits.
 
     Raises:
-      ConfigError: data, model, mesh and batch do not fit; says which field to change.
+      ConfigError: data, model, mesh and batch do not fit; names the field to change.
     """
     keep_compiled(cfg.data.cache)
     mesh = sharding.build_mesh(cfg.mesh)
@@ -63,7 +63,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
 
 
 def keep_compiled(cache: str) -> None:
-    """Keeps compiled programs beside the tokenized data for the next start, whatever JAX_COMPILATION_CACHE_DIR says."""
-    compilation_cache.reset_cache()  # jax decides at its first compilation whether it has a cache
+    """Caches compiled programs beside the tokenized data for the next start, ignoring JAX_COMPILATION_CACHE_DIR."""
+    compilation_cache.reset_cache()  # jax decides at its first compilation whether there is a cache
     jax.config.update("jax_compilation_cache_dir", str(environment.compiled(cache)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

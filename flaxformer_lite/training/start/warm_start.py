@@ -1,4 +1,4 @@
-"""A run that begins with a directory's weights where others begin with random ones."""
+"""Initialization of a run with the weights of a directory."""
 
 import re
 from collections.abc import Callable
@@ -16,13 +16,14 @@ from flaxformer_lite.training.state import TrainState
 
 
 def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
-    """Gives the program's state before the first step the parameters of a directory that `load_pretrained` reads too.
+    """Builds a function that replaces the parameters of an initial state by those of a directory.
 
-    Each device reads its own part of the files. The optimizer begins as it always does.
+    The directory is one that `load_pretrained` reads. Each device reads only its own part; the optimizer state is
+    fresh.
 
     Raises:
-      ConfigError: no such weights, or those of another model than the config's; says which fields differ.
-      CheckpointError: a workdir without a whole checkpoint.
+      ConfigError: there are no such weights, or they belong to a different model; names the fields that differ.
+      CheckpointError: a workdir has no undamaged checkpoint.
     """
     cfg = program.cfg.model
     try:
