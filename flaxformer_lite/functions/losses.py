@@ -83,9 +83,7 @@ def cross_entropy(
     tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
-        raise ValueError(
-            f"labels {labels.shape}, weights {weights.shape}: both must have one entry per token, {tokens}."
-        )
+        raise ValueError(f"labels {labels.shape}, weights {weights.shape}: both need one entry per token, {tokens}.")
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
