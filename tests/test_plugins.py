@@ -26,7 +26,7 @@ from flaxformer_lite.attentions import dense
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives import LossSums, Objective
 from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True)
 class Warm(CausalLm):
@@ -81,6 +81,7 @@ def module(tmp_path, monkeypatch):
 
 
 def page(**changes):
+    command_line.import_from_here()  # as every command does first
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     return command_line.config([f"--config={ROOT}/configs/gpt2_tiny.py", *flags])
 
