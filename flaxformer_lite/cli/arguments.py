@@ -10,7 +10,7 @@ from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.plan import environment
 
 CONFIG_HELP = "a page (gpt2_tiny, gpt2_tiny:rope) or a file of yours; with --help, lists its fields"
-MOST_DEVICES = 512  # to make up: each has threads of its own
+MOST_DEVICES = 512  # simulated; each has its own threads
 SETTINGS = (  # of generate: name, type, help
     ("temperature", float, "above 0 samples tokens; 1 is the model's own distribution"),
     ("top_k", int, "sample from the k likeliest"),
@@ -21,16 +21,16 @@ SETTINGS = (  # of generate: name, type, help
     ("min_new_tokens", int, "write no stop token before this many tokens"),
     ("num_beams", int, "beam search with this many beams"),
     ("length_penalty", float, "for beam search; above 0 favors long texts"),
-    ("num_return_sequences", int, "texts for each prompt"),
-    ("seed", int, "of the draws"),
+    ("num_return_sequences", int, "number of texts per prompt"),
+    ("seed", int, "seed of the samples"),
 )
 
 
 def train(parser: argparse.ArgumentParser) -> None:
-    """Trains a model, or goes on with a run that was stopped: the same command continues it.
+    """Trains a model, or continues a run that was stopped, by the same command.
 
     --config.FIELD=VALUE overrides any field of the config. On a TPU pod, under Slurm or OpenMPI, run the same command
-    in every process; docs/launch.md has the recipes.
+    in every process; docs/clusters.md has the recipes.
     """
     add, seconds = parser.add_argument, "seconds for all processes to appear (default %(default)s)"
     silent = "seconds until a silent process counts as lost (default %(default)s)"
@@ -45,8 +45,8 @@ def train(parser: argparse.ArgumentParser) -> None:
 def generate(parser: argparse.ArgumentParser) -> None:
     """Writes text with a decoder or an encoder-decoder; only what the model wrote goes to stdout.
 
-    Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each
-    token is the likeliest. --temperature 0 --num_beams 1 is always that.
+    The defaults are the settings in the directory's generation_config.json or config.json; without any, each token is
+    the likeliest one, as always with --temperature 0 --num_beams 1.
     """
     add, text = parser.add_argument, command_line.text
     integer = command_line.integer(-command_line.INT32)  # generate explains values that are too small
@@ -64,12 +64,12 @@ def generate(parser: argparse.ArgumentParser) -> None:
 def convert(parser: argparse.ArgumentParser) -> None:
     """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
-    SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST
-    must not exist yet; it appears when it is whole.
+    SRC is the --workdir of train (its newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST
+    must not exist yet; it appears once it is complete.
     """
     add = parser.add_argument
-    add("src", metavar="SRC", type=command_line.path, help="what to read")
-    add("dst", metavar="DST", type=command_line.path, help="directory to make")
+    add("src", metavar="SRC", type=command_line.path, help="directory to read")
+    add("dst", metavar="DST", type=command_line.path, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add("--head", help="head of the model, if not the one that config.json names")
     command_line.add_family(parser)
@@ -85,9 +85,9 @@ def inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def embed(parser: argparse.ArgumentParser) -> None:
-    """Makes a vector of each text: the mean of the encoder's last hidden states, of length one.
+    """Turns each text into a vector: the normalized mean of the encoder's last hidden states.
 
-    Prints how alike the texts are (cosine similarity); with --out writes the vectors as a .npy file.
+    Prints the cosine similarities of the texts; with --out writes the vectors to a .npy file.
     """
     add, path = parser.add_argument, command_line.path
     _add_model(parser, "directory of an encoder's published weights, or its --workdir")
@@ -99,16 +99,16 @@ def embed(parser: argparse.ArgumentParser) -> None:
 def fill_mask(parser: argparse.ArgumentParser) -> None:
     """Guesses the hidden word of a sentence: the likeliest tokens with their probabilities."""
     _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
-    parser.add_argument("text", type=command_line.text, help="with [MASK] in it")
+    parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
     parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
-    """Says whether a training run fits a machine, and what it will cost, before there is one.
+    """Says whether a training run fits a machine, and what it will cost, without the machine.
 
     The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip
-    install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan
-    is analytic, and says so.
+    install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without a compiler
+    the plan is analytic, and says so.
     """
     add = parser.add_argument
     add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
@@ -119,14 +119,16 @@ def plan(parser: argparse.ArgumentParser) -> None:
 
 
 def verify_mesh(parser: argparse.ArgumentParser) -> None:
-    """Says whether a config computes the same on a mesh as on one device: one step of both, gradient by gradient.
+    """Checks that a config computes the same on a mesh as on one device, by comparing all gradients of one step.
 
-    The devices are made up, on this CPU. The text is random words, the arithmetic float32, dropout off and the
-    optimizer plain gradient descent, so that what differs is the mesh. Give large configs fewer layers and rows with
+    The devices are simulated on this CPU. The text is random words, the arithmetic float32, dropout is off and the
+    optimizer is plain gradient descent, so only the mesh differs. Give large configs fewer layers and rows with
     --config.FIELD.
     """
     number = command_line.integer(1, MOST_DEVICES)
-    parser.add_argument("--devices", type=number, default=8, help=f"to make up, {MOST_DEVICES} at most (default 8)")
+    parser.add_argument(
+        "--devices", type=number, default=8, help=f"simulated devices, at most {MOST_DEVICES} (default 8)"
+    )
     parser.add_argument("--all", action="store_true", help="list every parameter, instead of the worst")
 
 
@@ -142,14 +144,14 @@ def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 class Command(NamedTuple):
-    """One command, which `run` of the file of its name carries out.
+    """One command, implemented by `run` in the file of its name.
 
     Attributes:
-      summary: in the list of commands.
+      summary: its line in the list of commands.
       add_arguments: declares its flags; its docstring is the command's description.
-      examples: below the help of its flags.
-      takes_config: whether it has --config and the fields below it.
-      environment: variables that have to be set before jax is imported.
+      examples: shown below the help of its flags.
+      takes_config: whether it has --config and its fields.
+      environment: variables that must be set before jax is imported.
     """
 
     summary: str
@@ -161,7 +163,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "train a model, or go on with a run that was stopped",
+        "train a model, or continue a run that was stopped",
         train,
         """examples:
   flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
@@ -192,7 +194,7 @@ COMMANDS = {
 """,
     ),
     "inspect": Command(
-        "say what a directory holds",
+        "describe a directory of weights",
         inspect,
         """examples:
   flaxformer_lite inspect path/to/bert
@@ -203,7 +205,7 @@ same model have the same checksum.
 """,
     ),
     "embed": Command(
-        "make vectors of sentences and compare them",
+        "turn sentences into vectors and compare them",
         embed,
         """examples:
   flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps." --text "Stocks fell."
@@ -222,7 +224,7 @@ independently of each other.
 """,
     ),
     "plan": Command(
-        "say what a training run needs of machines that are not there",
+        "plan a training run for machines that are not at hand",
         plan,
         """examples:
   flaxformer_lite plan --config=llama_7b --topology=v5e:16x16 --config.mesh.fsdp=16
