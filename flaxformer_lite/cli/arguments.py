@@ -18,7 +18,7 @@ SETTINGS = (  # of generate: name, type, help
     ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
     ("repetition_penalty", float, "above 1 makes repeated tokens less likely"),
     ("no_repeat_ngram_size", int, "no n-gram of this size appears twice"),
-    ("min_new_tokens", int, "write no stop token before this many tokens"),
+    ("min_new_tokens", int, "write no stop token before this many tokens this many tokens"),
     ("num_beams", int, "beam search with this many beams"),
     ("length_penalty", float, "for beam search; above 0 favors long texts"),
     ("num_return_sequences", int, "number of texts per prompt"),

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -12,48 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.functions import cpu_tuning
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class DeferredLogits:
-    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
-
-    Attributes:
-      x: features [..., D], in the dtype of the matmul (a CPU computes it in float32).
-      kernel_VD: the vocabulary's vectors; tied embeddings are passed as they are.
-      bias_V: bias, or None.
-      scale: factor on the dot products (T5's D ** -0.5).
-      softcap: the cap; 0 is none.
-      sharding: where features and logits live.
-    """
-
-    x: jax.Array
-    kernel_VD: jax.Array
-    bias_V: jax.Array | None = None
-    scale: float = field(default=1.0, metadata={"static": True})
-    softcap: float = field(default=0.0, metadata={"static": True})
-    sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
-
-    def logits(self) -> jax.Array:
-        """Computes all logits, float32 [..., V]."""
-        return self.from_dots(self.dot(self.x, self.kernel_VD.astype(self.x.dtype), (-1, 1)))
-
-    def from_dots(self, dots: jax.Array) -> jax.Array:
-        """Computes logits from the bare dot products `x W^T`."""
-        if dots.ndim > 2:
-            dots = self.sharding.constrain(dots, "BTV" if dots.ndim == 3 else "BQTV")
-        logits = dots * self.scale
-        if self.bias_V is not None:
-            logits += jnp.expand_dims(self.bias_V.astype(jnp.float32), range(logits.ndim - 1))
-        return self.softcap * jnp.tanh(logits / self.softcap) if self.softcap else logits
-
-    def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
-        """Multiplies a and b, summed over `axes`, in float32."""
-        if self.sharding.platform == "cpu":  # XLA:CPU lacks some bfloat16 products with a float32 result
-            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
-        return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -123,9 +83,7 @@ def cross_entropy(
     tokens = (projection.x if isinstance(projection, DeferredLogits) else projection).shape[:-1]
     weights = jnp.ones(tokens, jnp.float32) if weights is None else weights.astype(jnp.float32)
     if not tokens or labels.shape != tokens or weights.shape != tokens:
-        raise ValueError(
-            f"labels {labels.shape}, weights {weights.shape}: both must have one entry per token, {tokens}."
-        )
+        raise ValueError(f"labels {labels.shape}, weights {weights.shape}: both need one entry per token, {tokens}.")
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
         raise ValueError(
             f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.parts import init_cache
 from flaxformer_lite.modules.cache import LayerCache
 

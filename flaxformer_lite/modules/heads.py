@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig, NormConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum, initializer
 from flaxformer_lite.modules.norms import Norm

@@ -53,7 +53,7 @@ def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
 
 def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes by path as they are without scan."""
-    flat = {}
+    flat: dict[str, jax.ShapeDtypeStruct] = {}
     for path, leaf in shapes.items():
         shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
         flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}

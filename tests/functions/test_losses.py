@@ -10,7 +10,8 @@ import pytest
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import cpu_tuning
-from flaxformer_lite.functions.losses import DeferredLogits, cross_entropy, gather_positions
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.functions.losses import cross_entropy, gather_positions
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh

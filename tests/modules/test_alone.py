@@ -1,5 +1,7 @@
 """Attention, blocks and stacks used by themselves do what their config and arguments say."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,10 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.functions import masks
 from flaxformer_lite.mixers.attention import Attention
-from flaxformer_lite.models import gpt2
+from flaxformer_lite.models import build_model, gpt2
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.modules.block import Block
+from flaxformer_lite.modules.cache import empty_stack
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.stack import Stack
 
@@ -100,3 +103,38 @@ def test_scan_keeps_what_layers_sow():
 def test_attention_alone_refuses_positions_that_it_never_sees(position):
     with pytest.raises(ConfigError, match="adds to embeddings, which attention by itself does not see; use a Stack"):
         applied("block", config(position), Context())
+
+
+def test_cross_attention_without_anything_to_read_says_so():
+    layer = Attention(parts.attention(config(), KIND, cross=True))
+    with pytest.raises(ConfigError, match="needs the encoder's output"):
+        layer.init(jax.random.key(0), X)
+
+
+def test_a_layer_without_a_mixer_keeps_no_cache():
+    cfg = config()
+    alone = dataclasses.replace(parts.layer(cfg, KIND), mixer=None)
+    stack = dataclasses.replace(parts.stack(cfg, "decoder"), num_layers=2, pattern=(parts.layer(cfg, KIND), alone))
+    layer, caches = Stack(stack, cfg.execution, causal=True), empty_stack(stack, cfg.execution, B, T, D)
+    variables = layer.init(jax.random.key(0), X)
+    whole, y = layer.apply(variables, X), []
+    for t in range(T):
+        one, caches = layer.apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], caches=caches)
+        y.append(one)
+    assert caches[1] is None
+    np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
+
+
+def test_ids_that_a_family_counts_on_are_asked_for():
+    ids = jnp.ones((1, 4), jnp.int32)
+    for family, options, message in (
+        ("roberta", {"encoder_layers": 1, "pad_token_id": None}, "pad_token_id=None"),
+        (
+            "bart",
+            {"encoder_layers": 1, "decoder_layers": 1, "decoder_start_token_id": None},
+            "decoder_start_token_id=None",
+        ),
+    ):
+        model = build_model(family, d_model=8, num_heads=2, mlp_dim=8, vocab_size=16, **options)
+        with pytest.raises(ConfigError, match=message):
+            model.init(jax.random.key(0), ids)

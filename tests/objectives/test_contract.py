@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry
-from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.outputs import Features
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.registry import available

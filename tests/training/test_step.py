@@ -145,7 +145,7 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
             return LossSums({"weights": draw * weight}, {"weights": weight}, {"square": (draw**2 * weight, weight)})
 
     def draw(params, inputs, key):
-        return jax.random.uniform(key) + 0 * params
+        return jax.random.uniform(key) + 0 * params, {}
 
     fn = step.train_step(
         draw,

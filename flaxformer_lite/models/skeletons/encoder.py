@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.functions.losses import DeferredLogits, gather_positions
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import check_source, ids_of, position_ids_of, rows_of, visibility
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans

@@ -5,7 +5,7 @@ from typing import Any
 import flax
 import jax
 
-from flaxformer_lite.functions.losses import DeferredLogits
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
 
 
 class Output(flax.struct.PyTreeNode):
