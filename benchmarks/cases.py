@@ -1,4 +1,4 @@
-"""What is measured: the shapes, and the batches that every peer gets. Needs numpy alone, as peers have other packages."""
+"""The benchmark cases: shapes, and the batches that every peer gets. Needs only numpy, as peers have other packages."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ class Case:
       batch: sequences.
       length: tokens of input.
       target: tokens of an encoder-decoder's target; of a continuation, the new tokens.
-      goal: how many times longer the usual choice ought to take (`table.USUAL`).
-      rounds: measured by turns.
+      goal: how many times longer the usual choice should take (`table.USUAL`).
+      rounds: number of rounds to measure, in turns.
     """
 
     family: str
@@ -57,7 +57,7 @@ CASES = {
 
 
 def batch(case: Case) -> dict[str, np.ndarray]:
-    """The arrays of a case, the same for every peer, int64: `input_ids`, and for training `labels` of the same positions.
+    """Builds the arrays of a case, the same for every peer, int64: `input_ids` and, for training, aligned `labels`.
 
     A label of IGNORED does not count; an encoder-decoder's labels are its target's, with `decoder_input_ids`.
     """

@@ -1,8 +1,8 @@
-"""A peer's side of the conversation: one process that does one case's work whenever it is told to, and says how long it took.
+"""A peer's process: does the work of one case on request, and reports how long it took.
 
     PYTHON -m benchmarks.PEER CASE       # a Case as JSON; without one it says its versions
 
-Every line of its input is a request, `work`, `matmul` or `forget` (the memory's peak); every line of its output an answer
+Every line of input is a request, `work`, `matmul` or `forget` (the peak of memory); every line of output is an answer
 in JSON.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import memory
 from benchmarks.cases import Case
 
-MATMUL = 2048  # rows and columns of the square product that tells the machine's peak
+MATMUL = 2048  # rows and columns of the matrix product that measures the machine's peak
 
 
 def serve(
@@ -27,15 +27,15 @@ def serve(
     """Answers requests until the input ends.
 
     Args:
-      peers: by kind of case, a function that builds it and returns its work, which returns something to show for it.
+      peers: kind of case -> function that builds the case and returns its work, a function that returns its results.
       matmul: multiplies two matrices of MATMUL x MATMUL, float32, and waits for the result.
-      packages: whose versions matter.
+      packages: packages to report the versions of.
     """
     if len(sys.argv) == 1:
         print(json.dumps({"python": platform.python_version()} | {name: metadata.version(name) for name in packages}))
         return
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # keep the output of libraries out of the answers
     case = Case(**json.loads(sys.argv[1]))
     work = peers[case.kind](case)
 
@@ -53,7 +53,7 @@ def serve(
 
 
 def fastest(function: Callable[[], Any], times: int = 3) -> float:
-    """Seconds of the fastest of a few calls: a peak is what nothing disturbed."""
+    """Returns the seconds of the fastest of a few calls, as a peak is undisturbed."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()

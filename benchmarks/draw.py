@@ -1,4 +1,4 @@
-"""Random weights of a case's model, as transformers reads them: what all peers generate with.
+"""Writes random weights of a case's model in transformers' form, for all peers to generate with.
 
 python -m benchmarks.draw CASE FOLDER
 """

@@ -1,12 +1,14 @@
 """Train steps and decoding in bfloat16 on one GPU: attention by cuDNN and by XLA, beside torch where it is installed.
 
     python -m benchmarks.gpu --torch=/path/to/python            # all cases, into docs/benchmarks/gpu.json
-    JAX_PLATFORMS=cpu python -m benchmarks.gpu --tiny --rounds=1 --out=/tmp/gpu.json     # shows that it runs, and no more
+    JAX_PLATFORMS=cpu python -m benchmarks.gpu --tiny --rounds=1 --out=/tmp/gpu.json     # shows that it runs, and no
+    more
 
-It has not run on a GPU yet; only --tiny has, on a CPU. Each turn is a process that has the GPU to itself, and peers take
-turns. The first turn looks for the largest batch that fits, later ones keep it. Timed is the whole train step that
-training/program.py builds, on a batch that lies on the device; a figure is the median of a turn's steps. Rows hold one text:
-GPT-2's documents are joined, T5's and BERT's stand alone, BERT's padded. FLOPs are the model's, all pairs counted.
+It has not run on a GPU yet; only --tiny has, on a CPU. Each turn is a process that has the GPU to itself, and peers
+take turns. The first turn looks for the largest batch that fits, later ones keep it. Timed is the whole train step that
+training/program.py builds, on a batch that lies on the device; a figure is the median of a turn's steps. Rows hold one
+text: GPT-2's documents are joined, T5's and BERT's stand alone, BERT's padded. FLOPs are the model's, all pairs
+counted.
 """
 
 import argparse
@@ -26,13 +28,13 @@ SHOWN = ("case", "peer", "batch", "tokens_per_second", "utilisation")
 
 
 def peers(name: str, torch: str) -> list[str]:
-    """Decoding asks for one row at a time, which no kernel is for."""
+    """Lists the peers of a case; decoding computes one row at a time, for which there is no kernel."""
     ours = list(ATTENTIONS if name in TRAIN else ATTENTIONS[:1])
     return [*ours, "torch"] if torch and (name in GPTS or name in DECODE) else ours
 
 
 def ask(python: str, name: str, peer: str, batch: int, tiny: bool) -> dict:
-    """The answer of one turn."""
+    """Runs one turn and returns its answer."""
     words = [python, "-m", "benchmarks.gpu_turn", name, peer, str(batch), *(["--tiny"] if tiny else [])]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if ran.returncode:
@@ -41,7 +43,7 @@ def ask(python: str, name: str, peer: str, batch: int, tiny: bool) -> dict:
 
 
 def summary(name: str, peer: str, turns: list[dict], flops_a_token: float) -> dict:
-    """Medians over turns; utilisation where the device's peak is known."""
+    """Computes medians over turns, and the utilisation if the device's peak is known."""
     last = turns[-1]
     if not last["batch"]:
         return {"case": name, "peer": peer, "batch": 0}

@@ -27,7 +27,7 @@ FULL = "RESOURCE_EXHAUSTED", "out of memory"  # jax's and torch's words for it
 
 
 def config(name: str, attention: str, batch: int, tiny: bool):
-    """The page of a case without dropout, which cuDNN's attention has not; a microbatch is the whole batch."""
+    """Returns the config of a case without dropout, which cuDNN's attention lacks; a microbatch is the whole batch."""
     from flaxformer_lite.config import ExperimentConfig, from_config_dict
 
     page, changes = TRAIN[name]
@@ -44,7 +44,7 @@ def config(name: str, attention: str, batch: int, tiny: bool):
 
 
 def train(name: str, attention: str, batch: int, tiny: bool):
-    """A step of ours, its tokens and its FLOPs."""
+    """Builds a step of this package; returns it with its tokens and FLOPs."""
     import jax
 
     from flaxformer_lite import sharding
@@ -68,7 +68,7 @@ def train(name: str, attention: str, batch: int, tiny: bool):
 
 
 def write(attention: str, batch: int, tiny: bool):
-    """Greedy continuations by ours, weights in bfloat16."""
+    """Builds greedy generation by this package, with weights in bfloat16."""
     import jax
     import jax.numpy as jnp
 
@@ -80,7 +80,7 @@ def write(attention: str, batch: int, tiny: bool):
 
 
 def torch_train(name: str, batch: int, tiny: bool):
-    """A step of a plain GPT under autocast and torch.compile, with torch's fused attention and optimizer."""
+    """Builds a step of a plain GPT under autocast and torch.compile, with torch's fused attention and optimizer."""
     import torch
 
     from benchmarks import nano_torch
@@ -110,7 +110,7 @@ def torch_train(name: str, batch: int, tiny: bool):
 
 
 def torch_write(batch: int, tiny: bool):
-    """Greedy continuations by transformers' GPT-2, in bfloat16."""
+    """Builds greedy generation by transformers' GPT-2, in bfloat16."""
     import torch
     import transformers
 
@@ -123,14 +123,14 @@ def torch_write(batch: int, tiny: bool):
 
 
 def build(name: str, peer: str, batch: int, tiny: bool):
-    """The work of a case: a function that does it, its tokens, and its FLOPs where they are known."""
+    """Builds the work of a case; returns it with its tokens, and its FLOPs if known."""
     if name in DECODE:
         return torch_write(batch, tiny) if peer == "torch" else write(peer, batch, tiny)
     return torch_train(name, batch, tiny) if peer == "torch" else train(name, peer, batch, tiny)
 
 
 def turn(name: str, peer: str, batch: int, tiny: bool) -> dict:
-    """One process's measurement, at the largest batch up to `batch` that fits."""
+    """Measures in one process, at the largest batch up to `batch` that fits."""
     said = []
     logger = logging.getLogger("flaxformer_lite")
     logger.setLevel(logging.INFO)
@@ -154,7 +154,7 @@ def turn(name: str, peer: str, batch: int, tiny: bool) -> dict:
 
 
 def machine(peer: str) -> dict:
-    """The device, its peak of memory in use, and the version."""
+    """Returns the device, its peak of memory in use, and the version."""
     if peer == "torch":
         import torch
 

@@ -1,4 +1,4 @@
-"""What the torch and the Flax models of transformers share: a case's shape, as their configs name it."""
+"""Configs of cases, shared by the torch and the Flax models of transformers."""
 
 import os
 
@@ -10,7 +10,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "t5": "T5ForCon
 
 
 def model(case: Case, prefix: str = ""):
-    """A model of a case: with the weights that all peers were given, for generation, else with its own random ones."""
+    """Builds a case's model, for generation with the weights that all peers share, else with random ones."""
     kind = getattr(transformers, prefix + CLASSES[case.family])
     return kind.from_pretrained(os.environ["BENCHMARK_WEIGHTS"]) if case.kind == "generate" else kind(config(case))
 

@@ -56,7 +56,7 @@ def matmul() -> None:
 
 @functools.cache
 def _square() -> jax.Array:
-    return jnp.ones((child.MATMUL, child.MATMUL))  # when asked for, lest it counts in the first step
+    return jnp.ones((child.MATMUL, child.MATMUL))  # built lazily, or it would count in the first step
 
 
 MULTIPLY = jax.jit(jnp.dot)

@@ -1,4 +1,4 @@
-"""Memory by Linux's own count."""
+"""Memory of processes, as Linux counts it."""
 
 import contextlib
 import ctypes
@@ -13,28 +13,28 @@ EVERY = 0.2  # seconds between two looks at other processes
 
 
 def peak() -> int:
-    """Bytes: the most that this process has held since it began, or since `forget`."""
+    """Returns the most bytes that this process has held since it started, or since `forget`."""
     return int(re.search(r"VmHWM:\s+(\d+) kB", (PROC / "self/status").read_text())[1]) * 1024
 
 
 def forget() -> None:
-    """Lets `peak` count anew, from what is held now."""
+    """Resets `peak` to what is held now."""
     (PROC / "self/clear_refs").write_text("5")
 
 
 def trim() -> None:
-    """Gives back what the C library's pools hold for nobody: what was measured in between is not the next step's memory.
+    """Returns freed memory in the C library's pools to the system, so that it does not count for the next step.
 
-    As `machine.release_free_memory` does, which interpreters of other peers may not import.
+    Does the same as `release_free_memory` of runtime/environment.py, which other peers' interpreters may lack.
     """
     ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def workers(process: int) -> Iterator[list[int]]:
-    """What the descendants of a process (a compiler's workers) hold together, in bytes; one entry a look while in the block.
+    """Records the total bytes of a process's descendants (a compiler's workers), one entry per look within the block.
 
-    Files that they map do not count; pages that a fork shares count in each.
+    Mapped files do not count; pages shared by a fork count in each process.
     """
     looks, done = [0], threading.Event()
 

@@ -1,4 +1,4 @@
-"""A GPT in a screen of torch, as a careful user writes it for torch.compile: fused attention, one matrix for q, k and v."""
+"""A short GPT in torch, as a careful user writes it for torch.compile: fused attention, one matrix for q, k and v."""
 
 import torch
 from torch import nn

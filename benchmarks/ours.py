@@ -61,7 +61,7 @@ def experiment(case: cases.Case, cache: str = "") -> ExperimentConfig:
 
 
 def rows(case: cases.Case) -> dict:
-    """The case's batch as the objective makes its own."""
+    """Converts the case's batch to the form that the objective makes."""
     arrays = {name: x.astype(np.int32) for name, x in cases.batch(case).items()}
     labels = arrays.pop("labels")
     inputs = arrays | {"segment_ids": np.ones_like(arrays["input_ids"])}
@@ -87,7 +87,7 @@ def matmul() -> None:
 
 @functools.cache
 def _square() -> jax.Array:
-    """Made when asked for: what is made as this file is imported would count in the first step."""
+    """Builds a matrix lazily, as it would count in the first step if built on import."""
     return jnp.ones((child.MATMUL, child.MATMUL))
 
 

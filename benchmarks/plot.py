@@ -1,4 +1,4 @@
-"""The numbers as a picture."""
+"""Plots the results."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ COLORS = {"goal reached": "tab:blue", "missed": "tab:orange", "no goal": "tab:gr
 
 
 def draw(results: dict, path: Path) -> None:
-    """A panel a question, over the cases: the usual choice over ours, the goals, and where rounds lay."""
+    """Draws one panel per question over the cases: the usual choice / ours, the goals, and the range of rounds."""
     rows = table.beside_the_usual(table.in_order(results["cases"]))
     if not rows:
         return
@@ -49,7 +49,7 @@ def draw(results: dict, path: Path) -> None:
 
 
 def _point(panel, y: int, ratio: dict | float, goal: float | None) -> None:
-    """A median with what rounds lay between; a number is one round's."""
+    """Draws a median with the range of rounds; a single number is one round's."""
     ratio = ratio if isinstance(ratio, dict) else dict.fromkeys(("median", "lowest", "highest"), ratio)
     value, span = ratio["median"], (ratio["lowest"], ratio["highest"])
     color = COLORS["no goal" if goal is None else "goal reached" if value >= goal else "missed"]

@@ -1,4 +1,4 @@
-"""Where the numbers are kept: a JSON file, and the page and the plot that are made of it, whole after every measurement."""
+"""Storage of results: a JSON file, and the page and plot made from it after every measurement."""
 
 import contextlib
 import datetime
@@ -16,12 +16,12 @@ FOLDER = Path(__file__).parents[1] / "docs" / "benchmarks"
 
 
 def keep(folder: Path, part: str, name: str, result: dict) -> None:
-    """Writes one result beside those that are there; another machine's are dropped.
+    """Adds one result to those stored, dropping those of another machine.
 
     Args:
-      folder: of cpu.json, cpu.md and cpu.png.
+      folder: folder of cpu.json, cpu.md and cpu.png.
       part: cases or start.
-      name: of the case or of the question.
+      name: name of the case or question.
       result: numbers, as JSON.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def keep(folder: Path, part: str, name: str, result: dict) -> None:
 
 @contextlib.contextmanager
 def stamped(command: str) -> Iterator[dict[str, Any]]:
-    """When, how, and beside how much other load something was measured; to be filled with what was."""
+    """Yields a record with time, command and load of a measurement, to be filled with the results."""
     result = {"date": datetime.date.today().isoformat(), "command": command, "load": [os.getloadavg()[0]]}
     yield result
     result["load"].append(os.getloadavg()[0])

@@ -1,11 +1,11 @@
-"""Measures this package beside what else is installed, on the same work in the same minutes.
+"""Measures this package and its peers on the same work, at the same time.
 
     python -m benchmarks.run --torch=/path/to/python --flax=/path/to/python
     python -m benchmarks.run --torch=/path/to/python --case=gpt_small --rounds=1 --out=/tmp/bench
 
-A peer is an interpreter that has it. Each peer's case is a process of its own; they all live at once and take turns, one
-round each, so that a disturbance of the machine falls on all of them. Reported are medians over rounds, and medians of the
-ratios of paired rounds. The page is written after every case, beside the cases that it had before.
+Each peer runs in an interpreter that has it, with one process per case; they all live at once and take turns, one round
+each, so that a disturbance of the machine affects all of them. Medians over rounds are reported, and medians of the
+ratios of paired rounds. The page is updated after every case, and keeps earlier cases.
 """
 
 import argparse
@@ -35,14 +35,14 @@ REST = 0.3  # seconds between turns: threads of the last one stop spinning
 
 @dataclass(frozen=True)
 class Kind:
-    """A peer as it may be chosen.
+    """A peer that can be chosen.
 
     Attributes:
-      python: whose interpreter: "", "torch" or "flax".
-      module: in this folder.
-      rounds: of the cases that it can do, at most how many are run unasked, or None. The whole is to take a quarter of an
-        hour, so what tells least is run where --peer names it: 0.
-      environment: of its process.
+      python: its interpreter: "", "torch" or "flax".
+      module: its file in this folder.
+      rounds: case -> most rounds to run by default, or None. Everything together should take a quarter of an hour, so
+        the least informative cases have 0, and run only if --peer names the peer.
+      environment: environment variables of its process.
     """
 
     python: str
@@ -66,7 +66,7 @@ PEERS = {
 
 @dataclass
 class Peer:
-    """A running peer and what it has answered."""
+    """A running peer and its answers."""
 
     name: str
     rounds: int
@@ -89,7 +89,7 @@ class Peer:
             raise RuntimeError(f"{self.name} ended with {self.process.wait()}; its last words:\n{words}") from None
 
     def start(self, began: float, again: bool) -> None:
-        """The first piece of work, and a second one `again`: what is compiled or made late is not what a step costs."""
+        """Runs the first piece of work, and a second one if `again`, so that late compilation does not count as a step."""
         with memory.workers(self.process.pid) as looks:
             self.first = self.ask("work")
             self.first_seconds = time.perf_counter() - began
@@ -99,8 +99,8 @@ class Peer:
         self.ask("forget")
 
     def turn(self, warm: bool) -> None:
-        """One round; `warm` begins with one that does not count: a virtual machine that gave idle memory back to its host
-        meanwhile gets it again page by page, which steps that follow each other do not wait for."""
+        """Runs one round, preceded by one that does not count if `warm`: a virtual machine that returned idle memory to its
+        host gets it back page by page, which consecutive steps do not wait for."""
         time.sleep(REST)
         if warm:
             self.ask("work")
@@ -109,16 +109,16 @@ class Peer:
 
 
 def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder: Path) -> dict:
-    """All numbers of one case.
+    """Measures one case.
 
     Args:
-      case: any, not only one of CASES.
-      rounds: of each peer, ours first.
-      pythons: interpreters, by the name that `Kind` gives them.
-      folder: for weights.
+      case: any case, not only one of CASES.
+      rounds: rounds of each peer, ours first.
+      pythons: interpreters, by their names in `Kind`.
+      folder: folder for weights.
 
     Raises:
-      RuntimeError: a peer has ended; with its last words.
+      RuntimeError: a peer has ended; the message has its last output.
     """
     weights = folder / f"{case.family}_{case.layers}x{case.d_model}"
     if case.kind == "generate" and not weights.exists():
@@ -135,7 +135,7 @@ def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder:
 
 @contextlib.contextmanager
 def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights: Path) -> Iterator[Peer]:
-    """A peer that has started with empty caches: what it compiles, it compiles now."""
+    """Starts a peer with empty caches, so that it compiles everything."""
     kind = PEERS[name]
     command = [pythons[kind.python], "-m", f"benchmarks.{kind.module}", json.dumps(dataclasses.asdict(case))]
     with tempfile.TemporaryDirectory() as cache, tempfile.NamedTemporaryFile() as log:
@@ -157,13 +157,13 @@ def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights
                 yield peer
             finally:
                 with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-                    process.stdin.close()  # no more requests: it ends by itself, and its workers with it
+                    process.stdin.close()  # no more requests: it exits by itself, with its workers
                     process.wait(10)
                 process.kill()
 
 
 def summary(peers: list[Peer]) -> dict:
-    """The numbers of a case from the answers; ours are the first peer's, and fewer rounds pair with its first ones."""
+    """Computes the numbers of a case; ours is the first peer, and fewer rounds are paired with its first ones."""
     ours, out = peers[0], {}
     for peer in peers:
         pairs = zip(peer.answers, ours.answers, strict=False)
@@ -191,13 +191,13 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def alike(theirs: list[list[int]], ours: list[list[int]]) -> float:
-    """The share of tokens that are the same in both; rows must be of one length."""
+    """Returns the share of equal tokens; rows must have the same length."""
     pairs = [pair for rows in zip(theirs, ours, strict=True) for pair in zip(*rows, strict=True)]
     return sum(a == b for a, b in pairs) / len(pairs)
 
 
 def plan(name: str, installed: Iterable[str], asked: list[str] | None, most: int) -> dict[str, int]:
-    """Rounds of each peer in a case, ours first: of those asked for in full, else of those that are run unasked."""
+    """Returns the rounds of each peer in a case, ours first: all for requested peers, else the defaults."""
     most, rounds = min(most, CASES[name].rounds), {}
     for peer in installed:
         limit = PEERS[peer].rounds.get(name, 0)
@@ -209,7 +209,7 @@ def plan(name: str, installed: Iterable[str], asked: list[str] | None, most: int
 
 
 def versions(pythons: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Versions by peer, of those that are installed; all that they import has then been read from disk once."""
+    """Returns versions of the installed peers; this also reads their imports from disk once."""
     found = {}
     for name, kind in PEERS.items():
         if kind.python in pythons:
@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the peers end, too
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the peers end as well
     for flag in ("torch", "flax"):
         if (path := getattr(args, flag)) and not shutil.which(path):
             parser.error(f"--{flag}={path}: no such interpreter.")

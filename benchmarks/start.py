@@ -1,10 +1,10 @@
-"""How it starts: imports, help, the first step of a real run, compilation against depth, waiting for data.
+"""Measures the start: imports, help, the first step of a real run, compile time against depth, waiting for data.
 
     python -m benchmarks.start
     python -m benchmarks.start --rounds=1 --out=/tmp/bench
 
-Every start is a process of its own, with caches in a temporary folder; what is compared takes turns. The answers stand
-beside those of benchmarks/run.py.
+Every start is a separate process, with caches in a temporary folder; compared starts take turns. The results are stored
+with those of benchmarks/run.py.
 """
 
 import argparse
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[1]
 RUN = ["train.py", "--config=configs/demo.py", "--config.train.log_every=1", "--config.train.sample_tokens=0"]
 STEPS = 40
 DEPTHS = (12, 24, 48)
-# Narrow, so that what is compiled runs in no time.
+# Narrow, so that the compiled step runs in no time.
 DEEP = Case("gpt2", "train", 4, 128, d_model=64, heads=1, mlp_dim=256, vocab=512)
 
 
 def imports(rounds: int) -> list[dict]:
-    """This package's import beside Flax's, which it needs: names alone, and with what a model is built of."""
+    """Compares this package's import with Flax's: the names only, and everything needed to build a model."""
     lines = ("import flax", "import flaxformer_lite", "from flaxformer_lite import build_model, generate")
     times = {line: [] for line in lines}
     for _ in range(rounds):
@@ -49,9 +49,9 @@ def help_text(rounds: int) -> list[dict]:
 
 
 def first_step(rounds: int) -> list[dict]:
-    """The first step of `train.py`, evaluation before it included: at the very first start, compiling, and compiled before.
+    """Times the first step of `train.py` with its first evaluation: at the very first start, compiling, and with a cache.
 
-    The very first start trains on, and says how long it waited for data.
+    The very first start continues training, to measure how long it waits for data.
     """
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "cache"
@@ -74,7 +74,7 @@ def first_step(rounds: int) -> list[dict]:
 
 
 def begin(workdir: Path, cache: Path, steps: int = 1) -> tuple[float, list[dict]]:
-    """Seconds from the start of `train.py` to the record of its first step, and those of `steps` steps; then it is ended."""
+    """Returns seconds from the start of `train.py` to the record of its first step, and the records of `steps` steps."""
     command = [sys.executable, *RUN, f"--workdir={workdir}", f"--config.data.cache={cache}"]
     file, first = workdir / "metrics.jsonl", 0.0
     with open(os.devnull, "w") as null:
@@ -93,14 +93,14 @@ def begin(workdir: Path, cache: Path, steps: int = 1) -> tuple[float, list[dict]
 
 
 def trained(file: Path) -> list[dict]:
-    """The records of steps so far."""
+    """Reads the records of steps so far."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
     return [record for record in records if record["split"] == "train"]
 
 
 def depths(rounds: int) -> list[dict]:
-    """Compilation of a scanned GPT's start and step, nothing compiled before, against its number of layers."""
+    """Measures compilation of a scanned GPT's initialization and step against its number of layers, without a cache."""
     times = {layers: [] for layers in DEPTHS}
     for _ in range(rounds):
         for layers in DEPTHS:
@@ -119,7 +119,7 @@ def depths(rounds: int) -> list[dict]:
 
 
 def compile_scanned(layers: int) -> tuple[float, float]:
-    """Wall and CPU seconds from a config to a fresh state and a compiled train step; imports come before."""
+    """Returns wall and CPU seconds from a config to a fresh state and a compiled train step, after all imports."""
     import jax
 
     from benchmarks import ours
@@ -139,7 +139,7 @@ def compile_scanned(layers: int) -> tuple[float, float]:
 
 
 def timed(arguments: list[str], code: int = 0) -> tuple[float, float]:
-    """Wall and CPU seconds of a Python process that ends with `code`; absl's help ends with 1."""
+    """Returns wall and CPU seconds of a Python process that exits with `code`."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

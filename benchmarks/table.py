@@ -1,4 +1,4 @@
-"""The numbers as a page. Every ratio is theirs / ours: above 1 we are ahead."""
+"""The page of results. Every ratio is theirs / ours: above 1 we are ahead."""
 
 import statistics
 
@@ -6,13 +6,13 @@ from benchmarks.cases import CASES
 from benchmarks.child import MATMUL
 
 OURS = "flaxformer_lite"
-USUAL = {"train": "HF torch.compile", "generate": "HF torch eager"}  # what the goals are set against, by kind of case
+USUAL = {"train": "HF torch.compile", "generate": "HF torch eager"}  # the reference of the goals, by kind of case
 FIRST_GOAL, MEMORY_GOAL = 3.0, 1.0  # of train steps
 MIB = 2**20
 
 
 def of_case(name: str, result: dict) -> str:
-    """Markdown of one case, a row a peer."""
+    """Writes the Markdown table of one case, with one row per peer."""
     case, peers = CASES[name], result["peers"]
     unit, last = ("step", "of the peak") if case.kind == "train" else ("run", "same ids")
     peak = max(2 * MATMUL**3 / peer["matmul_seconds"] for peer in peers.values())
@@ -33,12 +33,12 @@ def of_case(name: str, result: dict) -> str:
 
 
 def in_order(cases: dict[str, dict]) -> dict[str, dict]:
-    """Those that are measured, in the order of CASES."""
+    """Sorts the measured cases in the order of CASES."""
     return {name: cases[name] for name in CASES if name in cases}
 
 
 def beside_the_usual(cases: dict[str, dict]) -> list[dict]:
-    """What the goals speak of, a row a case where the usual choice was measured.
+    """Compares ours with the usual choice, with one row for each case where that was measured.
 
     Returns:
       dicts of case, usual, and the ratios time (its median, lowest, highest), first, start, step, each with its
@@ -65,7 +65,7 @@ def beside_the_usual(cases: dict[str, dict]) -> list[dict]:
 
 
 def page(results: dict) -> str:
-    """All there is, with what is needed to measure it again."""
+    """Writes the whole page, with the commands to measure everything again."""
     cases = in_order(results["cases"])
     peers = {name: p["versions"] for result in cases.values() for name, p in result["peers"].items()}
     versions = "\n".join(f"* {name}: {_pairs(facts)}" for name, facts in peers.items())

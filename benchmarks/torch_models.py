@@ -1,4 +1,4 @@
-"""What the torch peers share: the batch as tensors, the step, and the matrix product."""
+"""Code shared by the torch peers: the batch as tensors, the step, and the matrix product."""
 
 import torch
 
@@ -8,7 +8,7 @@ SQUARE = torch.ones(child.MATMUL, child.MATMUL)
 
 
 def train(model: torch.nn.Module, case: cases.Case, compiled: bool):
-    """One step of fused AdamW on the mean cross entropy of the labels that count."""
+    """Builds one step of fused AdamW on the mean cross entropy of the labels that count."""
     batch = {name: torch.from_numpy(x) for name, x in cases.batch(case).items()}
     labels = batch.pop("labels").reshape(-1)
     o = cases.OPTIMIZER

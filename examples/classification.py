@@ -1,12 +1,12 @@
-"""Sequence classification, written outside the package: an objective of your own that train.py trains as it does ours.
+"""Sequence classification, written outside the package: an objective of your own, trained like the built-in ones.
 
-    python examples/classification.py runs/weather.jsonl       # writes 600 labelled sentences, one a line
+    python examples/classification.py runs/weather.jsonl       # writes 600 labeled sentences, one per line
     python train.py --config=configs/bert_tiny.py --workdir=runs/weather --config.data.path=runs/weather.jsonl \
         --config.objective.name=examples.classification:Classification --config.model.head=sequence_classification \
         --config.data.eval_fraction=0.2
 
-A line of the text is {"text": "...", "label": 0}; a label is the number of its class. The model's `num_labels` says how many
-there are. Weights to begin with come by --config.train.init_from.
+Each line is {"text": "...", "label": 0}, where the label is the number of a class; `model.num_labels` is the number of
+classes. --config.train.init_from starts from published weights.
 """
 
 import json
@@ -26,7 +26,7 @@ from flaxformer_lite.objectives import LossSums, Metric, Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Objective):
-    """maximize log P(label | [CLS] text [SEP]); the text loses its end where the row is too short for it."""
+    """Maximizes log P(label | [CLS] text [SEP]); a text that is too long for its row is cut."""
 
     label_smoothing: float = 0.0
 
@@ -41,7 +41,7 @@ class Classification(Objective):
         wrong = labels[(labels < 0) | (labels >= model.num_labels) | (labels % 1 > 0)]
         if len(wrong):
             raise ConfigError(
-                f"data.path: there is a label {wrong[0]}, and model.num_labels={model.num_labels}: labels are"
+                f"data.path: there is a label {wrong[0]}, but model.num_labels={model.num_labels}: labels are"
                 f" whole numbers from 0 to {model.num_labels - 1}; set model.num_labels."
             )
 
@@ -74,14 +74,14 @@ class Classification(Objective):
         )  # fmt: skip
 
     def baseline(self, data):
-        """The share of held-out texts of the class that is most frequent in training."""
+        """Returns the share of held-out texts with the class that is most frequent in training."""
         train, held_out = (data.splits[split].numbers["label"] for split in ("train", "eval"))
         classes, counts = np.unique(train, return_counts=True)
         return "majority class", float((held_out == classes[counts.argmax()]).mean())
 
 
 def sentences(count: int, seed: int = 0) -> list[dict]:
-    """Remarks about the weather, most of them kind (1), the others not (0)."""
+    """Writes remarks about the weather, most of them kind (1), the others not (0)."""
     draw = random.Random(seed)
     words = {1: ("lovely", "warm", "bright"), 0: ("awful", "cold", "grey")}
     places = [

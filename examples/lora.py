@@ -4,8 +4,8 @@
         --config.model.mixer.name=examples.lora:LoraConfig --config.model.mixer.rank=8 \
         --config.optimizer.freeze="('^(?!.*lora_)',)"
 
-DIR holds published weights or is the workdir of another run. The second factor starts at zero, so the model begins as
-the base; the base has no gradient and no optimizer state.
+DIR holds published weights or is the workdir of another run. The second factor starts at zero, so the model starts out
+equal to the base, which has no gradient and no optimizer state.
 
 Reference: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1 (arXiv:2106.09685).
 """
@@ -33,12 +33,12 @@ class LoraConfig(Mixer):
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ("query", "value")
-    # In a model, the attention that this one wraps.
+    # Inside a model, the attention that this one wraps.
     base: AttentionConfig | None = field(default=None, metadata={"internal": True})
 
     def __post_init__(self):
         if self.rank < 1:
-            raise ConfigError(f"rank={self.rank}: at least 1.")
+            raise ConfigError(f"rank={self.rank}: must be at least 1.")
 
     def for_model(self, standard):
         return dataclasses.replace(self, base=standard)
@@ -57,7 +57,7 @@ class LoraConfig(Mixer):
 
 
 class LoraAttention(Attention):
-    """Attention whose projections have a low-rank part beside the dense one."""
+    """Attention with a low-rank part added to its projections."""
 
     lora: LoraConfig | None = None
 

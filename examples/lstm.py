@@ -2,7 +2,7 @@
 
     python train.py --config=gpt2_tiny:nope --workdir=runs/lstm --config.model.mixer.name=examples.lstm:LstmConfig
 
-The state starts anew at each document of a packed row and passes over padding, so nothing leaks from one to the next.
+The state is reset at each document of a packed row and skips padding, so nothing leaks from one document to the next.
 
 Reference: Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; forget gates, Gers et al. 2000.
 """
@@ -24,11 +24,11 @@ from flaxformer_lite.modules.einsum import Einsum
 
 @flax.struct.dataclass
 class LstmCache:
-    """The state behind the last token read.
+    """The state after the last token read.
 
     Attributes:
       h_BD, c_BD: output and cell.
-      length: int32 scalar, the tokens read so far.
+      length: int32 scalar, the number of tokens read so far.
     """
 
     h_BD: jax.Array
@@ -38,7 +38,7 @@ class LstmCache:
 
 @dataclass(frozen=True, kw_only=True)
 class LstmConfig(Mixer):
-    """A layer of as many units as the model is wide."""
+    """The record of an LSTM layer with as many units as the model is wide."""
 
     name: ClassVar[str] = "lstm"
 
@@ -47,7 +47,7 @@ class LstmConfig(Mixer):
     def module(self, execution, *, causal, name=None):
         if not causal:
             raise ConfigError(
-                "mixer.name='lstm': reads from left to right, and an encoder looks both ways; use a decoder."
+                "mixer.name='lstm': reads from left to right, but an encoder looks both ways; use a decoder."
             )
         return Lstm(self, execution, name=name)
 
@@ -92,7 +92,7 @@ class Lstm(nn.Module):
 
 
 def _marks(x_BTD: jax.Array, context: Context) -> tuple[jax.Array, jax.Array]:
-    """Where a document starts, and which tokens are not padding: bool [B, T, 1]."""
+    """Marks where documents start, and which tokens are not padding: bool [B, T, 1]."""
     shape = x_BTD.shape[:2]
     keep_BT = jnp.ones(shape, bool) if context.keep_BT is None else jnp.broadcast_to(context.keep_BT, shape)
     if context.segment_ids_BT is None:

@@ -1,10 +1,10 @@
-"""A mixture of experts, written outside the package: a feed-forward layer whose balancing loss reaches the objective.
+"""A mixture of experts, written outside the package: a feed-forward layer with a balancing loss.
 
     python train.py --config=gpt2_tiny --workdir=runs/moe \
         --config.model.feed_forward.name=examples.mixture_of_experts:MoeConfig --config.model.feed_forward.num_experts=8
 
-Every expert sees every token and the router's weights choose: no token is dropped, and a few experts on one device cost
-no more than the scatter that would save their work.
+Every expert computes every token, and the router's weights select: no token is dropped, and with a few experts on one
+device this costs no more than scattering tokens would.
 
 Reference: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2; the balancing loss is equation 4 of
 Fedus et al. 2021, "Switch Transformers" (arXiv:2101.03961).
@@ -28,20 +28,20 @@ from flaxformer_lite.modules.einsum import initializer
 
 @dataclass(frozen=True, kw_only=True)
 class MoeConfig(FeedForward):
-    """`num_experts` layers like the model's own feed-forward, of which each token's `top_k` likeliest are mixed."""
+    """The record of `num_experts` copies of the model's feed-forward; each token mixes its `top_k` likeliest."""
 
     name: ClassVar[str] = "moe"
 
     num_experts: int = 4
     top_k: int = 2
-    balance: float = 0.01  # times the balancing loss
-    # In a model, the feed-forward that this one replaces.
+    balance: float = 0.01  # factor on the balancing loss
+    # Inside a model, the feed-forward that this one replaces.
     expert: MlpConfig = field(default_factory=MlpConfig, metadata={"internal": True})
 
     def __post_init__(self):
         if not 1 <= self.top_k <= self.num_experts:
             raise ConfigError(
-                f"top_k={self.top_k}, num_experts={self.num_experts}: a token goes to 1..{self.num_experts}."
+                f"top_k={self.top_k}, num_experts={self.num_experts}: top_k must be in 1..{self.num_experts}."
             )
 
     def for_model(self, standard):
@@ -56,7 +56,7 @@ class MoeConfig(FeedForward):
 
 
 class Moe(nn.Module):
-    """y = sum over the token's experts of gate * expert(x), the gates a softmax over those chosen."""
+    """y = sum over the chosen experts of gate * expert(x), with gates from a softmax over the chosen ones."""
 
     cfg: MoeConfig
     execution: Execution
@@ -84,13 +84,13 @@ class Moe(nn.Module):
         return jnp.einsum("BTXF,XFD->BTD", h_BTXF, weight("down", hidden, width))
 
     def _gates(self, logits_BTX: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Weights of the experts, zero for those not chosen, and which were chosen."""
+        """Returns the gates of the experts, zero unless chosen, and which are chosen."""
         least_BT1 = jax.lax.top_k(logits_BTX, self.cfg.top_k)[0][..., -1:]
         chosen_BTX = logits_BTX >= least_BT1
         return jax.nn.softmax(jnp.where(chosen_BTX, logits_BTX, -jnp.inf), axis=-1), chosen_BTX
 
     def _sow_balance(self, logits_BTX: jax.Array, chosen_BTX: jax.Array) -> None:
-        """Experts x sum over experts of (share of tokens) x (mean probability): 1 where all are used alike."""
+        """Sows experts x sum over experts of (share of tokens) x (mean probability): 1 if all are used equally."""
         share_X = chosen_BTX.astype(jnp.float32).mean(axis=(0, 1)) / self.cfg.top_k
         probability_X = jax.nn.softmax(logits_BTX, axis=-1).mean(axis=(0, 1))
         loss = self.cfg.num_experts * jnp.sum(share_X * probability_X)

@@ -1,10 +1,10 @@
-"""ModernBERT, written outside the package: layers that see everything among layers that see their neighbours.
+"""ModernBERT, written outside the package: global attention layers alternate with local ones.
 
     model, params = load_pretrained("path/to/ModernBERT-base", family="examples.modernbert:Model")
     python -m flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK]
     sleeps."
 
-Every third layer is global, the others see 64 tokens to each side, and the two turn by different bases.
+Every third layer is global, the others see 64 tokens to each side; the two kinds have different rotary bases.
 
 Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder" (2024), section 2.1.
 """
@@ -54,7 +54,7 @@ class Transform(nn.Module):
 
 
 class Model(EncoderModel):
-    """Its classifier reads the first token; that of `MeanPooled` the mean of all."""
+    """ModernBERT with a classifier on the first token; `MeanPooled` takes the mean of all tokens."""
 
     heads = ("none", "masked_lm", "sequence_classification", "token_classification")
     vocab_heads = ("masked_lm",)
@@ -89,7 +89,7 @@ class MeanPooled(Model):
 
 
 def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
-    """One kind a layer: the first has no norm before attention, as the embeddings end in one."""
+    """Builds one kind per layer; the first has no norm before attention, as the embeddings end in one."""
     first = ("mlp_in",)
     return tuple(
         LayerKind(window=window, position=local if window else None, norm_at=None if layer else first)
@@ -98,7 +98,7 @@ def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """The published sizes (table 4), any field of which may be overridden; the layers' kinds follow from their number."""
+    """Builds a config with the published sizes (table 4); keyword arguments override it, and fix the kinds of layers."""
     layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
     windows = [LOCAL // 2 + 1 if layer % GLOBAL_EVERY else 0 for layer in range(layers)]
     kinds = {"pattern": pattern(windows, Rope())}
@@ -126,14 +126,14 @@ DECODER = rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/b
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Windows and bases in the spelling of transformers 5, by type of layer, or in that of the published files."""
+    """Reads windows and bases, as transformers 5 spells them (by type of layer) or as the published files do."""
     layers, every = fields.get("num_hidden_layers", 22), fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
     window = fields.size("local_attention", LOCAL) // 2 + 1
     windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
     slots = {"attention_bias": ("query", "key", "value", "out"), "mlp_bias": ("mlp",)}
     biases = tuple(slot for name, named in slots.items() if fields.get(name, False) for slot in named)
     if (pooling := fields.get("classifier_pooling", "cls")) not in ("cls", "mean"):
-        raise ConfigError(f"config.json: classifier_pooling={pooling!r}: cls or mean.")
+        raise ConfigError(f"config.json: classifier_pooling={pooling!r}: must be cls or mean.")
     return {
         "family": f"{__name__}:{'Model' if pooling == 'cls' else 'MeanPooled'}",
         "position": rope(fields, "full_attention", fields.get("global_rope_theta", 160_000.0)),
@@ -147,7 +147,7 @@ def read(fields: Fields) -> dict[str, Any]:
 
 
 def rope(fields: Fields, layer_type: str, base: float) -> Rope:
-    """The encoding of one type of layer."""
+    """Reads the encoding of one type of layer."""
     nested = fields.get("rope_parameters", {})
     if unknown := sorted(set(nested) - {"full_attention", "sliding_attention"}):
         raise ConfigError(
@@ -158,7 +158,7 @@ def rope(fields: Fields, layer_type: str, base: float) -> Rope:
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    """Both spellings, where the older can say it."""
+    """Writes both spellings, if the older one can express the config."""
     types = layer_types(cfg)
     local = next((kind for kind in cfg.kinds if kind.window), LayerKind(window=LOCAL // 2 + 1, position=Rope()))
     ropes = {"full_attention": cfg.position, "sliding_attention": local.position or cfg.position}

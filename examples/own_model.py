@@ -1,4 +1,4 @@
-"""A model of one's own from the package's parts: no family, no config page, in linen and in NNX.
+"""A model of your own from the package's parts, without family or config page, in linen and in NNX.
 
 python examples/own_model.py
 """

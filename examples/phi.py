@@ -1,11 +1,11 @@
-"""Phi, written outside the package: a family of your own that loads, saves, generates and trains as ours do.
+"""Phi, written outside the package: a family of your own that loads, saves, generates and trains like the built-in ones.
 
     model, params = load_pretrained("path/to/phi-2", family="examples.phi:Model")
     python -m flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def primes(n):"
     python train.py --config=gpt2_tiny --workdir=runs/phi --config.train.init_from=path/to/phi-2 \
         --config.model.family=examples.phi:Model
 
-Attention and feed-forward stand side by side behind one norm, as in GPT-J; rotary positions turn part of each head.
+Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary positions cover part of each head.
 
 Reference: Gunasekar et al., "Textbooks Are All You Need" (2023), section 2.3; Li et al., "phi-1.5" (2023), section 2.1.
 """
@@ -36,7 +36,7 @@ class Model(DecoderModel):
 
 
 def config(preset: str = "1", **overrides) -> ModelConfig:
-    """The published sizes, any field of which may be overridden."""
+    """Builds a config with the published sizes; keyword arguments override its fields."""
     return build(f"{__name__}:Model", BASE, PRESETS, preset, overrides)
 
 

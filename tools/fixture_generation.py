@@ -12,7 +12,7 @@ from transformers.generation import logits_process
 
 PROMPT_LENGTHS = (7, 4)
 NEW_TOKENS = 10
-LIVELY, ENOUGH = 5.0, 6.0  # distinct outputs of generate: what a fixture must have, and where the search ends early
+LIVELY, ENOUGH = 5.0, 6.0  # distinct outputs of generate: the least for a fixture, and enough to end the search early
 
 
 class Dull(Exception):
@@ -20,7 +20,7 @@ class Dull(Exception):
 
 
 def generation(spec: Spec, model: PreTrainedModel, rng: np.random.Generator) -> tuple[dict[str, Any], Arrays, str]:
-    """Continuations of two unequal prompts; the stop token is one that the model does write."""
+    """Generates continuations of two unequal prompts; the stop token is one that the model writes."""
     best: tuple[float, Any] = (-1.0, None)
     for _ in range(8):
         if best[0] >= ENOUGH:
@@ -44,7 +44,7 @@ def generation(spec: Spec, model: PreTrainedModel, rng: np.random.Generator) -> 
 
 
 def arguments(spec: Spec, model: PreTrainedModel, stop: int | None) -> dict[str, dict[str, Any]]:
-    """What generate is called with, way by way; nothing is left to a generation config."""
+    """Returns the arguments of generate for each way of continuing; nothing is left to a generation config."""
     pad = model.config.pad_token_id
     common = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": stop, "pad_token_id": pad}
     if spec.kind == "seq2seq":
@@ -65,7 +65,7 @@ def arguments(spec: Spec, model: PreTrainedModel, stop: int | None) -> dict[str,
 
 
 def continue_(model: PreTrainedModel, prompts: Arrays, settings: dict[str, Any]) -> Arrays:
-    """One call of generate: the sequences, and the beams' scores or the greedy tokens' log-probabilities."""
+    """Calls generate; returns the sequences, and scores of beams or log-probabilities of greedy tokens."""
     inputs = {key: torch.from_numpy(np.asarray(value, np.int64)) for key, value in prompts.items()}
     model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
     result = model.generate(**inputs, **settings, return_dict_in_generate=True, output_scores=True, output_logits=True)
@@ -78,7 +78,7 @@ def continue_(model: PreTrainedModel, prompts: Arrays, settings: dict[str, Any])
 
 
 def agrees(model: PreTrainedModel, prompts: Arrays, ways: dict[str, dict[str, Any]], found: dict[str, Arrays]) -> bool:
-    """Whether weights a few rounding errors away write the same ids, so that no near tie decides a fixture."""
+    """Returns whether slightly perturbed weights write the same ids, so that no near tie decides a fixture."""
     nudged = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in nudged.parameters():
@@ -90,7 +90,7 @@ def agrees(model: PreTrainedModel, prompts: Arrays, ways: dict[str, dict[str, An
 
 
 def processors(seed: int) -> Arrays:
-    """Logits before and after each sampling filter, alone; what is filtered out is -inf."""
+    """Computes logits before and after each sampling filter by itself; filtered logits are -inf."""
     rng = np.random.default_rng([seed, 1])
     logits, ids = 2.0 * rng.standard_normal((3, 23)).astype(np.float32), rng.integers(0, 23, (3, 12))
     filters = {

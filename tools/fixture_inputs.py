@@ -16,7 +16,7 @@ def text(
     choices: int = 0,
     left: bool = False,
 ) -> Arrays:
-    """Random ids and their mask, [B, T] or [B, choices, T]; save padding no id below 5, where special tokens lie."""
+    """Draws ids and their mask, [B, T] or [B, choices, T]; except for padding, ids are 5 or above, past special tokens."""
     pad, vocab_size = model.config.pad_token_id, model.config.vocab_size
     shape = (len(lengths), *([choices] if choices else []), max(lengths))
     index = np.arange(max(lengths))

@@ -1,4 +1,4 @@
-"""The tiny reference checkpoints, as data: one row a fixture, read by make_fixtures.py."""
+"""The tiny reference checkpoints as data, one row per fixture, read by make_fixtures.py."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,7 +87,7 @@ class Spec:
 
 
 def specs() -> list[Spec]:
-    """Every fixture, in the order of the parity table: encoders, decoders, encoder-decoders."""
+    """Lists all fixtures in the order of the parity table: encoders, decoders, encoder-decoders."""
     return [*_encoders(), *_decoders(), *_seq2seq()]
 
 
@@ -197,7 +197,7 @@ def _decoders() -> list[Spec]:
 
 
 def _one_layer(config: dict[str, Any]) -> dict[str, Any]:
-    """A decoder's classifier differs from its LM only at the top, so one layer is enough."""
+    """Reduces a config to one layer, as a decoder's classifier differs from its LM only at the top."""
     if "attention_types" in config:
         return {"num_layers": 1, "attention_types": [[["local"], 1]]}
     return {key: 1 for key in ("n_layer", "num_hidden_layers") if key in config}

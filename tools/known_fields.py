@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def known(model_type: str) -> set[str]:
-    """The names that one family declares or reads."""
+    """Returns the names that one family declares or reads."""
     config = AutoConfig.for_model(model_type)
     folder = Path(inspect.getfile(type(config))).parent
     models = importlib.import_module(f"{type(config).__module__.rpartition('.')[0]}.modeling_{folder.name}")

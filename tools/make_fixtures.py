@@ -168,12 +168,12 @@ def read_checkpoint(spec: Spec, folder: Path) -> PreTrainedModel:
 
 
 def auto_class(spec: Spec) -> Any:
-    """The transformers class that loads this head."""
+    """Returns the transformers class that loads this head."""
     return getattr(transformers, AUTO_CLASSES[spec.head])
 
 
 def case_inputs(spec: Spec, model: PreTrainedModel, case: str, rng: np.random.Generator) -> Arrays:
-    """Keyword arguments of one forward pass, as numpy arrays."""
+    """Returns keyword arguments of one forward pass, as numpy arrays."""
     lengths = LENGTHS[:1] if case == "plain" else LENGTHS
     inputs = text(model, lengths, rng, choices=3 if spec.head == "multiple_choice" else 0)
     if spec.model_type in TWO_SIDED and spec.head == "sequence_classification":
@@ -194,14 +194,14 @@ def case_inputs(spec: Spec, model: PreTrainedModel, case: str, rng: np.random.Ge
 
 
 def forward(model: PreTrainedModel, inputs: Arrays) -> Arrays:
-    """Every array of the output record."""
+    """Returns every array of the output record."""
     with torch.no_grad():
         outputs = model(**{key: torch.from_numpy(np.asarray(value, np.int64)) for key, value in inputs.items()})
     return {key: value.numpy() for key, value in outputs.items() if isinstance(value, torch.Tensor)}
 
 
 def rounding(model: PreTrainedModel, arrays: Arrays) -> float:
-    """Largest relative distance of the float32 outputs from the same model's in float64: the floor of any tolerance."""
+    """Returns the largest relative distance of float32 outputs from float64 ones, a lower bound on any tolerance."""
     inputs = {key.removeprefix("default/in/"): value for key, value in arrays.items() if key.startswith("default/in/")}
     masks = {inputs[key].shape: inputs[key].astype(bool) for key in inputs if key.endswith("attention_mask")}
     precise = forward(model.double(), inputs)
@@ -214,7 +214,7 @@ def rounding(model: PreTrainedModel, arrays: Arrays) -> float:
 
 
 def gradients(spec: Spec, model: PreTrainedModel, folder: Path, arrays: Arrays, rng: np.random.Generator) -> Arrays:
-    """Labels, the mean cross entropy over them, and its gradient for every tensor of the file."""
+    """Returns labels, the mean cross entropy over them, and its gradient for every tensor of the file."""
     inputs = {key.removeprefix("default/in/"): value for key, value in arrays.items() if key.startswith("default/in/")}
     outputs = model(**{key: torch.from_numpy(np.asarray(value, np.int64)) for key, value in inputs.items()})
     prefix = "decoder_" if spec.kind == "seq2seq" else ""

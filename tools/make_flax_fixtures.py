@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def distance(name: str, model: transformers.FlaxPreTrainedModel) -> float:
-    """Largest relative distance from the stored outputs, where attention_mask is 1, in float32."""
+    """Returns the largest relative distance from the stored outputs, where attention_mask is 1, in float32."""
     params = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), model.params)
     with np.load(FIXTURES / name / "expected.npz") as stored:
         arrays = {key.removeprefix("default/"): stored[key] for key in stored.files if key.startswith("default/")}

@@ -113,7 +113,7 @@ def part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def error(got: Arrays, due: Arrays, inputs: Arrays) -> float:
-    """The largest difference of any field, relative to its largest value, where the mask is 1."""
+    """Returns the largest difference of any field, relative to its largest value, where the mask is 1."""
     worst = 0.0
     for field, array in due.items():
         decoder = "decoder_input_ids" in inputs and field != "encoder_last_hidden_state"

@@ -45,8 +45,8 @@ def train(parser: argparse.ArgumentParser) -> None:
 def generate(parser: argparse.ArgumentParser) -> None:
     """Writes text with a decoder or an encoder-decoder; only what the model wrote goes to stdout.
 
-    Settings that the directory brings in generation_config.json or config.json are the defaults; without any, each
-    token is the likeliest. --temperature 0 --num_beams 1 is always that.
+    The defaults are the settings in the directory's generation_config.json or config.json; without any, each token is
+    the likeliest one, as always with --temperature 0 --num_beams 1.
     """
     add, text = parser.add_argument, command_line.text
     integer = command_line.integer(-command_line.INT32)  # generate explains values that are too small
@@ -64,8 +64,8 @@ def generate(parser: argparse.ArgumentParser) -> None:
 def convert(parser: argparse.ArgumentParser) -> None:
     """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
-    SRC is the --workdir of train (its newest checkpoint), a directory of Flax's old msgpack, or one of safetensors. DST
-    must not exist yet; it appears when it is whole.
+    SRC is the --workdir of train (its newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST
+    must not exist yet; it appears once it is complete.
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.path, help="directory to read")
@@ -100,17 +100,15 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
     """Guesses the hidden word of a sentence: the likeliest tokens with their probabilities."""
     _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
     parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
-    parser.add_argument(
-        "--top_k", type=int, default=5, help="number of number of guesses to show (default: %(default)s)"
-    )
+    parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
 
 
 def plan(parser: argparse.ArgumentParser) -> None:
     """Says whether a training run fits a machine, and what it will cost, without the machine.
 
     The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip
-    install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without it the plan
-    is analytic, and says so.
+    install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without a compiler
+    the plan is analytic, and says so.
     """
     add = parser.add_argument
     add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
@@ -123,8 +121,8 @@ def plan(parser: argparse.ArgumentParser) -> None:
 def verify_mesh(parser: argparse.ArgumentParser) -> None:
     """Checks that a config computes the same on a mesh as on one device, by comparing all gradients of one step.
 
-    The devices are made up, on this CPU. The text is random words, the arithmetic float32, dropout off and the
-    optimizer plain gradient descent, so that what differs is the mesh. Give large configs fewer layers and rows with
+    The devices are simulated on this CPU. The text is random words, the arithmetic float32, dropout is off and the
+    optimizer is plain gradient descent, so only the mesh differs. Give large configs fewer layers and rows with
     --config.FIELD.
     """
     number = command_line.integer(1, MOST_DEVICES)
@@ -146,14 +144,14 @@ def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 class Command(NamedTuple):
-    """One command, which `run` of the file of its name carries out.
+    """One command, implemented by `run` in the file of its name.
 
     Attributes:
-      summary: in the list of commands.
+      summary: its line in the list of commands.
       add_arguments: declares its flags; its docstring is the command's description.
-      examples: below the help of its flags.
-      takes_config: whether it has --config and the fields below it.
-      environment: variables that have to be set before jax is imported.
+      examples: shown below the help of its flags.
+      takes_config: whether it has --config and its fields.
+      environment: variables that must be set before jax is imported.
     """
 
     summary: str

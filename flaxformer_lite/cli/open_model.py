@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise ConfigError(f"{path}: no JSON ({error}).") from None
+        raise ConfigError(f"{path}: not JSON ({error}).") from None
     return values if isinstance(values, dict) else {}
 
 

@@ -1,6 +1,6 @@
-"""Closed choices of config fields, stated once; tests hold the tables of implementations to them.
+"""Closed choices of config fields, stated once; tests check the tables of implementations against them.
 
-What may be added from outside (encodings, objectives, attentions and so on) is a plug-in instead, found by its file.
+Parts that can be added from outside (encodings, objectives, attentions and so on) are plug-ins instead.
 """
 
 ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")  # functions/activations.py

@@ -1,7 +1,7 @@
-"""What an experiment is: frozen dataclasses, and the rules that join them.
+"""The records of an experiment, and the rules that join them.
 
-Every rule that can be checked without building an array is checked here, so that a mistake costs a second and a
-sentence instead of a compilation and a stack trace.
+Every rule that needs no array is checked here, so that a mistake costs a second and a sentence instead of a compilation
+and a stack trace.
 """
 
 import re
@@ -63,7 +63,7 @@ class OptimizerConfig:
     eps: float = 1e-8  # added to the root of that mean, against division by zero
     weight_decay: float = 0.1  # on matrices only, never on norms, biases or position tables
     clip_norm: float = 1.0  # largest global norm of the gradient; 0: off
-    freeze: tuple[str, ...] = ()  # regular expressions: parameters whose paths they match stay as they begin
+    freeze: tuple[str, ...] = ()  # regular expressions; parameters with matching paths are not trained
 
     def __post_init__(self) -> None:
         among(self, "name", choices.OPTIMIZERS)
@@ -73,7 +73,7 @@ class OptimizerConfig:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ConfigError(f"freeze={pattern!r}: no regular expression ({error}).") from None
+                raise ConfigError(f"freeze={pattern!r}: not a regular expression ({error}).") from None
         not_negative(self, "warmup_steps", "decay_steps", "weight_decay", "clip_norm", "final_fraction")
 
 

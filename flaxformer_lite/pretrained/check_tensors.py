@@ -1,4 +1,4 @@
-"""Compares the tensors of a file with those that its config asks for: nothing missing, left over or of another shape."""
+"""Compares the tensors of a file with those that its config implies: none may be missing, left over or misshapen."""
 
 import dataclasses
 import re

@@ -39,7 +39,7 @@ top_p torch_dtype torchscript transformers.js_config transformers_version typica
 use_bfloat16 use_cache
 """
 HARMLESS = frozenset(_HARMLESS.split())
-# What config.json has no field for, besides those of Execution. A family that binds max_length has one, and all a pad token.
+# Fields without a counterpart in config.json, besides Execution's. Families that limit max_length do have one for it.
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding"} - {"pad_token_id"}
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
@@ -67,10 +67,10 @@ def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
 
 
 def family_of(published: dict[str, Any], folder: Path, family: str | None = None) -> ModuleType:
-    """The family file of a model_type, whose name is the same, with _ for -; or the one that `family` names.
+    """Imports the family file of a model_type, which has the same name with _ for -; or the one that `family` names.
 
     Raises:
-      ConfigError: there is none, or `family` is not of this model_type.
+      ConfigError: there is none, or `family` has another model_type.
     """
     if family is not None:
         return _chosen(family, published, folder)
@@ -78,7 +78,7 @@ def family_of(published: dict[str, Any], folder: Path, family: str | None = None
     known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
     if name not in known:
         near = registry.nearest(name, known)
-        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; families with"
+        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; the families with"
                           f" published weights are {', '.join(known)}; family=module:Model reads by your own.")  # fmt: skip
     return registry.resolve("models", name)
 
@@ -89,7 +89,7 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
     except ValueError as error:
         raise ConfigError(f"family={family!r}: {error}") from None
     if not hasattr(chosen, "PUBLISHED") or not hasattr(chosen, "config"):
-        raise ConfigError(f"family={family!r}: its file has no PUBLISHED and config, which say how weights are read.")
+        raise ConfigError(f"family={family!r}: its file needs PUBLISHED and config to read published weights.")
     if published.get("model_type") != (known := chosen.PUBLISHED.model_type):
         raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}, where family={family!r} reads"
                           f" {known!r}; leave family out, or name another.")  # fmt: skip

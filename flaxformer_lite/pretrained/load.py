@@ -43,8 +43,8 @@ def load_pretrained(
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
 
     Args:
-      path: holds config.json and model.safetensors (or its shards with their index, or Flax's old msgpack files); or is
-        the `--workdir` of train.py, whose newest whole checkpoint is read.
+      path: a directory with config.json and model.safetensors (or shards with their index, or Flax's old msgpack
+        files); or the `--workdir` of a training run, in which case the newest undamaged checkpoint is read.
       head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.

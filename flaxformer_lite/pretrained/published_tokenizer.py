@@ -1,6 +1,6 @@
-"""Tokenizers as models were published with them: special tokens are added, found in a text, and padded on their side.
+"""Tokenizers of published models, which add special tokens, recognize them in text, and pad on the model's side.
 
-The tokenizers of data/tokenizer.py give the ids of a text alone, as training wants them.
+The tokenizers of data/tokenizer.py return the ids of the bare text, for training.
 """
 
 import re

@@ -177,7 +177,7 @@ def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding
 
 
 def _summed(sown: Any) -> dict[str, jax.Array]:
-    """What all layers have sown, by name."""
+    """Sums what all layers have sown, by name."""
     total: dict[str, jax.Array] = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
         name = [key.key for key in keys if hasattr(key, "key")][-1]

@@ -27,13 +27,13 @@ def train_step(
     over: str | None = None,
     join_small: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds the training step. The loss is sum / weight of the whole batch, however many microbatches it is cut into.
+    """Builds the training step. The loss is sum / weight over the whole batch, for any number of microbatches.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> what the objective's loss takes, and auxiliary losses by name.
-      objective: of objectives/; gives sums, never means.
-      tx: of training/optimizer.py.
-      rate: the schedule, for the record only.
+      outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and auxiliary losses by name.
+      objective: the objective; it returns sums, never means.
+      tx: the update rule, from training/optimizer.py.
+      rate: the schedule, only for the metrics.
       dropout_key: a key for the whole run, folded with the step; None turns dropout off.
       accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
       chunks: chunks of a microbatch; the logits of one exist at a time.
@@ -60,9 +60,7 @@ def train_step(
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        with jax.numpy_dtype_promotion(
-            "standard"
-        ):  # a weight of bfloat16 and its update of float32 add up as the latter
+        with jax.numpy_dtype_promotion("standard"):  # a bfloat16 weight and its float32 update are added in float32
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
@@ -79,7 +77,7 @@ def train_step(
 def _gradient(
     outputs: Outputs, loss_sums: Callable, params: Any, microbatch: Any, totals: Any, key: jax.Array | None
 ) -> tuple[Any, LossSums]:
-    """Gradients of a microbatch's part in the whole batch's loss, float32, and its sums."""
+    """Computes float32 gradients of a microbatch's share of the whole batch's loss, and its sums."""
 
     def loss(params):
         out, auxiliary = outputs(params, microbatch["inputs"], key)

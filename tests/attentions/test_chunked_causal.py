@@ -57,5 +57,5 @@ def test_a_drawn_mask_is_the_mask(mask, reach):
 
 def test_no_block_at_all_is_refused():
     q, k, v, _ = heads(2)
-    with pytest.raises(ValueError, match=r"blocks=0: blocks of rows, at least 1\."):
+    with pytest.raises(ValueError, match=r"blocks=0: must be at least 1\."):
         CHUNKED(q, k, v, blocks=0)

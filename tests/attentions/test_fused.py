@@ -64,8 +64,8 @@ def test_splash_crosses_and_computes_in_bfloat16():
         ({"bias": jnp.zeros((1, N, T, T))}, "adds no bias"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "drops no weights"),
         ({"q_index": jnp.arange(T)}, "slots of a cache"),
-        ({"mask": masks.causal() | masks.prefix(KEEP)}, "no intersection"),
-        ({"mask": jnp.ones((1, T, T), bool)}, "no intersection"),
+        ({"mask": masks.causal() | masks.prefix(KEEP)}, "not an intersection"),
+        ({"mask": jnp.ones((1, T, T), bool)}, "not an intersection"),
     ],
 )
 def test_splash_says_what_it_cannot(options, reason):
@@ -89,7 +89,7 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     said = [record.message for record in caplog.records]
     assert said[0] == "attention: splash" and len(said) == 3
     assert said[1].startswith(
-        "attention: dense (not splash, the mask is no intersection of windows, documents and padding;"
+        "attention: dense (not splash, the mask is not an intersection of windows, documents and padding;"
     )
 
 
@@ -130,7 +130,7 @@ def test_relative_says_what_it_cannot():
     bias = registry.resolve_class("positions", "alibi")().attention_bias({}, jnp.arange(T)[None], jnp.arange(T)[None],
                                                                          bidirectional=False)  # fmt: skip
     for options, reason in (
-        ({"bias": jnp.zeros((1, N, T, T))}, "distance alone"),
+        ({"bias": jnp.zeros((1, N, T, T))}, "only on the distance"),
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
     ):

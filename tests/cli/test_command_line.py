@@ -89,10 +89,10 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
             " model.d_model=128, model.num_heads=3: the width must be a multiple of the heads; try model.d_model=",
         ),
         ((CONFIG, "--workdir=x", "--config.seed=-1"), " seed=-1: must not be negative"),
-        ((CONFIG, "--workdir=gs://bucket/x"), "--workdir: gs://bucket/x: no folder of this machine"),
+        ((CONFIG, "--workdir=gs://bucket/x"), "--workdir: gs://bucket/x: not a local path"),
         (
             (CONFIG, "--workdir=x", "--config.data.path=s3://bucket"),
-            " data.path=s3://bucket: no folder of this machine",
+            " data.path=s3://bucket: not a local path",
         ),
         ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: at least 1"),
         (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),

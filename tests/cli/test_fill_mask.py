@@ -32,7 +32,7 @@ def test_each_mask_has_its_guesses(bert, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("zero one", "the text hides nothing"), ("one " * 80 + "[MASK]", "positions end at 64")]
+    ("text", "message"), [("zero one", "the text has no mask"), ("one " * 80 + "[MASK]", "positions end at 64")]
 )
 def test_refusals(bert, capsys, text, message):
     with pytest.raises(SystemExit):

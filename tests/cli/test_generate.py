@@ -101,7 +101,7 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
 def test_a_chat_template_is_not_ignored_in_silence(tmp_path, capsys):
     folder = models.directory(tmp_path, tokenizer_config={"chat_template": CHAT})
     main(["generate", "--model", str(folder), "--prompt", "two", "--max_new_tokens", "2"])
-    assert "this model has a chat template; --chat asks by it" in capsys.readouterr().err
+    assert "this model has a chat template; --chat uses it" in capsys.readouterr().err
 
 
 def test_a_template_that_refuses_is_one_line(tmp_path, capsys):
@@ -120,4 +120,4 @@ def test_a_foreign_tokenizer_is_noticed(gpt2, tmp_path, capsys):
     (folder / "tokenizer.json").write_text(json.dumps(read))
     with pytest.raises(SystemExit):
         main(["generate", "--model", str(folder), "--prompt", "zero"])
-    assert "the two are not of one model" in capsys.readouterr().err
+    assert "they do not belong together" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_damage_is_repaired_with_a_notice(tmp_path, capsys, damage):
         (folder / cache.MANIFEST).write_text("{")
     assert (cache.folder(tmp_path, "name", writer(calls)) / "file.txt").read_text() == "content"
     assert len(calls) == 2
-    assert "damaged, made again" in capsys.readouterr().err
+    assert "damaged, written again" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["name"]
 
 
@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_noticed(tmp_path, capsys):
     path = cache.folder(tmp_path, "name", writer(calls)) / "file.txt"
     path.write_text("cOntent")
     assert (cache.folder(tmp_path, "name", writer(calls)) / "file.txt").read_text() == "content"
-    assert len(calls) == 2 and "damaged, made again" in capsys.readouterr().err
+    assert len(calls) == 2 and "damaged, written again" in capsys.readouterr().err
 
 
 def test_of_many_blocks_some_are_drawn(tmp_path, monkeypatch):

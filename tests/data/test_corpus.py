@@ -92,7 +92,7 @@ def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
     (file,) = (tmp_path / "cache").glob("tokens-*/train.bin")
     file.write_bytes(file.read_bytes()[:100])
     np.testing.assert_array_equal(open_corpus(cfg.data, TEXT).tokens["train"].ids, first)
-    assert "made again" in capsys.readouterr().err
+    assert "written again" in capsys.readouterr().err
 
 
 def test_other_piece_is_of_another_document(experiment):
@@ -130,8 +130,8 @@ def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
         named.example(0, 0, 0)["inputs"]["input_ids"].tolist() == due.example(0, 0, 0)["inputs"]["input_ids"].tolist()
     )
     with pytest.raises(
-        ConfigError, match=r"no text under 'text' \(keys: 'id', 'body'\); name the field, .*text_field=body"
+        ConfigError, match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body"
     ):
         open_dataset(experiment(path=str(path)))
-    with pytest.raises(ConfigError, match=r"data.text_field='body': names a field of your own jsonl"):
+    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl only"):
         DataConfig(text_field="body")

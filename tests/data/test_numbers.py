@@ -64,9 +64,9 @@ def test_each_row_has_the_numbers_of_its_document(tmp_path, objective, count):
     [
         (
             {"label": "good", "score": 0},
-            r"lines.jsonl:3: no number of 64 bits under 'label' \('good'\); classes are numbered",
+            r"lines.jsonl:3: no 64-bit number under 'label' \('good'\); classes are numbered",
         ),
-        ({"score": 0}, r"lines.jsonl:3: no number of 64 bits under 'label' \(keys: 'text', 'score'\)"),
+        ({"score": 0}, r"lines.jsonl:3: no 64-bit number under 'label' \(keys: 'text', 'score'\)"),
         ({"label": 1, "score": float("nan")}, r"under 'score' \(nan\)"),
         ({"label": 2**64, "score": 0}, r"under 'label' \(18446744073709551616\)"),
     ],

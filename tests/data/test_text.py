@@ -48,7 +48,7 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
 def test_a_folder_without_text_by_its_names(tmp_path):
     (tmp_path / "x.csv").write_text("a,b")
     with pytest.raises(
-        ConfigError, match=r"no file in it is text or jsonl by its name \(\.csv\); a file that is named"
+        ConfigError, match=r"no file in it has a suffix of text or jsonl \(\.csv\); a single file, data\.path"
     ):
         read(tmp_path)
 
@@ -68,7 +68,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
 @pytest.mark.parametrize(
     "name, content, fields, message",
     [
-        ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; name a file"),
+        ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; set it to a file"),
         ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
         ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
         ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
@@ -85,7 +85,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "key.jsonl",
             b'{"content": "a"}',
             TEXT,
-            r"key\.jsonl:1: no text under 'text' \(keys: 'content'\); name the field, .*text_field=content",
+            r"key\.jsonl:1: no text under 'text' \(keys: 'content'\); set the field, .*text_field=content",
         ),
         ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
         ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),

@@ -204,9 +204,17 @@ ERRORS = {
     "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
     "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
     "top_p": ("gpt2", {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: a probability"),
-    "samples of greedy": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 2}, "greedy search has one answer"),
+    "samples of greedy": (
+        "gpt2",
+        {"max_new_tokens": 3, "num_return_sequences": 2},
+        "greedy search has only one result",
+    ),
     "more than beams": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2}, "raise num_beams"),
-    "beams and draws": ("gpt2", {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2}, "beam search draws nothing"),
+    "beams and draws": (
+        "gpt2",
+        {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2},
+        "beam search does not sample",
+    ),
     "eos": ("gpt2", {"max_new_tokens": 3, "eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
     "forced": ("gpt2", {"max_new_tokens": 3, "forced_bos_token_id": 99}, "forced_bos_token_id=99: must be in 0..36"),
     "suppressed": ("gpt2", {"max_new_tokens": 3, "suppress_tokens": [1, -1]}, r"suppress_tokens=\(1, -1\): must be in"),
@@ -215,7 +223,7 @@ ERRORS = {
     "no encoder": ("gpt2", {"max_new_tokens": 3, "decoder_input_ids": [[0]]}, "has no encoder"),
     "encoder": ("bert", {"max_new_tokens": 3}, "only a decoder with head='lm'"),
     "foreign ids": ("gpt2", {"max_new_tokens": 3, "input_ids": [[1, 99]]}, "holds the id 99"),
-    "mask of another shape": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[1, 1]]}, "must be that of input_ids"),
+    "mask of another shape": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[1, 1]]}, "must match input_ids"),
     "empty row": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[0] * 5]}, "row 0 keeps no token"),
     "one axis": ("gpt2", {"max_new_tokens": 3, "input_ids": [1, 2]}, r"\[batch, length\]"),
 }

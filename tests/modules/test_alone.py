@@ -101,7 +101,7 @@ def test_scan_keeps_what_layers_sow():
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_attention_alone_refuses_positions_that_it_never_sees(position):
-    with pytest.raises(ConfigError, match="adds to embeddings, which attention alone does not see; use a Stack"):
+    with pytest.raises(ConfigError, match="adds to embeddings, which attention by itself does not see; use a Stack"):
         applied("block", config(position), Context())
 
 

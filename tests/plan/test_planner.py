@@ -130,7 +130,7 @@ def test_findings_name_what_is_wrong_and_are_silent_where_nothing_is(compiled):
     assert "arrays of all pairs of positions" in found and "logits of all tokens" in found
     unbound = dataclasses.replace(done, constraints=0, rematerialised=2)
     found = " ".join(lints.warnings(program, unbound, module))
-    assert "no sharding constraints" in found and "involuntary rematerialisation: 2 arrays" in found
+    assert "no sharding constraints" in found and "involuntary rematerialization: 2 arrays" in found
     program, done, module = compiled("blockwise", data=2, fsdp=4)
     found = " ".join(lints.warnings(program, done, module))
     assert "pairs" not in found and "logits" not in found

@@ -93,7 +93,7 @@ def test_partners_and_what_stays(layout, fraction):
     ({"layout": "pairs"}, "layout='pairs': choose from halves, interleaved"),
     ({"scaling": "cubic"}, "scaling='cubic': choose from none, linear, ntk, dynamic, yarn, llama3, longrope"),
     ({"base": 0.0}, r"base=0\.0: must be positive"),
-    ({"scaling": "yarn", "base": 1.0, **YARN}, r"base=1\.0: all pairs would turn alike"),
+    ({"scaling": "yarn", "base": 1.0, **YARN}, r"base=1\.0: all pairs would rotate alike"),
     ({"scaling": "yarn", "beta_slow": 0.0, **YARN}, r"beta_slow=0\.0: must be positive"),
     ({"scaling": "dynamic", "factor": 2.0}, "'dynamic' needs original_max_position_embeddings"),
     ({"scaling": "longrope", "original_max_position_embeddings": 8}, "needs short_factor and long_factor"),
@@ -128,7 +128,7 @@ def test_longrope_has_a_factor_for_each_pair_and_others_beyond_the_original_leng
     for last, factors in ((7, short), (8, long)):
         angle = jax.jit(lambda p: encoding.phase(p, 4).sin_BTP)(jnp.asarray([[1, last]]))[0, 0]
         np.testing.assert_allclose(angle, math.sqrt(1 + math.log(4) / math.log(8)) * np.sin(plain / factors), rtol=1e-5)
-    with pytest.raises(ValueError, match="short_factor has 2 numbers: one for each of 4 pairs"):
+    with pytest.raises(ValueError, match="short_factor has 2 numbers: needs one for each of 4 pairs"):
         encoding.rotated(8)
 
 

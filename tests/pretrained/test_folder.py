@@ -75,7 +75,7 @@ def test_config_that_is_no_json(folder, what):
 
 def test_header_nested_without_end(folder):
     edit_header(folder, lambda header: '{"a":' + "[" * 100_000)
-    with pytest.raises(WeightsError, match="the header is no JSON"):
+    with pytest.raises(WeightsError, match="the header is not JSON"):
         load_pretrained(folder)
 
 
@@ -89,7 +89,7 @@ def test_header_whose_dtype_is_a_list(folder):
 def test_index_that_is_none(folder, text):
     (folder / WEIGHTS).rename(folder / f"{WEIGHTS}.index.json")
     (folder / f"{WEIGHTS}.index.json").write_text(text)
-    with pytest.raises(WeightsError, match="weight_map gives each tensor's file"):
+    with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
         load_pretrained(folder)
 
 
@@ -98,11 +98,11 @@ def array(shape, dtype, data):
 
 
 MSGPACK = {
-    "nothing": (b"", "no Flax msgpack file, or truncated"),
-    "a list": (msgpack.packb([1, 2]), "holds no tree"),
-    "parameters that are a list": (msgpack.packb({"params": [1]}), "holds no tree"),
-    "names that are numbers": (msgpack.packb({1: {2: 3}}), "1/2 is no array"),
-    "nested without end": (b"\x81\xa1a" * 100_000, "no Flax msgpack file, or truncated"),
+    "nothing": (b"", "not a Flax msgpack file, or truncated"),
+    "a list": (msgpack.packb([1, 2]), "does not hold a tree"),
+    "parameters that are a list": (msgpack.packb({"params": [1]}), "does not hold a tree"),
+    "names that are numbers": (msgpack.packb({1: {2: 3}}), "1/2 is not an array"),
+    "nested without end": (b"\x81\xa1a" * 100_000, "not a Flax msgpack file, or truncated"),
     "a shape larger than its bytes": (msgpack.packb({"a": array([2**40], "float32", b"1234")}), "or truncated"),
     "objects": (msgpack.packb({"a": array([1], "object", b"12345678")}), "or truncated"),
 }

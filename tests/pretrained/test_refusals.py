@@ -83,7 +83,7 @@ CONFIGS = {
     ),
     "other depth": ({"num_hidden_layers": 3}, "no tensor encoder.layer.2.attention"),
     "fewer layers": ({"num_hidden_layers": 1}, r"tensor encoder.layer.1.\S+ \(and 15 more\) has no place"),
-    "other width": ({"hidden_size": 20}, r"has shape \[\d+.*but config.json makes it"),
+    "other width": ({"hidden_size": 20}, r"has shape \[\d+.*but config.json implies"),
     "heads that do not divide": ({"num_attention_heads": 3}, "d_model=16, num_heads=3: the width must be"),
     "text for a size": ({"hidden_size": "16"}, "config.json: "),
 }
@@ -142,7 +142,10 @@ TENSORS = {
         lambda t: t.update({"cls.predictions.bias": t["cls.predictions.bias"][None]}),
         r"has shape \[1, 61\]",
     ),
-    "quantised": (lambda t: t.update({FIRST: t[FIRST].astype(np.int8)}), "dtype int8: quantised weights are not read"),
+    "quantised": (
+        lambda t: t.update({FIRST: t[FIRST].astype(np.int8)}),
+        "dtype int8: quantized weights are not supported",
+    ),
     "twice": (lambda t: t.update({FIRST.removeprefix("bert."): t[FIRST]}), "twice, with and without 'bert.'"),
     "copy that differs": (
         lambda t: t.update({"cls.predictions.decoder.bias": t["cls.predictions.bias"] + 1}),
@@ -167,14 +170,14 @@ HEADERS = {
     "offsets beyond the file": (entry(FIRST, data_offsets=[0, 10**9]), "lies at bytes 0 to 1000000000"),
     "offsets that overlap": (
         lambda h: h[FIRST].update(data_offsets=[h[FIRST]["data_offsets"][0] + 4, h[FIRST]["data_offsets"][1] + 4]),
-        "overlaps or leaves a gap",
+        "overlaps or gaps",
     ),
-    "negative offset": (entry(FIRST, data_offsets=[-4, 1020]), "no natural numbers"),
+    "negative offset": (entry(FIRST, data_offsets=[-4, 1020]), "not natural numbers"),
     "shape that does not fit": (entry(FIRST, shape=[16, 17]), "needs 1088 bytes, its header gives 1024"),
     "dtype unheard of": (entry(FIRST, dtype="F7"), "dtype F7"),
     "entry without a shape": (lambda h: h[FIRST].pop("shape"), "lacks dtype, shape or data_offsets"),
-    "no JSON": (lambda h: "{ nothing", "the header is no JSON"),
-    "a list": (lambda h: "[1, 2]", "no table of tensors"),
+    "no JSON": (lambda h: "{ nothing", "the header is not JSON"),
+    "a list": (lambda h: "[1, 2]", "not a table of tensors"),
     "a name twice": (lambda h: '{"a": 1, "a": 2}', "names a twice"),
 }
 
@@ -223,7 +226,7 @@ def test_index_that_promises_too_much(folder):
 def test_index_that_is_none(folder):
     shard(folder)
     (folder / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(WeightsError, match="weight_map gives each tensor's file"):
+    with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
         load_pretrained(folder)
 
 
@@ -241,7 +244,7 @@ def test_empty_and_absent_folders(tmp_path):
     with pytest.raises(WeightsError, match=r"no model.safetensors"):
         load_pretrained(tmp_path)
     (tmp_path / "flax_model.msgpack").write_bytes(b"\x81\xa1a\xc4")
-    with pytest.raises(WeightsError, match="no Flax msgpack file, or truncated"):
+    with pytest.raises(WeightsError, match="not a Flax msgpack file, or truncated"):
         load_pretrained(tmp_path)
 
 

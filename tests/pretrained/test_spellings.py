@@ -111,16 +111,20 @@ def test_a_config_that_names_no_size_has_those_of_transformers(model_type):
 
 
 REFUSED = [
-    ("llama_lm", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: in this family whole heads turn"),
+    ("llama_lm", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1 in this family"),
     ("llama_lm", {"rope_interleaved": True}, "rope_interleaved=True changes the numbers"),
-    ("llama_lm", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "rope_scaling: factor=0.5: longer length"),
+    (
+        "llama_lm",
+        {"rope_scaling": {"type": "linear", "factor": 0.5}},
+        "rope_scaling: factor=0.5: longer over original length",
+    ),
     ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, r"rope_scaling\.factor is missing"),
     ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"low_freq_factor is missing or null"),
     ("bloom_lm", {"n_inner": 5}, "n_inner=5 changes the numbers"),
     ("bloom_lm", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm=True"),
     ("gptj_lm", {"rotary_dim": None}, "rotary_dim=None: must be even"),
     ("gptj_lm", {"rotary_dim": 3}, "rotary_dim=3: must be even"),
-    ("gpt_neo_lm", {"attention_types": [[["global", "sparse"], 1]]}, "attention_types makes"),
+    ("gpt_neo_lm", {"attention_types": [[["global", "sparse"], 1]]}, "attention_types gives"),
     ("gpt2_lm", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True changes"),
     ("gemma2_lm", {"layer_types": ["chunked_attention"] * 9}, "layer_types=.* must be"),
     ("gemma_lm", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True changes"),

@@ -160,7 +160,7 @@ def test_pairs_without_a_tokenizer_json(tmp_path, pieces):
     pieces.save(tmp_path)
     (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(ConfigError, match=r"only a tokenizer\.json says how a model reads two"):
+    with pytest.raises(ConfigError, match=r"need a tokenizer\.json, which says how to join them"):
         load_tokenizer(tmp_path)(["a"], ["b"])
 
 
@@ -176,7 +176,9 @@ def test_rows_of_one_length_whatever_the_texts(words):
         np.testing.assert_array_equal(padded["input_ids"][:, :longest], plain["input_ids"])
         assert not padded["attention_mask"][:, longest:].any()
         assert (padded["input_ids"][:, longest:] == tokenizer.pad_id).all()
-    with pytest.raises(ConfigError, match=rf"pad_to=4: a row has {longest} tokens; max_length=4 cuts it"):
+    with pytest.raises(
+        ConfigError, match=rf"pad_to=4: a row has {longest} tokens; raise it, or cut rows with max_length=4"
+    ):
         tokenizer(texts, pad_to=4)
     assert tokenizer(texts, pad_to=4, max_length=4)["input_ids"].shape == (2, 4)
     with pytest.raises(ConfigError, match="pad_to_multiple_of=0: at least 1"):

@@ -102,9 +102,7 @@ def test_names_of_classes(run, tmp_path):
     assert load_labels(tmp_path / "loaded") == ["no", "yes"], "they go along"
     assert load_labels(run) == ["LABEL_0", "LABEL_1"]
     for wrong in (["one"], ["same", "same"]):
-        with pytest.raises(
-            ConfigError, match=r"labels=\[.*the model tells 2 classes apart; give each a name of its own"
-        ):
+        with pytest.raises(ConfigError, match=r"labels=\[.*the model has 2 classes; give each its own name"):
             save_pretrained(tmp_path / "wrong", model, params, labels=wrong)
     (tmp_path / "named" / "config.json").write_text('{"id2label": {"one": "no"}}')
     with pytest.raises(ConfigError, match=r"id2label=.*a name for each of 0, 1, 2"):

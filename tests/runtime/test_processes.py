@@ -150,6 +150,6 @@ def test_nobody_comes(index, tmp_path):
     joining.append("--start_timeout=1")
     command = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={tmp_path}", *joining]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    why = ["of 2 processes not all have joined", "process 1 cannot reach process 0 at"][index]
+    why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: after 1 s, {why}"), done.stderr

@@ -64,9 +64,9 @@ def test_slices_are_the_outer_part_of_data():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"slices": 1}, "the devices are of 2; set mesh.slices=2"),
-        ({"slices": 4}, "the devices are of 2; set mesh.slices=2"),
-        ({"slices": 2, "fsdp": 8}, "mesh.data comes to 1, no multiple of mesh.slices=2"),
+        ({"slices": 1}, "the devices form 2 slices; set mesh.slices=2"),
+        ({"slices": 4}, "the devices form 2 slices; set mesh.slices=2"),
+        ({"slices": 2, "fsdp": 8}, "mesh.data comes to 1, not a multiple of mesh.slices=2"),
         ({"data": 4}, "4 of 8 devices, but several processes must use all"),
     ],
 )
@@ -78,7 +78,7 @@ def test_impossible_slices(sizes, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data": 3, "slices": 2}, "data is a multiple of the slices; try mesh.data=4"),
+        ({"data": 3, "slices": 2}, "data must be a multiple of the slices; try mesh.data=4"),
         ({"mode": "pmap", "tensor": 2}, "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only"),
         ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
         ({"slices": 0}, "slices=0: must be positive"),
@@ -192,7 +192,7 @@ def test_modes_written_by_hand_equal_each_other_to_the_bit_and_jit_to_rounding()
 
 def test_pmap_is_for_one_process(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ConfigError, match=r"one process; try mesh.mode=shard_map"):
+    with pytest.raises(ConfigError, match=r"single process only; try mesh.mode=shard_map"):
         sharding.build_mesh(MeshConfig(mode="pmap"))
 
 

@@ -75,7 +75,7 @@ class EncoderModel(nn.Module):
         return self.classifier(x)
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
-        """What makes logits [B, T, V] of the last hidden state."""
+        """Returns deferred logits [B, T, V] of the last hidden state."""
         return self.masked_lm(x_BTD, self.token_embed.embedding)
 
     def encode(

@@ -31,7 +31,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start.resume import flatten
 
-OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # the config's, whatever the weights are
+OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # always taken from the config, not from the directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,19 +40,19 @@ class _Task:
 
 
 def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
-    """A config as it is run. Where it begins with a directory's weights, the directory says what the model is.
+    """Resolves a config; with `train.init_from`, the model comes from that directory.
 
-    The page's own model is then replaced, all but the fields of OWN, and the head is the objective's. The text is
-    read with the directory's tokenizer unless `data.tokenizer` is set. A run that has a checkpoint goes on with what it
-    took when it began: the directory need no longer be there.
+    The model of the page is then replaced, except for the fields of OWN, and gets the head of the objective. The text
+    is read with the directory's tokenizer unless `data.tokenizer` is set. A run with a checkpoint keeps what it took at
+    its start, so the directory need not exist anymore.
 
     Args:
-      config: of the experiment.
-      run: its workdir.
-      given: fields set on the command line, "model.d_model" among them: these must be what the weights have.
+      config: config of the experiment.
+      run: the run's workdir.
+      given: fields set on the command line, such as "model.d_model", which must agree with the weights.
 
     Raises:
-      ConfigError: the directory has no such model, or another than the command line asks for; names all fields.
+      ConfigError: the directory has no such model, or the command line asks for a different one; names all fields.
     """
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
@@ -118,7 +118,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     name = stored.family if stored else published["model_type"]
     skeleton = family.Model.skeleton
     if skeleton not in objective.skeletons:
-        raise ConfigError(f"{where}: it holds a {name}, whose skeleton is {skeleton.replace('_', '-')}, and"
+        raise ConfigError(f"{where}: it holds a {name}, with the skeleton {skeleton.replace('_', '-')}, but"
                           f" objective.name={plugin_name(objective)} trains"
                           f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either.")  # fmt: skip
     head = objective.head_for(skeleton)
