@@ -25,6 +25,6 @@ from flaxformer_lite.config.rules import (
 __all__ = [
     "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
     "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig", "among",
-    "check_family", "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin", "plugin_name",
-    "positive", "to_config_dict",
+    "check_family", "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin",
+    "plugin_name", "positive", "to_config_dict",
 ]  # fmt: skip
