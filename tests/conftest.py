@@ -1,5 +1,6 @@
 """Strictness for every test: eight CPU devices, no silent rank or dtype promotion, warnings are errors (pyproject.toml)."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -20,12 +21,17 @@ import jax  # noqa: E402, after the flags it reads
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-MAPS, MOST = Path("/proc/self/maps"), 10_000
+MAPPINGS, MEMORY = 10_000, 1_000_000_000  # of one process: number, bytes
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_mappings():
-    """Linux gives a process 65,530 mappings, of which every compiled program takes some: XLA crashes where none is left."""
+def forget_programs():
+    """Drops compiled programs between files. Each takes memory, and some of the 65,530 mappings that Linux gives a process:
+    XLA crashes if there is none left."""
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST:
-        jax.clear_caches()
+    maps, status = Path("/proc/self/maps"), Path("/proc/self/statm")
+    if maps.exists():
+        resident = int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if resident > MEMORY or maps.read_bytes().count(b"\n") > MAPPINGS:
+            jax.clear_caches()
+            gc.collect()
