@@ -15,9 +15,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
+from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig, check_family
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.models import bert, check_family
+from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons import parts

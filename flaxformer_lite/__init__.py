@@ -7,7 +7,7 @@ one function does not pay for a trainer.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "attentions.dispatch": ("attend", "attention"),

@@ -87,7 +87,7 @@ def train(cfg, data):
     rate = optimizer.schedule(cfg.optimizer, cfg.train.steps)
 
     def features(params, inputs, key):
-        return model.apply({"params": params}, **inputs, method="features")
+        return model.apply({"params": params}, **inputs, method="features"), {}
 
     first = next(batches)
     now = state.create(lambda: jax.jit(model.init)(jax.random.key(0), **first["inputs"])["params"], tx)
@@ -116,7 +116,7 @@ def test_argument_chooses_the_encoding():
         ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
         ("model.norm_at", ("before",), "^model.norm_at=.* no 'before'"),
         ("model.encoder_layers", 2, "gpt2 has decoder layers"),
-        ("model.dropout", 1.5, r"^model.dropout=1.5: a probability in \[0, 1\)"),
+        ("model.dropout", 1.5, r"^model.dropout=1.5: must be a probability in \[0, 1\)"),
         ("model.head", "masked_lm", "no 'masked_lm'; choose from lm"),
         ("model.d_model", "wide", "model.d_model='wide': must be int, not str"),
         ("data.length", 0, "^data.length=0: must be positive"),

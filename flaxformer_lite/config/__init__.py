@@ -1,6 +1,6 @@
 """The configuration records of an experiment, and the one place where a ConfigDict is checked and turned into them."""
 
-from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig
+from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig, check_family
 from flaxformer_lite.config.execution import Execution
 from flaxformer_lite.config.experiment import (
     DataConfig,
@@ -25,6 +25,6 @@ from flaxformer_lite.config.rules import (
 __all__ = [
     "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
     "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig", "among",
-    "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin", "plugin_name", "positive",
-    "to_config_dict",
+    "check_family", "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin",
+    "plugin_name", "positive", "to_config_dict",
 ]  # fmt: skip

@@ -225,3 +225,24 @@ class ModelConfig(Execution, Architecture):
     def execution(self) -> Execution:
         """The execution fields as a record of their own."""
         return Execution(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Execution)})
+
+
+def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
+    """Returns the linen class of a config's family.
+
+    Args:
+      cfg: the config; its family is a file of flaxformer_lite/models, or module:Model.
+      where: what stands before the fields' names in errors, `model.` on a page.
+
+    Raises:
+      ConfigError: there is no such family, it lacks the head, or the config gives layers to the wrong stacks.
+    """
+    try:
+        model = resolved(cfg, "family", "models").Model
+        if cfg.skeleton != model.skeleton:
+            raise ConfigError(f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}: {cfg.family}"
+                              f" has {model.skeleton.replace('_', ' and ')} layers; set those and no others.")  # fmt: skip
+        among(cfg, "head", model.heads)
+    except ConfigError as error:
+        raise ConfigError(f"{where}{error}") from None
+    return model

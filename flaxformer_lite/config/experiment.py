@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.architecture import ModelConfig
+from flaxformer_lite.config.architecture import ModelConfig, check_family
 from flaxformer_lite.config.rules import ConfigError, among, local_path, not_negative, plugin_name, positive
 
 
@@ -156,6 +156,7 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         not_negative(self, "seed")
         model, objective = self.model, plugin_name(self.objective)
+        check_family(model, "model.")
         if model.skeleton not in self.objective.skeletons:
             raise ConfigError(
                 f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"

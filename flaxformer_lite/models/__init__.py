@@ -3,7 +3,7 @@
 from typing import Any
 
 from flaxformer_lite import registry, versions
-from flaxformer_lite.config import ConfigError, ModelConfig, among
+from flaxformer_lite.config import ModelConfig, check_family
 
 # Files that are not families.
 SHARED = ("presets", "rope_fields", "weight_map")
@@ -29,17 +29,3 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
     plugin = registry.resolve("models", family)
     cfg = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
     return check_family(cfg)(cfg)
-
-
-def check_family(cfg: ModelConfig) -> type[Any]:
-    """Returns the linen class of a config's family.
-
-    Raises:
-      ConfigError: the config gives layers to the wrong stacks, or the family lacks the head.
-    """
-    model = registry.resolve("models", cfg.family).Model
-    if cfg.skeleton != model.skeleton:
-        raise ConfigError(f"encoder_layers={cfg.encoder_layers}, decoder_layers={cfg.decoder_layers}: {cfg.family} has"
-                          f" {model.skeleton.replace('_', ' and ')} layers; set those and no others.")  # fmt: skip
-    among(cfg, "head", model.heads)
-    return model

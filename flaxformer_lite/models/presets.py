@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models import check_family
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.registry import nearest
 
 

@@ -15,9 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
-from flaxformer_lite.models import check_family
 from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError

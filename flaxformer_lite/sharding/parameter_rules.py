@@ -5,9 +5,8 @@ wins, and a leading scan axis stays whole. Weights are split over `fsdp` on the 
 feed-forward width or vocabulary; small parameters are replicated.
 """
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.parts import Rules
-from flaxformer_lite.models import check_family
 from flaxformer_lite.models.skeletons import parts
 
 # The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes every lookup.
