@@ -32,8 +32,8 @@ class InitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, whose stored weight is
-    scale - 1 (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
+    its weight (Gemma)."""
 
     kind: str = "layer"
     eps: float = 1e-6
@@ -59,7 +59,7 @@ class Part:
         """Returns the record to use inside a model, by default itself.
 
         Args:
-          standard: the part that the model's config describes, in whose place this one stands; a wrapper keeps it.
+          standard: the part that the model's config describes and this one replaces; a wrapper keeps it.
         """
         return self
 
