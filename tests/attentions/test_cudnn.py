@@ -1,4 +1,4 @@
-"""What is handed to cuDNN: JAX's own XLA form, which takes the same arguments, stands in its place here."""
+"""The arguments passed to cuDNN, which is replaced here by JAX's own XLA form with the same arguments."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ CUDNN, DENSE = functools.partial(by_keywords(cudnn.attend), sharding=GPU), by_ke
 
 @dataclasses.dataclass(frozen=True)
 class GpuMesh(MeshSharding):
-    """Of devices that are taken for GPUs."""
+    """A mesh of devices that are taken for GPUs."""
 
     platform: str = "gpu"
 

@@ -66,7 +66,7 @@ def test_round_trip(name, tmp_path):
 
 
 def test_gradients_are_torch_transformers():
-    """Of the fused tensors too, each of which is several of our parameters."""
+    """Includes the fused tensors, each of which is several of our parameters."""
     model, params = loaded("modernbert_masked_lm")
     inputs, labels = part("modernbert_masked_lm", "default/in/"), part("modernbert_masked_lm", "loss/")
     kept = labels["labels"] != -100

@@ -1,4 +1,4 @@
-"""What the models' door takes and refuses: ids, shapes, lists, dtypes; symbolic lengths."""
+"""Arguments that models accept and refuse: ids, shapes, lists, dtypes; symbolic lengths."""
 
 import jax
 import jax.numpy as jnp

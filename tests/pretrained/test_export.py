@@ -1,4 +1,4 @@
-"""What is saved is what was loaded: the same tensors under the same names, and a config that reads back."""
+"""Saving what was loaded: the same tensors under the same names, and a config that reads back."""
 
 import json
 

@@ -81,7 +81,7 @@ SIZES = {
     "Helsinki-NLP/opus-mt-en-de": ("lm", 58101, 512, 8, 2048, 6, 6),
     "google/pegasus-xsum": ("lm", 96103, 1024, 16, 4096, 16, 16),
 }
-# What transformers sets as an attribute that nothing reads.
+# Attributes that transformers sets and nothing reads.
 NOTICED = {
     "deepset/roberta-base-squad2": "name",
     "distilbert-base-uncased": "tie_weights_",

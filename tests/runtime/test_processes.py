@@ -1,4 +1,4 @@
-"""What processes say to each other, with threads for processes and a dictionary for the store of jax.distributed."""
+"""Messages between processes, with threads as processes and a dictionary as the store of jax.distributed."""
 
 import re
 import subprocess
