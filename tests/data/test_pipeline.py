@@ -186,5 +186,5 @@ def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path
 
 
 def test_no_such_split(experiment):
-    with pytest.raises(ValueError, match="split='test': train or eval"):
+    with pytest.raises(ValueError, match="split='test': must be train or eval"):
         open_dataset(experiment(), "test")

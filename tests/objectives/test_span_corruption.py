@@ -96,7 +96,7 @@ def test_spans_are_drawn_anew_and_everywhere(create, generator):
 def test_what_cannot_work(create, records_of):
     with pytest.raises(ValueError, match=r"noise_density=1\.5: must be strictly between 0 and 1"):
         create("span_corruption", noise_density=1.5)
-    with pytest.raises(ValueError, match=r"mean_span=0\.5: at least one token"):
+    with pytest.raises(ValueError, match=r"mean_span=0\.5: must be at least one token"):
         create("span_corruption", mean_span=0.5)
     with pytest.raises(
         ConfigError, match=r"length=3, data\.target_length=3: too short to hide spans; must be at least 5"
