@@ -1,4 +1,4 @@
-"""What a run may cost, held without a clock: FLOPs and operations of a step, its largest array, compilations, imports.
+"""Budgets of a run, checked without a clock: FLOPs and operations of a step, its largest array, compilations, imports.
 
 `python -m tests.test_budgets` writes the table of steps anew; its diff tells what became dearer.
 """

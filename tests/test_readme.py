@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import jax
@@ -66,15 +67,17 @@ def commands() -> list[str]:
     return sorted(set(found))
 
 
+@pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
 @pytest.mark.parametrize("line", commands())
-def test_commands_are_valid(line, capsys):
+def test_commands_are_valid(line, capsys, monkeypatch):
     """Checks that the command, its flags and its page exist, and that the config with its overrides holds together."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     command, *words = shlex.split(line)
     config = [word for word in words if word.startswith("--config") and "my_module:" not in line]
     with pytest.raises(SystemExit) as end:
         __main__.main([command, *config, "--help"])
-    shown = capsys.readouterr().out
-    assert not end.value.code and "usage" in shown
+    shown, said = capsys.readouterr()
+    assert not end.value.code and "usage" in shown, said
     for word in words:
         if word.startswith("--") and not word.startswith("--config."):
             assert word.partition("=")[0].replace("-", "_") in shown.replace("-", "_"), word

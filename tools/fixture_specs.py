@@ -146,7 +146,7 @@ def _encoders() -> list[Spec]:
 
 
 def _modernbert() -> list[Spec]:
-    """As transformers 5 writes it, as it was published, with biases, and with classifiers of both kinds."""
+    """Lists ModernBERT as transformers 5 writes it, as published, with biases, and with both kinds of classifier."""
     classes = MODERNBERT | {"num_labels": 3}
     rows = [
         ("base", "base", MODERNBERT | MODERNBERT_BIASED, HALF),

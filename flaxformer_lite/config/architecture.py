@@ -9,8 +9,7 @@ from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
 from flaxformer_lite.config.parts import InitConfig, NormConfig
 from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive, resolved
 
-# Fields besides those of Execution that say nothing of a checkpoint's weights: where a model without any begins, and what
-# a task puts on top.
+# Fields besides those of Execution that do not affect the weights of a checkpoint: initialization, and the task's head.
 INIT_FIELDS = ("init", "init_stddev")
 TASK_FIELDS = ("head", "num_labels", "pad_token_id")
 WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
@@ -232,7 +231,7 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
 
     Args:
       cfg: the config; its family is a file of flaxformer_lite/models, or module:Model.
-      where: what stands before the fields' names in errors, `model.` on a page.
+      where: prefix of the fields' names in errors, `model.` on a page.
 
     Raises:
       ConfigError: there is no such family, it lacks the head, or the config gives layers to the wrong stacks.

@@ -1,4 +1,4 @@
-"""The one door where a ConfigDict is checked and becomes frozen records, and the way back."""
+"""The one place where a ConfigDict is checked and turned into frozen records, and the way back."""
 
 import dataclasses
 import hashlib

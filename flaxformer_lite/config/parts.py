@@ -32,8 +32,8 @@ class InitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig:
-    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, whose stored weight is
-    scale - 1 (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
+    its weight (Gemma)."""
 
     kind: str = "layer"
     eps: float = 1e-6
@@ -56,10 +56,10 @@ class Part:
     added: ClassVar[tuple[str, ...]] = ()
 
     def for_model(self, standard: "Part") -> "Part":
-        """The record as it stands in a model: by default itself.
+        """Returns the record to use inside a model, by default itself.
 
         Args:
-          standard: the part that the model's config describes, in whose place this one stands; a wrapper keeps it.
+          standard: the part that the model's config describes and this one replaces; a wrapper keeps it.
         """
         return self
 
@@ -78,7 +78,7 @@ class Mixer(Part):
         raise NotImplementedError
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
-        """The sizes of a position encoding's tables, for mixers that have a field `position`."""
+        """Returns the sizes of a position encoding's tables, for mixers with a field `position`."""
         return {"d_model": d_model}
 
     def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:

@@ -184,7 +184,7 @@ class Attention(nn.Module):
         return (y_BTD, cache) if has_cache else y_BTD
 
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
-        """One of the four projections, for subclasses to add to.
+        """Applies one of the four projections; subclasses may add to it.
 
         Args:
           name: `query`, `key`, `value` or `out`.

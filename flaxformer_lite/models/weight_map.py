@@ -9,10 +9,8 @@ tensor; `{i}` is the number of a layer. Weights have torch's layout in the file 
     N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
     1O     a vector with a leading axis of one
 
-A layout is spelled with I for all axes of the inputs, O for those of the outputs, or N for the first of them and H for
-the rest; and with a digit where the file stacks so many parameters of one shape: 3OI is query, key and value on top of
-each
-other.
+A layout is spelled with I for all input axes and O for all output axes, or N for the first output axis and H for the rest.
+A digit means that the file stacks that many parameters of the same shape: 3OI is query, key and value stacked.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""From token ids to the residual stream."""
+"""Embeddings: the step from token ids to the residual stream."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

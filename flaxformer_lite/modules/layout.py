@@ -10,7 +10,7 @@ LAYER = re.compile(r"layer_(\d+)$")
 
 
 def stack_layers(params: Any, period: int = 1) -> Any:
-    """`layer_0 .. layer_n` to `layers/block_<i>` with a leading Y axis, wherever they stand in the tree.
+    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the tree.
 
     Args:
       params: nested dict of arrays.

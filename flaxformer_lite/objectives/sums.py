@@ -42,7 +42,7 @@ class LossSums(NamedTuple):
         return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
-        """The sums with further terms, such as a router's balance: means over the part, which weigh as its tokens do."""
+        """Adds auxiliary terms, such as a router's balance: means over the part, weighted by its tokens."""
         weight = self.weight[self.anchor]
         terms = {name: value.astype(jnp.float32) * weight for name, value in losses.items()}
         return LossSums(

@@ -101,7 +101,7 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
 
 
 def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
-    """The parameters, with no gradient to those that `cfg.freeze` names: none is computed."""
+    """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
     if not cfg.freeze:
         return params
     labels = _by_frozen(cfg, params)
@@ -109,7 +109,7 @@ def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
 
 
 def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
-    """`trained` or `frozen` for each parameter.
+    """Labels each parameter `trained` or `frozen`.
 
     Raises:
       ConfigError: a pattern that matches no parameter, or all parameters frozen.

@@ -1,4 +1,4 @@
-"""What the text of a compiled program says: on programs compiled here, and on lines of other backends."""
+"""Reading the text of compiled programs: of programs compiled here, and of lines from other backends."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What every file in attentions/ owes its callers."""
+"""The contract of every file in attentions/."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What is handed to cuDNN: JAX's own XLA form, which takes the same arguments, stands in its place here."""
+"""The arguments passed to cuDNN, which is replaced here by JAX's own XLA form with the same arguments."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ CUDNN, DENSE = functools.partial(by_keywords(cudnn.attend), sharding=GPU), by_ke
 
 @dataclasses.dataclass(frozen=True)
 class GpuMesh(MeshSharding):
-    """Of devices that are taken for GPUs."""
+    """A mesh of devices that are taken for GPUs."""
 
     platform: str = "gpu"
 
@@ -136,7 +136,7 @@ def test_it_says_what_it_cannot(options, reason):
 
 def test_it_says_what_shapes_it_cannot(monkeypatch):
     q, k, v, _ = inputs()
-    assert "12 wide" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12], Arguments(sharding=GPU))
+    assert "head_dim 12" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12], Arguments(sharding=GPU))
     assert "values as wide" in cudnn.unsupported_reason(q, k, v[..., :8], Arguments(sharding=GPU))
     monkeypatch.setattr(cudnn, "PAIRS", 100)
     assert "too large" in cudnn.unsupported_reason(q, k, v, Arguments(bias=jnp.zeros((1, N, T, T)), sharding=GPU))
@@ -152,7 +152,7 @@ def test_auto_takes_it_and_says_so_or_why_not(monkeypatch, caplog):
     np.testing.assert_allclose(out, packed, rtol=1e-5, atol=1e-5)
     assert [record.message for record in caplog.records] == [
         "attention: cudnn",
-        "attention: dense (not cudnn, packed documents; cuDNN tells examples apart, not documents)",
+        "attention: dense (not cudnn, packed documents; cuDNN separates examples, not documents)",
     ]
 
 

@@ -161,5 +161,5 @@ def test_on_a_cpu_the_form_goes_by_the_length(monkeypatch, length, name):
 
 
 def test_an_unknown_implementation_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no 'flash'.*there are blockwise, chunked_causal, cudnn, dense"):
+    with pytest.raises(ValueError, match=r"no 'flash'.*choose from blockwise, chunked_causal, cudnn, dense"):
         attention(*inputs()[:3], implementation="flash")

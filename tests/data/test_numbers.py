@@ -81,7 +81,7 @@ def test_text_without_numbers(tmp_path):
     (tmp_path / "plain.txt").write_text("some text")
     cfg = dataclasses.replace(config(tmp_path, lines(2)), path=str(tmp_path / "plain.txt"))
     with pytest.raises(
-        ConfigError, match=r"plain.txt is no jsonl; .* lines of jsonl with 'text' and 'label' and 'score'"
+        ConfigError, match=r"plain.txt is not jsonl; .* lines of jsonl with 'text' and 'label' and 'score'"
     ):
         open_corpus(cfg, Numbered.fields, Numbered.numbers)
     with pytest.raises(

@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
-from flaxformer_lite.objectives import _text
+from flaxformer_lite.objectives.text import bytes_per_target, unigram_loss
 from flaxformer_lite.registry import available
 
 
@@ -125,7 +125,7 @@ def test_every_objective_end_to_end(experiment, name):
     held_out = open_dataset(experiment(name), "eval")
     assert held_out.fingerprint == data.fingerprint
     assert len(list(held_out.batches(batch_size=8))) == -(-held_out.num_examples // 8)
-    assert 0 < _text.unigram_loss(held_out) < np.log(data.vocab_size)
+    assert 0 < unigram_loss(held_out) < np.log(data.vocab_size)
 
 
 def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
@@ -139,9 +139,9 @@ def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
         labels = batch["targets"]["labels"][batch["targets"]["weights"] > 0]
         losses.extend(-np.log(counts[labels] / counts.sum()))
         sizes.extend(labels != data.tokenizer.eos_id)  # of the bytes tokenizer: one byte a token, none for the end
-    assert _text.unigram_loss(held_out) == pytest.approx(np.mean(losses))
-    assert _text.unigram_loss(data) == _text.unigram_loss(held_out)
-    assert _text.bytes_per_target(data) == pytest.approx(np.mean(sizes))
+    assert unigram_loss(held_out) == pytest.approx(np.mean(losses))
+    assert unigram_loss(data) == unigram_loss(held_out)
+    assert bytes_per_target(data) == pytest.approx(np.mean(sizes))
 
 
 def test_bytes_per_token_of_a_trained_tokenizer(experiment):
@@ -149,7 +149,7 @@ def test_bytes_per_token_of_a_trained_tokenizer(experiment):
     data = open_dataset(cfg, "eval")
     tokens = data.records.ids
     text = data.tokenizer.decode(np.asarray(tokens))
-    assert _text.bytes_per_target(data) == pytest.approx(len(text.encode()) / len(tokens), rel=0.02)
+    assert bytes_per_target(data) == pytest.approx(len(text.encode()) / len(tokens), rel=0.02)
 
 
 def test_built_in_text(experiment):
@@ -186,5 +186,5 @@ def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path
 
 
 def test_no_such_split(experiment):
-    with pytest.raises(ValueError, match="split='test': train or eval"):
+    with pytest.raises(ValueError, match="split='test': must be train or eval"):
         open_dataset(experiment(), "test")

@@ -86,7 +86,7 @@ def test_pairs_are_never_cut():
 @pytest.mark.parametrize(
     "documents, message",
     [
-        ([], "here: no text in it, only blanks"),
+        ([], "here: contains no text, only whitespace"),
         ([("short",)], "here: too little text to hold out 2% of it"),
         ([("a", "b")] * 9, "here: all documents are the same"),
     ],

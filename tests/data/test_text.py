@@ -39,7 +39,7 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
     source = open_source(DataConfig(path=str(tmp_path)), TEXT)
     assert [d for (d,) in source.documents()] == ["README.MD", "a.txt", "code.py", "part.01", "wiki_00"]
     assert source.kinds() == "5 files (1 .md, 1 .txt, 1 .py, 1 .01, 1 without suffix), 0.0 kB"
-    assert source.unread() == "x.csv, y.json, z.png: not read, as such names are not those of text or jsonl"
+    assert source.unread() == "x.csv, y.json, z.png: not read, as the suffixes are not that of text or jsonl"
     assert read(tmp_path / "x.csv") == [("x.csv",)], "a file that is named itself"
     (tmp_path / "pairs.jsonl").write_text('{"source": "one", "target": "eins"}\n')
     assert read(tmp_path, PAIR) == [("one", "eins")]
@@ -78,7 +78,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "bad.jsonl",
             b'{"text": "a"}\n\n{"text": "b"\n',
             TEXT,
-            r"bad\.jsonl:3: no JSON \(Expecting ',' delimiter, column",
+            r"bad\.jsonl:3: not JSON \(Expecting ',' delimiter, column",
         ),
         ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
         (
@@ -90,7 +90,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
         ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
         ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
         ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
-        ("plain.txt", b"text", PAIR, r"plain\.txt is no jsonl.*'source' and 'target'"),
+        ("plain.txt", b"text", PAIR, r"plain\.txt is not jsonl.*'source' and 'target'"),
     ],
 )
 def test_bad_files(tmp_path, name, content, fields, message):

@@ -1,4 +1,4 @@
-"""What is saved of an outside family is what was loaded."""
+"""Checks that an outside family is saved as it was loaded."""
 
 import json
 

@@ -87,7 +87,7 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_labels():
 
 def test_a_label_without_logits_is_refused(text, tmp_path):
     (tmp_path / "three.jsonl").write_text(text.read_text().replace('"label": 0', '"label": 2'))
-    with pytest.raises(ConfigError, match=r"there is a label 2, and model.num_labels=2.*set model.num_labels"):
+    with pytest.raises(ConfigError, match=r"there is a label 2, but model.num_labels=2.*set model.num_labels"):
         open_dataset(experiment(text, **{"data.path": tmp_path / "three.jsonl"}))
 
 

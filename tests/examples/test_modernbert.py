@@ -66,7 +66,7 @@ def test_round_trip(name, tmp_path):
 
 
 def test_gradients_are_torch_transformers():
-    """Of the fused tensors too, each of which is several of our parameters."""
+    """Includes the fused tensors, each of which is several of our parameters."""
     model, params = loaded("modernbert_masked_lm")
     inputs, labels = part("modernbert_masked_lm", "default/in/"), part("modernbert_masked_lm", "loss/")
     kept = labels["labels"] != -100
@@ -159,11 +159,11 @@ def test_scaled_positions_read_back():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classifier_pooling": "max"}, "classifier_pooling='max': cls or mean"),
+        ({"classifier_pooling": "max"}, "classifier_pooling='max': must be cls or mean"),
         ({"classifier_bias": True}, "classifier_bias=True changes the numbers"),
         ({"rope_parameters": {"chunked_attention": {}}}, "rope_parameters.chunked_attention: must be those of"),
-        ({"layer_types": ["full_attention"]}, "must be 22 of sliding_attention and full_attention"),
-        ({"local_attention": 0}, "local_attention=0: at least 1"),
+        ({"layer_types": ["full_attention"]}, "must be 22 entries, each sliding_attention or full_attention"),
+        ({"local_attention": 0}, "local_attention=0: must be at least 1"),
     ],
 )
 def test_what_it_does_not_compute_is_refused(change, message):

@@ -137,7 +137,7 @@ def test_freezing_what_is_not_there_or_everything(tmp_path, pattern, said):
 
 
 def test_lora_of_rank_zero():
-    with pytest.raises(ConfigError, match="rank=0: at least 1"):
+    with pytest.raises(ConfigError, match="rank=0: must be at least 1"):
         lora.LoraConfig(rank=0)
 
 

@@ -92,7 +92,7 @@ def test_what_reads_it_must_be_named_and_must_fit():
 
 def test_a_field_that_its_file_does_not_name_is_refused(tmp_path):
     config = json.loads((ROOT / "phi_lm" / "config.json").read_text())
-    with pytest.raises(ConfigError, match="alibi_slope=3 is not known for phi and might change the numbers"):
+    with pytest.raises(ConfigError, match="alibi_slope=3 is not supported for phi and might change the numbers"):
         read_config(phi, config | {"alibi_slope": 3}, "lm")
 
 

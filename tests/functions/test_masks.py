@@ -101,7 +101,7 @@ def test_picture():
     (lambda: masks.padding(KEEP.astype(np.float32)), r"padding\(keep\).*not float32 \(2, 7\).*x != 0"),
     (lambda: masks.prefix(KEEP[0]), r"prefix\(in_prefix\).*not bool \(7,\)"),
     (lambda: masks.dense(KEEP[:, None, None, None]), r"dense\(mask\).*batch, target, source"),
-    (lambda: masks.segments(KEEP), r"segments\(q\): integer ids"),
+    (lambda: masks.segments(KEEP), r"segments\(q\): must be integer ids"),
     (lambda: masks.segments(SEGMENTS, SEGMENTS[0]), r"segments\(k\)"),
     (lambda: masks.window(-1), "neither may be negative"),
 ])  # fmt: skip

@@ -74,7 +74,7 @@ def test_softmax_pool(heads):
 
 
 def test_few_arrays_are_kept():
-    """What the backward pass reads of a softmax is one array of its size; of the plain steps it is three."""
+    """The backward pass of a softmax keeps one array of its size; that of the plain steps keeps three."""
     scores, v = jnp.ones((1, 2, 16, 16)), jnp.ones((1, 16, 2, 4))
     visible = jnp.ones((1, 16, 16), bool)
 

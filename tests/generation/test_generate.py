@@ -203,7 +203,7 @@ ERRORS = {
     "no length": ("gpt2", {}, "max_new_tokens is missing"),
     "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
     "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
-    "top_p": ("gpt2", {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: a probability"),
+    "top_p": ("gpt2", {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: must be a probability"),
     "samples of greedy": (
         "gpt2",
         {"max_new_tokens": 3, "num_return_sequences": 2},

@@ -1,4 +1,4 @@
-"""What torch transformers' generate wrote with the same files: ids and scores, greedy and beams, unequal prompts."""
+"""Comparison with torch transformers' generate on the same files: ids and scores, greedy and beams, unequal prompts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What every family owes its users, whatever its position encoding, attention and layout."""
+"""The contract of every family, for any position encoding, attention and layout."""
 
 import dataclasses
 

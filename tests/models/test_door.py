@@ -1,4 +1,4 @@
-"""What the models' door takes and refuses: ids, shapes, lists, dtypes; symbolic lengths."""
+"""Arguments that models accept and refuse: ids, shapes, lists, dtypes; symbolic lengths."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ ONES = np.ones((2, 10), np.int32)
 REFUSED = {
     "negative id": ("gpt2", {"input_ids": ONES * -1}, r"input_ids holds -1: must be in 0\.\.36"),
     "id too large": ("bert", {"input_ids": ONES * 37}, r"input_ids holds 37"),
-    "floats": ("gpt2", {"input_ids": ONES * 1.0}, r"input_ids: integer ids \[batch, length\], not float64 \(2, 10\)"),
+    "floats": ("gpt2", {"input_ids": ONES * 1.0}, r"input_ids: must be integer ids \[batch, length\], not float64 \(2, 10\)"),
     "one axis": ("gpt2", {"input_ids": ONES[0]}, r"not int32 \(10,\)"),
     "negative position": ("gpt2", {"position_ids": ONES * -1}, r"position_ids holds -1: must be in 0\.\.15"),
     "position too far": ("opt", {"position_ids": ONES * 16}, r"position_ids holds 16: must be in -2\.\.15"),

@@ -112,7 +112,7 @@ def lacks(scaling, name):
 
 
 REFUSED = [
-    *[(lacks(YARN, "factor"), "yarn' cannot do without"), (LLAMA3 | {"factor": None}, "factor is missing or null")],
+    *[(lacks(YARN, "factor"), "yarn' needs it"), (LLAMA3 | {"factor": None}, "factor is missing or null")],
     *[(lacks(LLAMA3, name), f"{name} is missing") for name in ("factor", "low_freq_factor", "high_freq_factor")],
     *[(lacks(LONGROPE, name), f"{name} is missing") for name in ("short_factor", "long_factor")],
     *[({"rope_type": kind}, "factor is missing") for kind in ("linear", "dynamic")],
@@ -125,8 +125,8 @@ REFUSED = [
     (LONGROPE | {"short_factor": [1.0, "2"]}, r"rope_scaling\.short_factor\[1\]='2': must be a number"),
     (LONGROPE | {"long_factor": [1.0, 0]}, r"long_factor=\(1\.0, 0\.0\): must be positive"),
     (LONGROPE | {"original_max_position_embeddings": 1}, "longrope divides by its logarithm"),
-    ({"rope_type": None}, "of type None is not known"),
-    ({"full_attention": {"rope_type": "default"}}, r"rope_scaling\.full_attention=.* is not known"),
+    ({"rope_type": None}, "of type None is not supported"),
+    ({"full_attention": {"rope_type": "default"}}, r"rope_scaling\.full_attention=.* is not supported"),
 ]
 
 

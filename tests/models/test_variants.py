@@ -1,4 +1,4 @@
-"""What the families that vary another owe: the same contract, over fewer programs."""
+"""The contract of families that vary another one, over fewer programs."""
 
 import dataclasses
 

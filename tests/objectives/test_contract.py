@@ -1,4 +1,4 @@
-"""What every objective must do; a new file in objectives/ is tested by this without being asked."""
+"""The contract of every objective; a new file in objectives/ is tested by this unasked."""
 
 import dataclasses
 
@@ -113,7 +113,7 @@ def batch(objective, records, generator):
 
 @pytest.fixture
 def features(batch, records, generator):
-    """What a model might give for the batch."""
+    """Makes up features that a model might return for the batch."""
     rng, count = generator(0), batch["targets"]["labels"].shape
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return Features(DeferredLogits(draw(*count, 8), draw(records.tokenizer.vocab_size, 8)), draw(count[0], 2))
@@ -157,7 +157,7 @@ def test_a_batch_of_no_weight_loses_nothing(objective, batch, features):
 
 
 def test_options_out_of_range(objective):
-    with pytest.raises(ValueError, match=r"label_smoothing=1.0: a probability in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"label_smoothing=1.0: must be in \[0, 1\)"):
         dataclasses.replace(objective, label_smoothing=1.0)
     with pytest.raises(ValueError, match="z_loss=-1: must not be negative"):
         dataclasses.replace(objective, z_loss=-1)

@@ -1,4 +1,4 @@
-"""What the GPU compiler is told; the compiler itself is 4 GB that the tests do without."""
+"""The description passed to the GPU compiler, which itself is 4 GB that the tests do without."""
 
 import re
 

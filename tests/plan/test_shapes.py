@@ -1,4 +1,4 @@
-"""What a TPU would run of the large configs, traced and never compiled: no array of all pairs of positions."""
+"""The programs of large configs on a TPU, traced and never compiled: they hold no array of all pairs of positions."""
 
 import dataclasses
 

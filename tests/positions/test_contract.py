@@ -1,4 +1,4 @@
-"""What every file in positions/ owes the model, whichever hooks it fills."""
+"""The contract of every file in positions/, for any of the hooks."""
 
 import dataclasses
 

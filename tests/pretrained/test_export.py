@@ -1,4 +1,4 @@
-"""What is saved is what was loaded: the same tensors under the same names, and a config that reads back."""
+"""Saving what was loaded: the same tensors under the same names, and a config that reads back."""
 
 import json
 
@@ -123,7 +123,7 @@ def test_a_model_that_no_published_one_equals_is_refused(tmp_path):
 
 def test_a_head_without_a_published_class_is_refused(tmp_path):
     model, params = built(small("bart", head="encoder"))
-    with pytest.raises(ConfigError, match="head='encoder': a published bart has no class for it; one of lm, none"):
+    with pytest.raises(ConfigError, match="head='encoder': a published bart has no class for it; choose from lm, none"):
         save_pretrained(tmp_path, model, params)
 
 
@@ -131,5 +131,5 @@ def test_params_of_another_model_are_refused(tmp_path):
     model, params = loaded("bert_masked_lm")
     with pytest.raises(WeightsError, match="params: encoder/layer_0"):
         save_pretrained(tmp_path, model, params | {"encoder": {}})
-    with pytest.raises(WeightsError, match="params: pooler/dense/bias is no parameter"):
+    with pytest.raises(WeightsError, match="params: pooler/dense/bias is not a parameter"):
         save_pretrained(tmp_path, model, params | {"pooler": {"dense": {"bias": np.zeros(3)}}})

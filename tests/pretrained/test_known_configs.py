@@ -81,7 +81,7 @@ SIZES = {
     "Helsinki-NLP/opus-mt-en-de": ("lm", 58101, 512, 8, 2048, 6, 6),
     "google/pegasus-xsum": ("lm", 96103, 1024, 16, 4096, 16, 16),
 }
-# What transformers sets as an attribute that nothing reads.
+# Attributes that transformers sets and nothing reads.
 NOTICED = {
     "deepset/roberta-base-squad2": "name",
     "distilbert-base-uncased": "tie_weights_",
@@ -108,9 +108,11 @@ def test_it_reads_as_the_model_it_is(name, caplog):
 
 
 def test_a_field_that_transformers_computes_with_and_we_do_not_is_refused():
-    with pytest.raises(ConfigError, match="token_classification_bias=False is not known for llama and might change"):
+    with pytest.raises(
+        ConfigError, match="token_classification_bias=False is not supported for llama and might change"
+    ):
         read(FIELDS["meta-llama/Llama-2-7b-hf"] | {"token_classification_bias": False})
-    with pytest.raises(ConfigError, match="head_dim=32 is not known for gpt2"):
+    with pytest.raises(ConfigError, match="head_dim=32 is not supported for gpt2"):
         read(FIELDS["gpt2"] | {"head_dim": 32})
 
 

@@ -18,7 +18,7 @@ from tests.pretrained.fixtures import MANIFEST, ROOT, loaded
 
 PAIRS = [name for name, entry in MANIFEST.items() if entry["kind"] == "seq2seq"]
 BART = [name for name in PAIRS if "t5" not in name]
-# What the first releases wrote beside what they read.
+# Fields that the first releases wrote but did not read.
 RELICS = {
     "_num_labels": 3, "add_bias_logits": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
     "early_stopping": True, "extra_pos_embeddings": 2, "force_bos_token_to_be_generated": True,

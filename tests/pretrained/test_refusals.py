@@ -64,7 +64,7 @@ FIRST = "bert.encoder.layer.0.attention.self.query.weight"
 CONFIGS = {
     "field that only others compute with": (
         {"is_causal": False},
-        "is_causal=False is not known for bert and might change",
+        "is_causal=False is not supported for bert and might change",
     ),
     "activation we lack": (
         {"hidden_act": "gelu_fastest"},
@@ -103,9 +103,7 @@ def test_a_causal_encoder_says_so(tmp_path):
     with pytest.raises(ConfigError, match="add_cross_attention=True changes the numbers"):
         load_pretrained(folder)
     edit_config(folder, remove=("is_decoder", "add_cross_attention"))
-    with pytest.raises(
-        ConfigError, match="is_decoder=None: a BertLMHeadModel is known here with True only; pass head="
-    ):
+    with pytest.raises(ConfigError, match="is_decoder=None: a BertLMHeadModel is supported with True only; pass head="):
         load_pretrained(folder)
     assert load_pretrained(folder, head="masked_lm")[0].cfg.head == "masked_lm"
 
@@ -120,7 +118,7 @@ def test_albert_with_groups_of_several_layers_each_run_once(tmp_path):
 def test_scaling_of_rotary_positions(tmp_path):
     folder = copied("llama_lm", tmp_path)
     edit_config(folder, rope_scaling={"type": "su", "factor": 2.0})
-    with pytest.raises(ConfigError, match="type 'su' is not known"):
+    with pytest.raises(ConfigError, match="type 'su' is not supported"):
         load_pretrained(folder)
     edit_config(folder, rope_scaling={"type": "linear", "factor": 2.0, "surprise": 1})
     with pytest.raises(ConfigError, match=r"rope_scaling\.surprise=1 is not known"):
@@ -137,7 +135,7 @@ TENSORS = {
         lambda t: t.update({FIRST + "s": t.pop(FIRST)}),
         "no tensor encoder.layer.0.attention.self.query.weight",
     ),
-    "wrong shape": (lambda t: t.update({FIRST: t[FIRST][:8].copy()}), r"has shape \[8, 16\].*makes it \[16, 16\]"),
+    "wrong shape": (lambda t: t.update({FIRST: t[FIRST][:8].copy()}), r"has shape \[8, 16\].*implies \[16, 16\]"),
     "transposed bias": (
         lambda t: t.update({"cls.predictions.bias": t["cls.predictions.bias"][None]}),
         r"has shape \[1, 61\]",
@@ -213,7 +211,7 @@ def test_index_that_points_elsewhere(folder):
 def test_index_with_a_missing_part(folder):
     shard(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
+    with pytest.raises(WeightsError, match=r"names model-00002-of-00002\.safetensors, which is missing"):
         load_pretrained(folder)
 
 

@@ -49,7 +49,7 @@ def test_spelled_otherwise_means_the_same(what):
         assert read(name, **changes) == read(name)
 
 
-# What transformers' own classes take for a field that is not there; null is another thing where it turns something off.
+# Values that transformers' own classes use for an absent field; null differs if it turns something off.
 DEFAULTS = [
     ("llama_lm", "rms_norm_eps", ..., "norm_eps", 1e-6),
     ("llama_lm", "num_key_value_heads", None, "kv_heads", published("llama_lm")["num_attention_heads"]),

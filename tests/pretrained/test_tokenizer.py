@@ -181,5 +181,5 @@ def test_rows_of_one_length_whatever_the_texts(words):
     ):
         tokenizer(texts, pad_to=4)
     assert tokenizer(texts, pad_to=4, max_length=4)["input_ids"].shape == (2, 4)
-    with pytest.raises(ConfigError, match="pad_to_multiple_of=0: at least 1"):
+    with pytest.raises(ConfigError, match="pad_to_multiple_of=0: must be at least 1"):
         tokenizer(texts, pad_to_multiple_of=0)

@@ -1,4 +1,4 @@
-"""What processes say to each other, with threads for processes and a dictionary for the store of jax.distributed."""
+"""Messages between processes, with threads as processes and a dictionary as the store of jax.distributed."""
 
 import re
 import subprocess
@@ -116,11 +116,14 @@ def test_process_0_says_for_whom_it_waits(together, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("host:1", None, None), r"--coordinator=host:1, --num_processes=None.*: all three, or none"),
-        ((None, 2, None), r"--num_processes=2, --process_id=None: all three, or none.*--num_processes=1 alone"),
+        (("host:1", None, None), r"--coordinator=host:1, --num_processes=None.*: pass all three, or none"),
+        (
+            (None, 2, None),
+            r"--num_processes=2, --process_id=None: pass all three, or none.*--num_processes=1 by itself",
+        ),
         ((None, None, 0), r"all three, or none"),
-        (("host", 2, 0), r"--coordinator=host: HOST:PORT of process 0, such as"),
-        (("host:99999", 2, 0), r"--coordinator=host:99999: HOST:PORT"),
+        (("host", 2, 0), r"--coordinator=host: must be HOST:PORT of process 0, such as"),
+        (("host:99999", 2, 0), r"--coordinator=host:99999: must be HOST:PORT"),
         (("host:1", 2, 2), r"--process_id=2, --num_processes=2: processes are numbered 0 to 1\."),
     ],
 )

@@ -39,7 +39,7 @@ def test_impossible_mesh(sizes, message):
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What a device, or the description of one, says of itself."""
+    """The attributes of a device, or of the description of one."""
 
     id: int
     slice_index: int

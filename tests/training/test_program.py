@@ -1,4 +1,4 @@
-"""What cannot work is said while the program is built, before anything is compiled."""
+"""Impossible configs are refused while the program is built, before anything is compiled."""
 
 import dataclasses
 

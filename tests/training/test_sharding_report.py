@@ -44,7 +44,7 @@ def test_a_process_reads_its_own_rows(tmp_path, monkeypatch):
 
 
 def test_bytes_are_those_of_the_arrays(tmp_path):
-    """Of the state itself, on its first device."""
+    """Compares with the state itself, on its first device."""
     one = built(tmp_path, MeshConfig(data=2, fsdp=2, tensor=2))
     state, first = initial_state(one), jax.devices()[0]
 

@@ -91,7 +91,7 @@ def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate
 
 @dataclasses.dataclass(frozen=True)
 class OtherName(toy.NextToken):
-    """Of somebody's own objective: one term, over weights of another name."""
+    """The sums of somebody's own objective: one term, over weights of another name."""
 
     def loss(self, features, targets, *, chunks):
         sums = toy.NextToken().loss(features, {**targets, "weights": targets["mine"]}, chunks=chunks)

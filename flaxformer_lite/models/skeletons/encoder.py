@@ -71,7 +71,7 @@ class EncoderModel(nn.Module):
         return self.pooler(x_BTD)
 
     def classify(self, x: jax.Array) -> jax.Array:
-        """Logits of a sequence's vector [B, D], or of each token's [B, T, D]."""
+        """Computes logits from vectors of sequences [B, D] or of tokens [B, T, D]."""
         return self.classifier(x)
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:

@@ -37,7 +37,7 @@ class Slots:
         return None if x_BS is None else self.part(x_BS)
 
     def part(self, x_BS: jax.Array) -> jax.Array:
-        """As `own`, of an array that is given."""
+        """Slices an array like `own`, if it is not None."""
         if self.first or self.index is None:
             return x_BS
         return jax.lax.dynamic_slice_in_dim(x_BS, self.index, self.length, axis=1)

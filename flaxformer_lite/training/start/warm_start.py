@@ -47,7 +47,7 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
 
 def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
-    """Only what the config's plug-ins add may be missing from the weights."""
+    """Checks that only parameters of the config's plug-ins are missing from the weights."""
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
     layers = [layer for side in sides for layer in parts.stack(cfg, side).pattern]
     added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
