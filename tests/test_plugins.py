@@ -158,7 +158,7 @@ def test_what_is_no_plugin_is_refused_by_the_flags_and_at_the_door(field, name, 
 
 @pytest.mark.parametrize(("field", "name"), [("family", "own_parts:Nine"), ("attention", "own_parts:attent")])
 def test_no_such_family_or_attention(field, name):
-    with pytest.raises(ConfigError, match=rf"^{field}: '{name}': own_parts has no .*; did you mean"):
+    with pytest.raises(ConfigError, match=rf"^model.{field}='{name}': '{name}': own_parts has no .*; did you mean"):
         build(**{f"model.{field}": name})
 
 

@@ -79,7 +79,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
     due, enough = fraction * sizes.total(), texts > 1 or len(sizes) * fraction >= ENOUGH
     if enough and due / FAR <= sum(sizes[number] for number in ordered if number <= below) <= due * FAR:
         return Split(fraction, below)
-    if texts == 1 and due / FAR <= tails <= due * FAR:
+    if texts == 1 and not whole and due / FAR <= tails <= due * FAR:
         return Split(fraction, None)
     held = itertools.accumulate(sizes[number] for number in ordered[:-1])
     return Split(fraction, min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - due))[1])

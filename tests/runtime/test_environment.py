@@ -75,8 +75,8 @@ def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_
 
 def test_python_looks_for_cycles_less_often():
     said = "import gc; from flaxformer_lite.runtime import environment; environment.configure(); print(gc.get_threshold()[0])"
-    environment = {"PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
-    done = subprocess.run([sys.executable, "-c", said], env=environment, capture_output=True, text=True)
+    variables = {"PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
+    done = subprocess.run([sys.executable, "-c", said], env=variables, capture_output=True, text=True)
     assert int(done.stdout) == environment.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
 
 
@@ -125,7 +125,7 @@ def test_a_program_starts_again_once_with_the_same_arguments(advised):
     said = f"""
 import os, sys
 from pathlib import Path
-from flaxformer_lite import machine
+from flaxformer_lite.runtime import environment
 asked = environment.wants_huge_pages
 environment.wants_huge_pages = lambda: asked(Path({str(advised)!r}))
 print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
