@@ -76,10 +76,13 @@ def notices() -> Iterator[None]:
     """Prints each warning of the library within the block as one line."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.setLevel(logging.WARNING)  # the root's may be higher: train hushes orbax
     log.addHandler(handler)
     try:
         yield
     finally:
+        log.setLevel(before)
         log.removeHandler(handler)
 
 

@@ -45,7 +45,7 @@ class MeshSharding(ActivationSharding):
 
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
-        entry = ACTIVATIONS.get(name, ())
+        entry = ACTIVATIONS.get(name) or ()
         return Shards(axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry))
 
     def per_shard(

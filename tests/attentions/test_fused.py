@@ -147,7 +147,7 @@ def test_kernels_of_tpus_are_not_for_gpus():
 
 @pytest.mark.parametrize(("name", "home"), [("cudnn", "gpu"), ("splash", "tpu"), ("flash_relative_bias", "tpu")])
 def test_a_kernel_asked_for_elsewhere_is_refused_at_the_door(name, home):
-    with pytest.raises(ConfigError, match=rf"{name}': a kernel for {home} devices, and these are cpu; set .*=auto"):
+    with pytest.raises(ConfigError, match=rf"{name}': is a kernel for {home} devices, but these are cpu; set .*=auto"):
         attention(*inputs()[:3], implementation=name)
     with pytest.raises(ConfigError, match=f"a kernel for {home} devices"):
         build_model("gpt2", "tiny", attention=name).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))

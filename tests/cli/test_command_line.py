@@ -94,7 +94,7 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
             (CONFIG, "--workdir=x", "--config.data.path=s3://bucket"),
             " data.path=s3://bucket: not a local path",
         ),
-        ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: at least 1"),
+        ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: must be at least 1"),
         (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),
     ],
 )
@@ -134,7 +134,7 @@ def test_several_fields_may_be_meant_or_none():
         ("def get_config(:\n", r"--config=.*SyntaxError: invalid syntax"),
         ("x = 1\n", r"AttributeError: module .* has no attribute 'get_config'"),
         ("def get_config():\n    raise ValueError('a rule is broken')\n", r"ValueError: a rule is broken"),
-        ("def get_config():\n    pass\n", r"get_config\(\) returns None, and has to return a ConfigDict"),
+        ("def get_config():\n    pass\n", r"get_config\(\) returns None, but must return a ConfigDict"),
         (
             "from flaxformer_lite import pages\n\n\ndef get_config():\n    c = pages.get_config('gpt2_tiny').unlock()\n"
             "    with c.model.ignore_type():\n        c.model.position = 'rope'\n    return c\n",

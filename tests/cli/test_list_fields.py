@@ -36,7 +36,7 @@ def test_every_field_is_listed_in_its_section(command, listed):
     assert set(fields) == set(paths(pages.get_config("gpt2_tiny", "rope")))
     for section in ("model", "model.position", "objective", "data", "data.tokenizer", "optimizer", "train", "mesh"):
         assert f"\nconfig.{section}:\n" in text
-    assert fields["config.train.batch_size"] == ("48", "int: sequences a step, over all devices and accumulation")
+    assert fields["config.train.batch_size"] == ("48", "int: sequences per step, over all devices and microbatches")
 
 
 def test_types_choices_and_values(listed):

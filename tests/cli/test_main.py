@@ -108,7 +108,7 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
         (["generate", "--model", "GPT2", "--prompt", "x", "--max-new-tokens", "1000000000000"], "at most 2147483647"),
         (
             ["generate", "--model", "GPT2", "--prompt", "x", "--temperature", "1e-45"],
-            "temperature=1e-45: at least 1e-30",
+            "temperature=1e-45: must be at least 1e-30",
         ),
         (["generate", "--model", "GPT2", "--prompt", "\udcff"], "argument --prompt: '\\udcff' is not UTF-8"),
         (["generate", "--model", "gs://bucket/gpt2", "--prompt", "x"], "not a local path"),

@@ -73,7 +73,7 @@ def test_all_that_the_command_line_gets_wrong_is_said_at_once(published, tmp_pat
     said = str(caught.value)
     for part in ("model.d_model=32, where its weights have 16", "model.num_heads=4, where", "model.norm=layer, where"):
         assert part in said
-    pasted = said.split("or write ")[1].rstrip(".").split()
+    pasted = said.split("or set ")[1].rstrip(".").split()
     assert pasted == ["--config.model.d_model=16", "--config.model.num_heads=2", "--config.model.norm=rms"]
 
 
@@ -94,7 +94,7 @@ def test_the_head_is_the_objectives(tmp_path):
     message = "masked_lm as configured trains the head 'pretraining': .*no tensor.*objective.pairs=none trains"
     with pytest.raises(ConfigError, match=message):
         read_experiment(page(tmp_path, bert_tiny, **fields | {"objective.pairs": "next_sentence"}))
-    with pytest.raises(ConfigError, match=r"it holds a bert, whose skeleton is encoder, and objective.name=causal_lm"):
+    with pytest.raises(ConfigError, match=r"it holds a bert, with the skeleton encoder, but objective.name=causal_lm"):
         read_experiment(page(tmp_path, **{"train.init_from": str(bert)}))
 
 
