@@ -1,4 +1,7 @@
-"""Activations by the names that configs use; a new one is one more row of the table."""
+"""Activations by the names that configs use.
+
+A new one is a row of the table below, of config/choices.py and, under its published name, of models/weight_map.py.
+"""
 
 import functools
 import math

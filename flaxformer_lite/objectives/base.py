@@ -4,10 +4,15 @@ A class of your own, in any module, trains in the same way as those in this fold
 
     @dataclass(frozen=True, kw_only=True)
     class Mine(Objective):
-        temperature: float = 1.0  # --config.objective.temperature=0.5
+        z_loss: float = 0.0  # --config.objective.z_loss=1e-4
+        label_smoothing: float = 0.0
 
-        def make_example(self, records, index, rng): ...
-        def loss(self, outputs, targets, *, chunks): ...
+        def make_example(self, records, index, rng):
+            (ids,) = records.row(index)
+            return {"inputs": {"input_ids": ...}, "targets": {"labels": ..., "weights": ...}}
+
+        def loss(self, outputs, targets, *, chunks):
+            return token_loss(self, outputs, targets, chunks)  # of objectives/sums.py
 
     flaxformer_lite train --config=... --config.objective.name=my_module:Mine
 """

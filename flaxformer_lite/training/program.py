@@ -65,7 +65,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
     Raises:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
-    _check_lengths(example, mesh)
+    _check_example(example, mesh)
     model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
@@ -121,8 +121,13 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
 
 
-def _check_lengths(example: Any, mesh: Mesh) -> None:
-    """Checks that sequences split evenly over the devices along `context`."""
+def _check_example(example: Any, mesh: Mesh) -> None:
+    """Checks the form of an example, and that sequences split evenly over the devices along `context`."""
+    if not isinstance(example, dict) or set(example) != {"inputs", "targets"}:
+        found = sorted(example) if isinstance(example, dict) else type(example).__name__
+        raise ConfigError(
+            f"the objective's make_example returned {found}: must return {{'inputs': ..., 'targets': ...}}."
+        )
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
         length = example["inputs"][name].shape[0] if name in example["inputs"] else 0

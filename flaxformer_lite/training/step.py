@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.sums import LossSums, tokens, weight_sums
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
@@ -82,6 +83,11 @@ def _gradient(
     def loss(params):
         out, auxiliary = outputs(params, microbatch["inputs"], key)
         sums = loss_sums(out, microbatch["targets"])
+        if not isinstance(sums, LossSums):
+            raise ConfigError(
+                f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
+                f" objectives/sums.py's token_loss makes them."
+            )
         weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
         sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
         return sums.times_tokens(weights), sums

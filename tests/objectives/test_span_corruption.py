@@ -102,5 +102,7 @@ def test_what_cannot_work(create, records_of):
         ConfigError, match=r"length=3, data\.target_length=3: too short to hide spans; must be at least 5"
     ):
         create("span_corruption").lengths(3, 0)
-    with pytest.raises(ConfigError, match=r"data\.length=600: a row has 1\d\d spans, but the vocabulary only 100 sentinels"):
+    with pytest.raises(
+        ConfigError, match=r"data\.length=600: a row has 1\d\d spans, but the vocabulary only 100 sentinels"
+    ):
         records_of(create("span_corruption", mean_span=1.0, noise_density=0.2), length=600)

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite import sharding
-from flaxformer_lite.config import MeshConfig, OptimizerConfig
+from flaxformer_lite.config import ConfigError, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.training import optimizer, program, state, step
@@ -213,3 +213,21 @@ def test_training_in_bfloat16_alone_learns(tmp_path):
         now, metrics = ready.train_step(now, batch)
         losses.append(float(metrics["loss"]))
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_a_loss_that_is_no_sum_is_refused():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Mean(toy.NextToken):
+        def loss(self, outputs, targets, *, chunks):
+            return super().loss(outputs, targets, chunks=chunks).mean()
+
+    train, start = build(objective=Mean())
+    with pytest.raises(ConfigError, match="the objective's loss returned .*: must return LossSums"):
+        train(start, toy.batch(8))
+
+
+@pytest.mark.parametrize("example", [np.zeros(4), {"inputs": {}, "labels": {}}], ids=["array", "keys"])
+def test_an_example_of_another_form_is_refused(example, tmp_path):
+    cfg = tiny_runs.config(tmp_path, "gpt2")
+    with pytest.raises(ConfigError, match="make_example returned .*: must return"):
+        program.build(cfg, sharding.build_mesh(cfg.mesh), example)
