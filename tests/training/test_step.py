@@ -222,12 +222,12 @@ def test_a_loss_that_is_no_sum_is_refused():
             return super().loss(outputs, targets, chunks=chunks).mean()
 
     train, start = build(objective=Mean())
-    with pytest.raises(ConfigError, match="the objective's loss returned .*: must return LossSums"):
+    with pytest.raises(ConfigError, match=r"the objective's loss returned .*: must return LossSums"):
         train(start, toy.batch(8))
 
 
 @pytest.mark.parametrize("example", [np.zeros(4), {"inputs": {}, "labels": {}}], ids=["array", "keys"])
 def test_an_example_of_another_form_is_refused(example, tmp_path):
     cfg = tiny_runs.config(tmp_path, "gpt2")
-    with pytest.raises(ConfigError, match="make_example returned .*: must return"):
+    with pytest.raises(ConfigError, match=r"make_example returned .*: must return"):
         program.build(cfg, sharding.build_mesh(cfg.mesh), example)
