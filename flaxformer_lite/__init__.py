@@ -27,7 +27,7 @@ _HOME = {
     "functions.kernels": ("kernel_weights", "pool"),
     "functions.deferred_logits": ("DeferredLogits",),
     "functions.losses": ("CrossEntropy", "cross_entropy"),
-    "functions.masks": ("Mask", "causal", "full", "padding", "prefix", "segments", "window"),
+    "functions.masks": ("Mask", "causal", "dense", "full", "padding", "prefix", "segments", "window"),
     "functions.pooling": ("mean_pool",),
     "functions.rotary": ("Phase", "rotate"),
     "generation.generate": ("Generation", "generate", "stream"),
@@ -75,6 +75,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from flaxformer_lite.functions.masks import (
         Mask as Mask,
         causal as causal,
+        dense as dense,
         full as full,
         padding as padding,
         prefix as prefix,

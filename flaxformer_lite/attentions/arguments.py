@@ -1,11 +1,12 @@
 """The record of arguments that every attention takes, and its checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flaxformer_lite.functions import kernels, masks
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
@@ -62,9 +63,9 @@ class Arguments:
         mask, rows_ordered, columns_ordered = self.mask, self.q_index is None, self.k_index is None
         q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
         k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
+        check_mask(mask, B, T, S, self.q_index, self.k_index)
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
-            _check("mask", mask.mask_BTS, ((1, B), (T,), (S,)))
             # An array refers to this call's rows and columns, not to slots; empty slots stay marked.
             q_index_T = jnp.arange(T, dtype=jnp.int32)
             k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
@@ -74,6 +75,41 @@ class Arguments:
             _check("bias", self.bias, ((1, B), (1, N), (T,), (S,)))
         scale = H**-0.5 if self.scale is None else self.scale
         return Resolved(mask, q_index_T, k_index_S, scale, rows_ordered, columns_ordered)
+
+
+def check_mask(
+    mask: masks.Mask | jax.Array | None,
+    batch: int,
+    rows: int,
+    columns: int,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> None:
+    """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or column in silence.
+
+    A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and keys.
+    """
+    if mask is None:
+        return
+    if not isinstance(mask, masks.Mask):
+        _check_mask_array(mask, batch, rows, columns)
+        return
+    for name, size, height, width in _sizes(mask):
+        if size not in (1, batch):
+            raise ValueError(f"{name} has {size} rows for a batch of {batch}: needs one per example, or one for all.")
+        if q_index is None and height is not None and height != rows:
+            raise ValueError(f"{name} has {height} rows for {rows} queries: needs one per query.")
+        if k_index is None and width is not None and width != columns:
+            raise ValueError(f"{name} has {width} columns for {columns} keys: needs one per key.")
+
+
+def check_slots(mask: masks.Mask | jax.Array | None, slots: int) -> None:
+    """Refuses a Mask that does not reach the last slot of a cache."""
+    for name, _, height, width in _sizes(mask):
+        size = min(n for n in (height, width, slots) if n is not None)
+        if size < slots:
+            raise ValueError(f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask is over all"
+                             f" slots, not over this call's tokens.")  # fmt: skip
 
 
 def scores(
@@ -102,6 +138,35 @@ def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> Non
         )
     if N % K:
         raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
+
+
+def _sizes(mask: masks.Mask | jax.Array | None) -> Iterator[tuple[str, int, int | None, int | None]]:
+    """Yields the name, batch, rows and columns of each array in a mask; None where it fits any number."""
+    if isinstance(mask, masks.And | masks.Or):
+        yield from _sizes(mask.a)
+        yield from _sizes(mask.b)
+    elif isinstance(mask, masks.Not):
+        yield from _sizes(mask.a)
+    elif isinstance(mask, masks.Columns):
+        yield mask.name, mask.keep_BS.shape[0], None, mask.keep_BS.shape[1]
+    elif isinstance(mask, masks.Segments):
+        k_BS = mask.q_BT if mask.k_BS is None else mask.k_BS
+        yield "segments(q)", mask.q_BT.shape[0], mask.q_BT.shape[1], None
+        yield "segments(q) without k" if mask.k_BS is None else "segments(k)", k_BS.shape[0], None, k_BS.shape[1]
+    elif isinstance(mask, masks.Dense):
+        batch, *sizes = mask.mask_BTS.shape
+        height, width = (None if n == 1 else n for n in sizes)
+        yield "dense(mask)", batch, height, width
+
+
+def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> None:
+    shape = np.shape(mask) if isinstance(mask, list | tuple) else getattr(mask, "shape", ())
+    fits = len(shape) == 2 and shape == (rows, columns)
+    if len(shape) == 2 and (not fits or batch == rows > 1):
+        also = "is also [batch, source]" if fits else f"must be [1 or {batch}, {rows}, {columns}]"
+        raise ValueError(f"mask has shape {shape}: {also}; a padding mask is padding(x), one of rows and columns for all"
+                         f" examples dense(x).")  # fmt: skip
+    _check("mask", masks.dense(mask).mask_BTS, ((1, batch), (rows,), (columns,)))
 
 
 def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from flaxformer_lite.attentions.arguments import Arguments, Bias
+from flaxformer_lite.attentions.arguments import Arguments, Bias, check_mask
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import Shards
 
@@ -44,6 +44,7 @@ def spread(attend: Callable) -> Callable:
         if ring.count == 1 or T % ring.count or S % ring.count or args.has_slots:
             return attend(q_BTNH, k_BSKH, v_BSKH, args)
         mask = args.mask
+        check_mask(mask, q_BTNH.shape[0], T, S)
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
         halves = 2 if _lopsided(mask, T, S, ring.count) else 1

@@ -15,7 +15,7 @@ Masks are pytrees, so they pass through jit, scan and remat like any array.
 """
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ class Mask:
     The indices are int32 row and column numbers (slots of a cache), not position ids. A negative column number is an
     empty slot: no mask, negated or not, lets any row attend to it.
     """
+
+    __array_ufunc__ = None  # so that numpy's `array & mask` asks the mask
 
     def __call__(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         return self.allows(q_index_T, k_index_S) & (k_index_S >= 0)[None, None, :]
@@ -56,11 +58,17 @@ class Mask:
         rows = mask_BTS[example if len(mask_BTS) > 1 else 0]
         return "\n".join(" ".join("#" if seen else "." for seen in row) for row in rows)
 
-    def __and__(self, other: "Mask") -> "Mask":
-        return And(self, other)
+    def __and__(self, other: "Mask | jax.Array") -> "Mask":
+        return And(self, _operand(other))
 
-    def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, other)
+    def __or__(self, other: "Mask | jax.Array") -> "Mask":
+        return Or(self, _operand(other))
+
+    def __rand__(self, other: jax.Array) -> "Mask":
+        return And(_operand(other), self)
+
+    def __ror__(self, other: jax.Array) -> "Mask":
+        return Or(_operand(other), self)
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -104,6 +112,7 @@ class Columns(Mask):
     """A mask of columns, each visible to every row or to none."""
 
     keep_BS: jax.Array
+    name: str = field(metadata={"static": True})
 
     def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
         keep_B1S = jnp.take(self.keep_BS, k_index_S, axis=1, mode="clip")[:, None, :]
@@ -140,10 +149,7 @@ class And(Mask):
         return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (
-            self.a.column_bounds(start, stop, length),
-            self.b.column_bounds(start, stop, length),
-        )
+        (a_first, a_last), (b_first, b_last) = (m.column_bounds(start, stop, length) for m in (self.a, self.b))
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
 
@@ -157,10 +163,7 @@ class Or(Mask):
         return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (
-            self.a.column_bounds(start, stop, length),
-            self.b.column_bounds(start, stop, length),
-        )
+        (a_first, a_last), (b_first, b_last) = (m.column_bounds(start, stop, length) for m in (self.a, self.b))
         return _least(a_first, b_first), _most(a_last, b_last)
 
 
@@ -198,9 +201,10 @@ def padding(keep_BS: jax.Array) -> Mask:
     """Lets every row see the columns to keep, which hold real tokens.
 
     Args:
-      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept.
+      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept. With a cache: over all
+        slots, not over this call's tokens.
     """
-    return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"))
+    return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"), "padding(keep)")
 
 
 def prefix(in_prefix_BS: jax.Array) -> Mask:
@@ -211,7 +215,7 @@ def prefix(in_prefix_BS: jax.Array) -> Mask:
 
     Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
     """
-    return Columns(_boolean("prefix(in_prefix)", in_prefix_BS, "[batch, source]"))
+    return Columns(_boolean("prefix(in_prefix)", in_prefix_BS, "[batch, source]"), "prefix(in_prefix)")
 
 
 def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
@@ -221,6 +225,7 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
       q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended to by nothing.
       k_BS: document ids of the columns; defaults to `q_BT`. Cross-attention passes those of the source.
     """
+    q_BT, k_BS = _array("segments(q)", q_BT), None if k_BS is None else _array("segments(k)", k_BS)
     for name, ids in (("q", q_BT), ("k", q_BT if k_BS is None else k_BS)):
         if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise ValueError(f"segments({name}): must be integer ids [batch, length], not {ids.dtype} {ids.shape}.")
@@ -229,6 +234,7 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
 
 def dense(mask_BTS: jax.Array) -> "Dense":
     """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines with others."""
+    mask_BTS = _array("mask", mask_BTS)
     if mask_BTS.ndim == 2:
         mask_BTS = mask_BTS[None]
     elif mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
@@ -258,11 +264,6 @@ def materialize(mask: Mask, length: int) -> Mask:
     return array & Window(int(left), int(right))
 
 
-def picture(mask: Mask, T: int, S: int | None = None) -> str:
-    """Draws the mask of the first example as text: one line per query, `#` where it may attend."""
-    return mask.picture(T, S)
-
-
 def _least(a: Slot, b: Slot) -> Slot:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.minimum(a, b)
 
@@ -271,7 +272,25 @@ def _most(a: Slot, b: Slot) -> Slot:
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
 
 
+def _operand(x: Any) -> Mask:
+    if not (isinstance(x, Mask) or hasattr(x, "ndim")):
+        raise TypeError(f"{x!r}: combine masks with masks; wrap an array as padding(x) or dense(x).")
+    return x if isinstance(x, Mask) else dense(x)
+
+
+def _array(what: str, x: Any) -> jax.Array:
+    if isinstance(x, list | tuple):
+        x = np.asarray(x)
+    if callable(x):
+        name = getattr(x, "__name__", "a function")
+        raise TypeError(f"{what}={name}: is a function, not a mask; call it: mask={name}().")
+    if not hasattr(x, "ndim"):
+        raise TypeError(f"{what}: must be an array, not {type(x).__name__}.")
+    return x
+
+
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
+    array = _array(what, array)
     if not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer)) or array.ndim != axes.count(",") + 1:
         raise ValueError(
             f"{what}: must be boolean {axes}, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flaxformer_lite import registry
-from flaxformer_lite.attentions.arguments import Arguments
+from flaxformer_lite.attentions.arguments import Arguments, check_mask
 from flaxformer_lite.attentions.dispatch import select_implementation
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, choices, not_negative, parts
 from flaxformer_lite.functions import masks
@@ -148,7 +148,7 @@ class Attention(nn.Module):
         position_ids: jax.Array | None = None,
     ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        context = with_options(context, mask=mask, position_ids_BT=position_ids)
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
@@ -167,6 +167,7 @@ class Attention(nn.Module):
                 cache, k_BSKH, v_BSKH, q_index, k_index = caches.extend(
                     cache, k_BSKH, v_BSKH, context.index, window=cfg.window, first=context.first
                 )
+            check_mask(context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index)
             q_index_T, k_index_S = _or_arange(q_index, q_BTNH), _or_arange(k_index, k_BSKH)
             mask, bias = self._mask(context, q_index_T, k_index_S), self._bias(context, x_BTD, q_index_T, k_index_S)
         dropout: dict[str, Any] = {}
@@ -290,11 +291,10 @@ def materialize_mask_and_bias(
         return context
     index_T = arange(x_BTD)
     if isinstance(context.mask, masks.Mask):
+        check_mask(context.mask, x_BTD.shape[0], length, length)
         context = context.replace(mask=masks.materialize(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
         bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal)
-        heads = jnp.zeros(
-            (1, 1, cfg.num_heads, 1)
-        )  # a bias shared by all layers only needs the number of heads from its queries
+        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a bias that layers share reads only the number of heads
         context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context

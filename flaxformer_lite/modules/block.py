@@ -32,7 +32,7 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        cfg, context = self.cfg, with_options(context, mask=mask)
+        cfg, context = self.cfg, with_options(context, x_BTD, cache, mask=mask)
         has_cache = cache is not None
 
         def mixed(name: str, mixer: Any) -> Callable[[jax.Array], jax.Array]:

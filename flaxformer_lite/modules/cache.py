@@ -56,6 +56,12 @@ def length_of(cache: Any) -> jax.Array:
     return layer.length if layer.length.ndim == 0 else layer.length[0]
 
 
+def capacity_of(cache: Any) -> int:
+    """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is none."""
+    layers = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    return max((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache)), default=0)
+
+
 def extend(
     cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, window: int, first: bool
 ) -> tuple[LayerCache, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:

@@ -4,6 +4,13 @@ from typing import Any
 
 import flax
 import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.attentions.arguments import check_slots
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.functions.masks import Mask
+from flaxformer_lite.modules.cache import capacity_of
 
 
 class Context(flax.struct.PyTreeNode):
@@ -11,7 +18,7 @@ class Context(flax.struct.PyTreeNode):
 
     Attributes:
       mask: a Mask of functions/masks.py or a boolean array, True = may attend. A causal layer hides later columns as
-        well, unless `structured`.
+        well, unless `structured`. With a cache: a Mask is over all slots, not over this call's tokens.
       cross_mask: the same, for decoder rows and encoder columns.
       position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
       segment_ids_BT: int32, the document of each token, 0 is padding; for mixers other than attention.
@@ -43,7 +50,37 @@ class Context(flax.struct.PyTreeNode):
     prepared: bool = flax.struct.field(pytree_node=False, default=False)
 
 
-def with_options(context: Context | None, **options: Any) -> Context:
-    """Returns the context, or a new one, with the options that are not None set; used by modules called on their own."""
+def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **options: Any) -> Context:
+    """Returns the context, or a new one, with the options that are not None set; used by modules called on their own.
+
+    Raises:
+      ConfigError: the context or the positions are something else.
+      ValueError: the mask does not reach the last slot of the cache.
+    """
+    if not (context is None or isinstance(context, Context)):
+        raise ConfigError(
+            f"context: must be a Context, not {type(context).__name__}; if it is a mask, pass it as mask=."
+        )
     given = {name: value for name, value in options.items() if value is not None}
-    return (context or Context()).replace(**given)
+    context = (context or Context()).replace(**given)
+    if context.prepared:
+        return context
+    if cache is not None and context.index is None and not context.first:
+        check_slots(context.mask, capacity_of(cache))
+    if context.position_ids_BT is not None:
+        context = context.replace(position_ids_BT=_positions(context.position_ids_BT, x_BTD))
+    return context
+
+
+def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:
+    if isinstance(ids, Mask | Context):
+        raise ConfigError(
+            f"position_ids: is a {type(ids).__name__}; pass it as {'mask' if isinstance(ids, Mask) else 'context'}=."
+        )
+    ids = ids if hasattr(ids, "ndim") else np.asarray(ids)
+    batch, length = x_BTD.shape[:2]
+    if ids.shape not in ((1, length), (batch, length)) or not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ConfigError(
+            f"position_ids: must be integer [1 or {batch}, {length}], one per token, not {ids.dtype} {ids.shape}."
+        )
+    return ids

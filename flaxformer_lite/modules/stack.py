@@ -67,7 +67,7 @@ class Stack(nn.Module):
         mask: Any = None,
     ) -> Any:
         """Returns the last hidden state [B, T, D], or (state, caches) if caches were passed."""
-        cfg, context = self.cfg, with_options(context, mask=mask, position_ids_BT=position_ids_BT)
+        cfg, context = self.cfg, with_options(context, x_BTD, caches, mask=mask, position_ids_BT=position_ids_BT)
         if caches is not None and context.index is None:
             context = context.replace(index=length_of(caches))
         context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)

@@ -92,7 +92,7 @@ def test_cross_attention_segments():
 
 def test_picture():
     expected = "# . .\n# # .\n. # #"
-    assert masks.window(1).picture(3) == masks.picture(masks.window(1), 3) == expected
+    assert masks.window(1).picture(3) == expected
     assert masks.padding(KEEP).picture(1, 7) == "# # # # # . ."
     assert masks.padding(KEEP).picture(1, 7, example=1) == ". . # # # # #"
 
@@ -108,3 +108,35 @@ def test_picture():
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("array", [np.tri(T, dtype=bool), jnp.tri(T, dtype=bool)], ids=["numpy", "jax"])
+def test_arrays_combine_with_masks_from_either_side(array):
+    keep = masks.padding(KEEP)
+    for both in (keep & array, array & keep):
+        np.testing.assert_array_equal(both.dense(T), np.tri(T, dtype=bool) & KEEP[:, None])
+    for either in (keep | array, array | keep):
+        np.testing.assert_array_equal(either.dense(T), np.tri(T, dtype=bool) | KEEP[:, None])
+
+
+@pytest.mark.parametrize("other", [None, 1, masks.causal])
+def test_what_is_no_mask_does_not_combine(other):
+    for combine in (lambda: masks.causal() & other, lambda: masks.causal() | other, lambda: other & masks.causal()):
+        with pytest.raises(TypeError, match=r"combine masks with masks; wrap an array as padding\(x\) or dense\(x\)"):
+            combine()
+
+
+def test_lists_are_read_as_arrays():
+    for made, expected in (
+        (masks.padding(KEEP.astype(int).tolist()), masks.padding(KEEP)),
+        (masks.segments(SEGMENTS.tolist(), SEGMENTS.tolist()), masks.segments(SEGMENTS)),
+        (masks.dense(np.tri(T, dtype=bool).tolist()), masks.causal()),
+    ):
+        np.testing.assert_array_equal(made.dense(T), expected.dense(T))
+
+
+def test_a_mask_that_was_not_called_is_refused():
+    with pytest.raises(TypeError, match=r"mask=causal: is a function.*call it: mask=causal\(\)"):
+        masks.dense(masks.causal)
+    with pytest.raises(TypeError, match=r"padding\(keep\): must be an array, not NoneType"):
+        masks.padding(None)

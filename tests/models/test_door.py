@@ -30,6 +30,8 @@ REFUSED = {
     "target ids": ("t5", {"decoder_input_ids": ONES * -100}, "decoder_input_ids holds -100"),
     "target mask": ("t5", {"decoder_attention_mask": ONES[:, :9]}, "decoder_attention_mask has shape"),
     "source mask": ("t5", {"attention_mask": ONES[:, :9]}, "attention_mask has shape"),
+    "additive mask": ("bert", {"attention_mask": (ONES - 1) - 1e9}, r"attention_mask holds -1e\+09: must be 1 for tokens"),
+    "additive target mask": ("t5", {"decoder_attention_mask": ONES * -1}, "attention_mask holds -1.*not an additive mask"),
     "rows": ("t5", {"decoder_input_ids": ONES[:1]}, "decoder_input_ids has 1 rows"),
 }  # fmt: skip
 

@@ -138,3 +138,50 @@ def test_ids_that_a_family_counts_on_are_asked_for():
         model = build_model(family, d_model=8, num_heads=2, mlp_dim=8, vocab_size=16, **options)
         with pytest.raises(ConfigError, match=message):
             model.init(jax.random.key(0), ids)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_is_passed_in_the_place_of_another_is_named(name):
+    layer = LAYERS[name](config(), True)
+    for second in (masks.causal(), jnp.ones((B, T), bool)):
+        with pytest.raises(ConfigError, match=r"pass it as mask=|position_ids: must be integer"):
+            jax.eval_shape(layer.init, jax.random.key(0), X, second)
+    with pytest.raises(TypeError, match=r"call it: mask=causal\(\)"):
+        jax.eval_shape(lambda: layer.init(jax.random.key(0), X, mask=masks.causal))
+    for mask, message in (
+        (masks.padding(np.ones((B, T - 1), bool)), "5 columns for 6 keys"),
+        (np.ones((B, T), bool), r"mask has shape \(2, 6\): must be \[1 or 2, 6, 6\]; a padding mask is padding"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(lambda mask=mask: layer.init(jax.random.key(0), X, mask=mask))
+
+
+@pytest.mark.parametrize("name", ["attention", "stack"])
+@pytest.mark.parametrize("ids", [np.arange(T - 1)[None], np.arange(T), np.arange(T)[None] * 1.0, masks.causal()])
+def test_position_ids_of_another_shape_or_kind_are_refused(name, ids):
+    layer = LAYERS[name](config("rope"), True)
+    key = "position_ids" if name == "attention" else "position_ids_BT"
+    with pytest.raises(
+        ConfigError, match=r"position_ids: (must be integer \[1 or 2, 6\]|is a Window; pass it as mask=)"
+    ):
+        jax.eval_shape(lambda: layer.init(jax.random.key(0), X, **{key: ids}))
+
+
+def test_with_a_cache_a_mask_is_over_all_slots():
+    cfg, slots = config(), T + 2
+    stack, attention = LAYERS["stack"](cfg, True), LAYERS["attention"](cfg, True)
+    caches = empty_stack(parts.stack(cfg, "decoder"), cfg.execution, B, slots, D)
+    keep = np.array([[True] * slots, [False] + [True] * (slots - 1)])
+    for layer, options in ((stack, {"caches": caches}), (attention, {"cache": caches[0]})):
+        for mask in (masks.padding(keep[:, :T]), masks.dense(np.tri(T, dtype=bool))):
+            with pytest.raises(ValueError, match=f"has {T} columns for a cache of {slots} slots: .*over all slots"):
+                jax.eval_shape(
+                    lambda layer=layer, mask=mask, options=options: layer.init(
+                        jax.random.key(0), X, mask=mask, **options
+                    )
+                )
+    variables = stack.init(jax.random.key(0), X)
+    whole = stack.apply(variables, X, mask=masks.padding(keep[:, :T]))
+    _, filled = stack.apply(variables, X[:, :4], caches=caches, mask=masks.padding(keep))
+    last, _ = stack.apply(variables, X[:, 4:], caches=filled, mask=masks.padding(keep))
+    np.testing.assert_allclose(last, whole[:, 4:], atol=1e-5)

@@ -59,6 +59,16 @@ def rows_of(name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like:
     return x
 
 
+def check_keep(mask: Any) -> None:
+    """Refuses an additive mask, whose zeros are the tokens to keep, if its values are known."""
+    if isinstance(mask, jax.core.Tracer) or not mask.size:
+        return
+    least = float(np.asarray(mask).min())
+    if least < 0:
+        raise ConfigError(f"attention_mask holds {least:g}: must be 1 for tokens to keep and 0 for padding, not an"
+                          f" additive mask.")  # fmt: skip
+
+
 def position_ids_of(
     cfg: ModelConfig,
     input_ids_BT: jax.Array,
@@ -106,6 +116,7 @@ def visibility(
     """Combines the structure (causal or not) with padding and segments; None if every token sees all others."""
     parts = [structure]
     if attention_mask_BS is not None:
+        check_keep(attention_mask_BS)
         parts.append(masks.padding(attention_mask_BS.astype(bool)))
     if q_segment_ids_BT is not None:
         parts.append(masks.segments(q_segment_ids_BT, k_segment_ids_BS))
