@@ -6,7 +6,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import Execution, InitConfig, among, choices, not_negative, parts
+from flaxformer_lite.config import Execution, InitConfig, among, choices, instance, not_negative, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
@@ -38,6 +38,7 @@ class MlpConfig(parts.FeedForward):
 
     def __post_init__(self) -> None:
         not_negative(self, "mlp_dim")
+        instance(self, "initial", InitConfig)
         among(self, "activation", choices.ACTIVATIONS)
 
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite import registry
 from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dispatch import select_implementation
-from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, choices, not_negative, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, choices, parts, rules
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import Phase, rotate
 from flaxformer_lite.modules import cache as caches
@@ -68,10 +68,12 @@ class AttentionConfig(parts.Mixer):
     cross: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_heads < 1:
-            raise ConfigError(f"num_heads={self.num_heads}: must be positive.")
-        not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
-        among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
+        rules.positive(self, "num_heads")
+        rules.not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
+        rules.all_among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
+        rules.instance(self, "position", Encoding, "Rope()")
+        rules.instance(self, "qk_norm", NormConfig, optional=True)
+        rules.instance(self, "initial", InitConfig)
         if self.num_heads % self.kv_heads:
             raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
                               f" kv heads.")  # fmt: skip
@@ -150,6 +152,8 @@ class Attention(nn.Module):
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
+        if cache is not None and not context.prepared and not cfg.cross:
+            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
             k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
@@ -165,7 +169,7 @@ class Attention(nn.Module):
             q_index = k_index = None
             if cache is not None:
                 cache, k_BSKH, v_BSKH, q_index, k_index = caches.extend(
-                    cache, k_BSKH, v_BSKH, context.index, window=cfg.window, first=context.first
+                    cache, k_BSKH, v_BSKH, context.index, first=context.first
                 )
             q_index_T, k_index_S = _or_arange(q_index, q_BTNH), _or_arange(k_index, k_BSKH)
             mask, bias = self._mask(context, q_index_T, k_index_S), self._bias(context, x_BTD, q_index_T, k_index_S)
@@ -223,9 +227,7 @@ class Attention(nn.Module):
             return None
         positions_BT = context.position_ids_BT
         if positions_BT is None:
-            before: Any = (
-                0 if cache is None or context.first else cache.length if context.index is None else context.index
-            )
+            before = 0 if cache is None else caches.start_of(cache, context.index, first=context.first)
             positions_BT = before + arange(x_BTD)[None]
         return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
 
@@ -293,8 +295,6 @@ def materialize_mask_and_bias(
         context = context.replace(mask=masks.materialize(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
         bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal)
-        heads = jnp.zeros(
-            (1, 1, cfg.num_heads, 1)
-        )  # a bias shared by all layers only needs the number of heads from its queries
+        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # all that a shared bias takes from its queries is their number
         context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context
