@@ -20,11 +20,11 @@ import jax.numpy as jnp
 
 from flaxformer_lite import Attention, AttentionConfig
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.parts import Mixer
+from flaxformer_lite.config.parts import MixerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraConfig(Mixer):
+class LoraConfig(MixerConfig):
     """The model's own attention, with `alpha / rank * x A B` added to the projections of `targets`."""
 
     name: ClassVar[str] = "attention"

@@ -18,7 +18,7 @@ import numpy as np
 
 from flaxformer_lite import Context, Execution
 from flaxformer_lite.config import ConfigError, InitConfig
-from flaxformer_lite.config.parts import Mixer
+from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.modules.einsum import Einsum
 
 
@@ -37,7 +37,7 @@ class LstmCache:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LstmConfig(Mixer):
+class LstmConfig(MixerConfig):
     """The record of an LSTM layer with as many units as the model is wide."""
 
     name: ClassVar[str] = "lstm"

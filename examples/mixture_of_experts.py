@@ -20,14 +20,14 @@ import jax.numpy as jnp
 
 from flaxformer_lite import Execution
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.parts import FeedForward
+from flaxformer_lite.config.parts import FeedForwardConfig
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.einsum import initializer
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoeConfig(FeedForward):
+class MoeConfig(FeedForwardConfig):
     """The record of `num_experts` copies of the model's feed-forward; each token mixes its `top_k` likeliest."""
 
     name: ClassVar[str] = "moe"

@@ -36,6 +36,7 @@ _HOME = {
     "mixers.attention": ("Attention", "AttentionConfig"),
     "modules.block": ("Block",),
     "models.skeletons.parts": ("init_cache",),
+    "modules.cache": ("init_stack_cache",),
     "modules.context": ("Context",),
     "modules.einsum": ("Einsum",),
     "modules.layout": ("stack_layers", "unstack_layers"),
@@ -90,6 +91,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from flaxformer_lite.models import build_model as build_model
     from flaxformer_lite.models.skeletons.parts import init_cache as init_cache
     from flaxformer_lite.modules.block import Block as Block
+    from flaxformer_lite.modules.cache import init_stack_cache as init_stack_cache
     from flaxformer_lite.modules.context import Context as Context
     from flaxformer_lite.modules.einsum import Einsum as Einsum
     from flaxformer_lite.modules.layout import stack_layers as stack_layers, unstack_layers as unstack_layers

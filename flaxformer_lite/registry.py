@@ -17,8 +17,8 @@ PACKAGE = __name__.rpartition(".")[0]
 BASES = {  # the base class of each folder's plug-ins
     "objectives": "objectives.base:Objective",
     "positions": "positions.encoding:Encoding",
-    "mixers": "config.parts:Mixer",
-    "feed_forwards": "config.parts:FeedForward",
+    "mixers": "config.parts:MixerConfig",
+    "feed_forwards": "config.parts:FeedForwardConfig",
 }
 TAKEN = {"models": "Model", "attentions": "attend"}  # the attribute that the other folders' modules must have
 
@@ -57,10 +57,7 @@ def resolve_class(folder: str, name: str) -> type:
     Raises:
       ValueError: there is no such file, module or class, or the class is not a plug-in of this folder.
     """
-    if ":" not in name:
-        module, own = resolve(folder, name), _class_name(name)
-        return getattr(module, f"{own}Config", None) or getattr(module, own)
-    _, cls = _outside(name)
+    cls = _outside(name)[1] if ":" in name else _inside(folder, name)
     file, _, base_name = BASES[folder].partition(":")
     base = getattr(importlib.import_module(f"{PACKAGE}.{file}"), base_name)
     if not (isinstance(cls, type) and issubclass(cls, base)):
@@ -90,6 +87,14 @@ def nearest(name: str, choices: list[str]) -> str:
     """Returns `'; did you mean X?'` if a choice is close to `name`, else an empty string."""
     close = difflib.get_close_matches(name, choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _inside(folder: str, name: str) -> Any:
+    module, own = resolve(folder, name), _class_name(name)
+    for found in (f"{own}Config", own):
+        if hasattr(module, found):
+            return getattr(module, found)
+    raise ValueError(f"{folder}/{name}.py holds neither {own}Config nor {own}; name its class so.")
 
 
 def _class_name(file: str) -> str:

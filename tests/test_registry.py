@@ -1,9 +1,14 @@
 """Plug-ins by file name, and the user's own by module and class."""
 
+import sys
+import types
+from dataclasses import dataclass
+
 import pytest
 
 from flaxformer_lite import pages, registry
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite.config.parts import FeedForwardConfig
 
 MINE = """
 from dataclasses import dataclass
@@ -62,3 +67,36 @@ def test_what_is_not_there_is_said(name, message, mine):
     config.objective = {"name": name}
     with pytest.raises(ConfigError, match=message):
         from_config_dict(ExperimentConfig, config)
+
+
+def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
+    """Files of the package, each with a fault."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class TanhGatedConfig(FeedForwardConfig):
+        pass
+
+    class Undecorated(FeedForwardConfig):
+        pass
+
+    for file, inside, message in (
+        (
+            "tanh_gated",
+            {"Tanhgated": TanhGatedConfig},
+            "feed_forwards/tanh_gated.py holds neither TanhGatedConfig nor Tanh",
+        ),
+        (
+            "tanh_gated",
+            {"TanhGated": dict},
+            "'tanh_gated' is not derived from flaxformer_lite.config.parts.FeedForwardConfig",
+        ),
+        ("tanh_gated", {"TanhGatedConfig": Undecorated}, "'tanh_gated' is not a dataclass"),
+    ):
+        module = types.ModuleType(file)
+        vars(module).update(inside)
+        monkeypatch.setitem(sys.modules, f"flaxformer_lite.feed_forwards.{file}", module)
+        monkeypatch.setattr(registry, "available", lambda folder, file=file: [file])
+        with pytest.raises(ValueError, match=message):
+            registry.resolve_class("feed_forwards", file)
+    vars(module).update(TanhGatedConfig=TanhGatedConfig)
+    assert registry.resolve_class("feed_forwards", "tanh_gated") is TanhGatedConfig

@@ -14,7 +14,9 @@ from flaxformer_lite.config.parsing import choose_plugins, fingerprint, from_con
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
 from flaxformer_lite.config.rules import (
     ConfigError,
+    all_among,
     among,
+    instance,
     not_negative,
     optional_plugin,
     plugin,
@@ -24,7 +26,7 @@ from flaxformer_lite.config.rules import (
 
 __all__ = [
     "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
-    "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig", "among",
-    "check_family", "choose_plugins", "fingerprint", "from_config_dict", "not_negative", "optional_plugin", "plugin",
-    "plugin_name", "positive", "to_config_dict",
+    "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig",
+    "all_among", "among", "check_family", "choose_plugins", "fingerprint", "from_config_dict", "instance", "not_negative",
+    "optional_plugin", "plugin", "plugin_name", "positive", "to_config_dict",
 ]  # fmt: skip

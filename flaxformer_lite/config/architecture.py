@@ -6,8 +6,17 @@ from typing import Any, Self
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
-from flaxformer_lite.config.parts import InitConfig, NormConfig
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, optional_plugin, plugin, positive, resolved
+from flaxformer_lite.config.parts import InitConfig, NormConfig, check_scan
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    all_among,
+    among,
+    not_negative,
+    optional_plugin,
+    plugin,
+    positive,
+    resolved,
+)
 
 # Fields besides those of Execution that do not affect the weights of a checkpoint: initialization, and the task's head.
 INIT_FIELDS = ("init", "init_stddev")
@@ -187,8 +196,8 @@ class Architecture:
                 f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
                 f" head_dim."
             )
-        among(self, "norm_at", choices.NORM_SLOTS)
-        among(self, "bias_at", choices.BIAS_SLOTS)
+        all_among(self, "norm_at", choices.NORM_SLOTS)
+        all_among(self, "bias_at", choices.BIAS_SLOTS)
         among(self, "norm", choices.NORMS)
         among(self, "qk_norm", ("none", *choices.NORMS))
         among(self, "activation", choices.ACTIVATIONS)
@@ -215,10 +224,8 @@ class ModelConfig(Execution, Architecture):
         if self.attention != "auto":
             resolved(self, "attention", "attentions")
         for layers in (self.encoder_layers, self.decoder_layers):
-            if self.scan and layers % len(self.kinds):
-                named = "pattern" if self.pattern else f"windows={self.windows}"
-                raise ConfigError(f"scan=True, {named}: {layers} layers are no multiple of the pattern of {len(self.kinds)};"
-                                  f" set scan=False.")  # fmt: skip
+            if self.scan:
+                check_scan(layers, len(self.kinds), "pattern" if self.pattern else f"windows={self.windows}")
 
     @property
     def execution(self) -> Execution:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, among
+from flaxformer_lite.config.rules import ConfigError, all_among, among
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Execution:
         for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") work as well as their names
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
-        among(self, "dropout_at", choices.DROPOUT_SLOTS)
+        all_among(self, "dropout_at", choices.DROPOUT_SLOTS)
         among(self, "remat", choices.REMATS)
         among(self, "dtype", choices.DTYPES)
         among(self, "param_dtype", choices.DTYPES)

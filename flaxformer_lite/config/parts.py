@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, among, not_negative, positive
+from flaxformer_lite.config.rules import ConfigError, all_among, among, instance, not_negative, positive
 
 Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
@@ -68,7 +68,7 @@ class Part:
         return ((rf"/{self.name}/", ()),)
 
 
-class Mixer(Part):
+class MixerConfig(Part):
     """Base class of records for layers that mix tokens, such as attention or a recurrent cell."""
 
     name: ClassVar[str] = "mixer"
@@ -98,7 +98,7 @@ class Mixer(Part):
         raise ConfigError(f"{type(self).__name__}: has no cache, so it cannot generate token by token.")
 
 
-class FeedForward(Part):
+class FeedForwardConfig(Part):
     """Base class of records for layers that treat each token by itself."""
 
     name: ClassVar[str] = "mlp"
@@ -123,17 +123,21 @@ class LayerConfig:
         does so after one common norm (GPT-J).
     """
 
-    mixer: Mixer | None
-    cross: Mixer | None = None
-    feed_forward: FeedForward | None = None
+    mixer: MixerConfig | None
+    cross: MixerConfig | None = None
+    feed_forward: FeedForwardConfig | None = None
     norm: NormConfig = field(default_factory=NormConfig)
     norm_at: tuple[str, ...] = ("in",)
     residual: str = "sequential"
 
     def __post_init__(self) -> None:
+        instance(self, "mixer", MixerConfig, "AttentionConfig", optional=True)
+        instance(self, "cross", MixerConfig, "AttentionConfig", optional=True)
+        instance(self, "feed_forward", FeedForwardConfig, "MlpConfig", optional=True)
+        instance(self, "norm", NormConfig)
         among(self, "residual", choices.RESIDUALS)
         named = tuple(f"{name}_{slot}" for name in self.parts for slot in choices.LAYER_NORM_SLOTS)
-        among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
+        all_among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
         if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip
@@ -173,18 +177,53 @@ class StackConfig:
         positive(self, "num_layers")
         if not self.pattern:
             raise ConfigError("pattern=(): needs at least one kind of layer.")
-        if self.share and len(self.share) != self.num_layers:
+        if not isinstance(self.pattern, tuple) or not all(isinstance(kind, LayerConfig) for kind in self.pattern):
+            raise ConfigError("pattern: must be a tuple of LayerConfig records, such as (LayerConfig(...),).")
+        instance(self, "final_norm", NormConfig, optional=True)
+        if self.share:
+            self._check_share()
+
+    def _check_share(self) -> None:
+        if len(self.share) != self.num_layers:
             raise ConfigError(f"share={self.share}: needs one entry for each of the {self.num_layers} layers.")
+        for layer, which in enumerate(self.share):
+            if not 0 <= which <= layer:
+                raise ConfigError(f"share={self.share}: layer {layer} must use weights from 0 to {layer}, not {which}.")
+            first = self.share.index(which)
+            if self.pattern[self.kind(layer)] != self.pattern[self.kind(first)]:
+                raise ConfigError(f"share={self.share}: layers {first} and {layer} are of different kinds and cannot use the"
+                                  f" same weights; give each kind its own.")  # fmt: skip
 
     def kind(self, layer: int) -> int:
         """Returns the index in `pattern` of the layer at this depth."""
         return layer % len(self.pattern)
 
     def scans(self, execution: Any) -> bool:
-        """Returns whether layers are stacked over a leading axis instead of standing side by side."""
-        return execution.scan and not self.share
+        """Returns whether layers are stacked over a leading axis instead of standing side by side.
+
+        Raises:
+          ConfigError: they are to be stacked, but their number is no multiple of the pattern.
+        """
+        if not execution.scan or self.share:
+            return False
+        check_scan(self.num_layers, len(self.pattern), "pattern")
+        return True
 
     def partition_rules(self) -> Rules:
         """Returns the rules of all parts, without duplicates."""
         parts = [part for layer in self.pattern for part in layer.parts.values()]
         return tuple(dict.fromkeys(rule for part in parts for rule in part.partition_rules()))
+
+
+def check_scan(layers: int, kinds: int, named: str) -> None:
+    """Checks that a scan, which runs whole periods of the pattern, leaves out no layer.
+
+    Args:
+      layers: number of layers.
+      kinds: kinds of layer in the pattern.
+      named: the field that sets them.
+    """
+    if layers % kinds:
+        raise ConfigError(
+            f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set scan=False."
+        )

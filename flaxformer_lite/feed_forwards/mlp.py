@@ -6,7 +6,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import Execution, InitConfig, among, choices, not_negative, parts
+from flaxformer_lite.config import Execution, InitConfig, among, choices, instance, not_negative, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
@@ -17,7 +17,7 @@ BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class MlpConfig(parts.FeedForward):
+class MlpConfig(parts.FeedForwardConfig):
     """The record of a FeedForward.
 
     Attributes:
@@ -38,6 +38,7 @@ class MlpConfig(parts.FeedForward):
 
     def __post_init__(self) -> None:
         not_negative(self, "mlp_dim")
+        instance(self, "initial", InitConfig)
         among(self, "activation", choices.ACTIVATIONS)
 
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":

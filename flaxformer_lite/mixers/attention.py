@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite import registry
 from flaxformer_lite.attentions.arguments import Arguments, check_mask
 from flaxformer_lite.attentions.dispatch import select_implementation
-from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, among, choices, not_negative, parts
+from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, choices, parts, rules
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import Phase, rotate
 from flaxformer_lite.modules import cache as caches
@@ -25,16 +25,14 @@ from flaxformer_lite.modules.position_tables import PositionTables
 from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Bias, Encoding, hooks
 
-WEIGHTS = (
-    (r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),
-    (r"attention/out/kernel$", ("tensor", None, "fsdp")),
-)
+IN_WEIGHTS = ((r"(query|key|value)/kernel$", ("fsdp", "tensor", None)),)
+OUT_WEIGHT = ((r"attention/out/kernel$", ("tensor", None, "fsdp")),)
 IN_BIASES = ((r"(query|key|value)/bias$", ("tensor", None)),)
 OUT_BIAS = ((r"attention/out/bias$", ()),)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig(parts.Mixer):
+class AttentionConfig(parts.MixerConfig):
     """The record of an Attention.
 
     Attributes:
@@ -68,10 +66,12 @@ class AttentionConfig(parts.Mixer):
     cross: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_heads < 1:
-            raise ConfigError(f"num_heads={self.num_heads}: must be positive.")
-        not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
-        among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
+        rules.positive(self, "num_heads")
+        rules.not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
+        rules.all_among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
+        rules.instance(self, "position", Encoding, "Rope()")
+        rules.instance(self, "qk_norm", NormConfig, optional=True)
+        rules.instance(self, "initial", InitConfig)
         if self.num_heads % self.kv_heads:
             raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
                               f" kv heads.")  # fmt: skip
@@ -99,7 +99,7 @@ class AttentionConfig(parts.Mixer):
 
     def partition_rules(self) -> parts.Rules:
         inward = IN_BIASES if {"query", "key", "value"} & set(self.bias) else ()
-        return WEIGHTS + inward + (OUT_BIAS if "out" in self.bias else ())
+        return IN_WEIGHTS + OUT_WEIGHT + inward + (OUT_BIAS if "out" in self.bias else ())
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: DTypeLike) -> LayerCache:
         return caches.empty(batch, self.kv_heads, length, self.head_width(d_model), dtype, window=self.window)
@@ -150,6 +150,8 @@ class Attention(nn.Module):
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
+        if cache is not None and not context.prepared and not cfg.cross:
+            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:
             k_BSKH, v_BSKH, cache = self._cross_keys(context, cache)
@@ -163,10 +165,9 @@ class Attention(nn.Module):
                 q_BTNH, k_BSKH = rotate(q_BTNH, phase), rotate(k_BSKH, phase)
                 v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
             q_index = k_index = None
-            if cache is not None:
-                cache, k_BSKH, v_BSKH, q_index, k_index = caches.extend(
-                    cache, k_BSKH, v_BSKH, context.index, window=cfg.window, first=context.first
-                )
+            if has_cache:
+                grown = caches.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
+                cache, k_BSKH, v_BSKH, q_index, k_index = grown
             check_mask(context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index)
             q_index_T, k_index_S = _or_arange(q_index, q_BTNH), _or_arange(k_index, k_BSKH)
             mask, bias = self._mask(context, q_index_T, k_index_S), self._bias(context, x_BTD, q_index_T, k_index_S)
@@ -191,7 +192,7 @@ class Attention(nn.Module):
           name: `query`, `key`, `value` or `out`.
           equation: of the Einsum.
           x: its input.
-          width: of the model, where x is not that wide.
+          width: the model's, where x has another.
         """
         cfg, d_model = self.cfg, width or x.shape[-1]
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
@@ -224,9 +225,7 @@ class Attention(nn.Module):
             return None
         positions_BT = context.position_ids_BT
         if positions_BT is None:
-            before: Any = (
-                0 if cache is None or context.first else cache.length if context.index is None else context.index
-            )
+            before = 0 if cache is None else caches.start_of(cache, context.index, first=context.first)
             positions_BT = before + arange(x_BTD)[None]
         return encoding.phase(positions_BT, self.cfg.head_width(x_BTD.shape[-1]))
 
@@ -295,6 +294,6 @@ def materialize_mask_and_bias(
         context = context.replace(mask=masks.materialize(context.mask, length))
     if "bias" in hooks(cfg.position) and not cfg.position.per_layer:
         bias = bias_over_slots(cfg.position, context.tables, index_T, index_T, context.columns_BS, causal=causal)
-        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a bias that layers share reads only the number of heads
+        heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # a shared bias reads only their number
         context = context.replace(bias=bias and bias(heads, index_T, index_T))
     return context

@@ -1,5 +1,8 @@
 """The key-value cache of one layer: an explicit record that is passed in and returned, never hidden state."""
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import flax
@@ -8,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from flaxformer_lite.config import Execution, StackConfig
+from flaxformer_lite.config import ConfigError, Execution, StackConfig
 
 
 class LayerCache(flax.struct.PyTreeNode):
@@ -20,6 +23,7 @@ class LayerCache(flax.struct.PyTreeNode):
         the batch axis is omitted, to save XLA:CPU a copy.
       length: int32 scalar, the number of positions stored so far, and so the slot of the next token.
       cross_k_BKSH, cross_v_BKSH: the encoder's, filled by the first call that gets the encoder's output.
+      rolls: whether position i is in slot i mod W, so that there is always room.
     """
 
     k_BKSH: jax.Array
@@ -27,16 +31,33 @@ class LayerCache(flax.struct.PyTreeNode):
     length: jax.Array | np.ndarray
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
+    rolls: bool = flax.struct.field(pytree_node=False, default=False)
 
 
 def empty(batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0) -> LayerCache:
     """Builds an empty cache of one layer; its length is a numpy zero, known to be zero inside jit too."""
-    shape = (batch,)[: batch != 1] + (kv_heads, min(length, window or length), head_dim)
-    return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), np.zeros((), np.int32))
+    capacity = min(length, window or length)
+    shape = (batch,)[: batch != 1] + (kv_heads, capacity, head_dim)
+    rolls = capacity == window
+    return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), np.zeros((), np.int32), rolls=rolls)
 
 
-def empty_stack(cfg: StackConfig, execution: Execution, batch: int, length: int, d_model: int) -> list:
-    """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a leading Y axis."""
+def init_stack_cache(
+    cfg: StackConfig, batch: int, length: int, d_model: int, execution: Execution = Execution()
+) -> list[Any]:
+    """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a leading Y axis.
+
+    Args:
+      cfg: the stack's record.
+      batch: B.
+      length: S, the number of positions.
+      d_model: D, the width of the stack's input.
+      execution: the stack's execution.
+    """
+    if not isinstance(cfg, StackConfig):
+        raise ConfigError(
+            f"init_stack_cache of {type(cfg).__name__}: needs a StackConfig; for a whole model use init_cache."
+        )
     dtype = jnp.dtype(execution.dtype)
     mixers = [layer.mixer for layer in cfg.pattern]
     kinds = [mixer and mixer.init_cache(batch, length, d_model, dtype) for mixer in mixers]
@@ -58,12 +79,78 @@ def length_of(cache: Any) -> jax.Array:
 
 def capacity_of(cache: Any) -> int:
     """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is none."""
-    layers = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    layers = jax.tree.leaves(cache, is_leaf=_is_layer)
     return max((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache)), default=0)
 
 
+def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) -> None:
+    """Checks that caches are those of this stack, for this many rows."""
+    wanted = len(cfg.pattern) if cfg.scans(execution) else cfg.num_layers
+    way_out = f"make it with init_cache or init_stack_cache, for a batch of {batch}"
+    if not isinstance(cache, Sequence):
+        raise ConfigError(
+            f"cache is a {type(cache).__name__}: must be a list with the caches of all layers; {way_out}."
+        )
+    if len(cache) != wanted:
+        raise ConfigError(f"cache has {len(cache)} entries for a stack that keeps {wanted}; {way_out}.")
+    for layer in cache:
+        if isinstance(layer, LayerCache):
+            _check_rows(layer.k_BKSH, batch, axis=int(cfg.scans(execution)))
+
+
+def _check_rows(k_BKSH: jax.Array, batch: int, axis: int = 0) -> None:
+    rows = 1 if k_BKSH.ndim == 3 + axis else k_BKSH.shape[axis]
+    if rows != batch:
+        raise ConfigError(f"cache has {rows} rows for {batch} rows of tokens: make one for a batch of {batch}.")
+
+
+def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
+    """Refuses tokens that have no room in the caches, or turns them into NaN if the first slot is traced.
+
+    Args:
+      x_BTD: the input of a layer or stack.
+      cache: the caches that will take its positions.
+      index: the slot of the first token.
+    """
+    layers = [c for c in jax.tree.leaves(cache, is_leaf=_is_layer) if _is_layer(c) and not c.rolls]
+    room, length = min((c.k_BKSH.shape[-2] for c in layers), default=None), x_BTD.shape[1]
+    if room is None:
+        return x_BTD
+    if isinstance(index, jax.core.Tracer):
+        return nan_where((index + length > room,), x_BTD)
+    if index + length > room:
+        raise ConfigError(
+            f"{length} tokens from slot {int(index)} on: the cache ends at {room} slots; make a longer one."
+        )
+    return x_BTD
+
+
+def check_layer(x_BTD: jax.Array, cache: Any, index: Any, *, first: bool) -> jax.Array:
+    """Checks the cache of a layer by itself, like `check_stack` and `check_room`."""
+    if not isinstance(cache, LayerCache):
+        raise ConfigError(f"cache is a {type(cache).__name__}: must be the LayerCache of this one layer.")
+    _check_rows(cache.k_BKSH, x_BTD.shape[0])
+    return check_room(x_BTD, cache, start_of(cache, index, first=first))
+
+
+def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
+    """Turns x into NaN if one of the faults is True, as a traced call cannot be refused."""
+    if not faults:
+        return x_BTD
+    return jnp.where(functools.reduce(operator.or_, faults), jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
+
+
+def start_of(cache: LayerCache, index: Any, *, first: bool) -> Any:
+    """Returns the slot of the first new position; `index` None is the cache's length, `first` an empty cache's 0."""
+    return 0 if first else cache.length if index is None else index
+
+
+def _is_layer(x: Any) -> bool:
+    return isinstance(x, LayerCache)
+
+
 def extend(
-    cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, window: int, first: bool
+    cache: LayerCache, k_BTKH: jax.Array, v_BTKH: jax.Array, index: jax.Array | None, *, first: bool
 ) -> tuple[LayerCache, jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
     """Writes T new positions, and returns the keys and values that they may attend to.
 
@@ -71,15 +158,13 @@ def extend(
       cache: the cache of one layer.
       k_BTKH, v_BTKH: keys, already rotated, and values of the new positions.
       index: the slot of the first new position; None is the cache's length.
-      window: the layer's sliding window; 0 sees everything.
       first: whether the cache is empty, so that the new positions see only each other.
 
     Returns:
       The cache, keys and values, and the slots of the new positions and of the keys (None: 0, 1, 2 ...).
     """
     length, capacity = k_BTKH.shape[1], cache.k_BKSH.shape[-2]
-    rolls = capacity == window
-    start: Any = 0 if first else cache.length if index is None else index
+    rolls, start = cache.rolls, start_of(cache, index, first=first)
     k_BKSH, v_BKSH = (
         append(old, new, start, rolls=rolls) for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
     )

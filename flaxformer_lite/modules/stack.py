@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import Execution, StackConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.modules.block import Block
-from flaxformer_lite.modules.cache import length_of
+from flaxformer_lite.modules.cache import check_room, check_stack, length_of
 from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
@@ -28,13 +28,13 @@ class Group(nn.Module):
     causal: bool
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any = None) -> Any:
+    def __call__(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any = None) -> Any:
         kept = []
         for i, (layer, context) in enumerate(zip(self.cfg.pattern, contexts, strict=True)):
             block = Block(layer, self.execution, self.causal, name=f"block_{i}")
-            x_BTD, cache = _run(block, x_BTD, context, caches and caches[i])
-            kept.append(cache)
-        return x_BTD, caches and kept
+            x_BTD, own = _run(block, x_BTD, context, cache and cache[i])
+            kept.append(own)
+        return x_BTD, cache and kept
 
 
 class Stack(nn.Module):
@@ -62,24 +62,29 @@ class Stack(nn.Module):
         x_BTD: jax.Array,
         position_ids_BT: jax.Array | None = None,
         context: Context | None = None,
-        caches: Any = None,
+        cache: Any = None,
         *,
         mask: Any = None,
     ) -> Any:
-        """Returns the last hidden state [B, T, D], or (state, caches) if caches were passed."""
-        cfg, context = self.cfg, with_options(context, x_BTD, caches, mask=mask, position_ids_BT=position_ids_BT)
-        if caches is not None and context.index is None:
-            context = context.replace(index=length_of(caches))
+        """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed: `init_stack_cache`."""
+        cfg = self.cfg
+        if cache is not None:
+            check_stack(cfg, self.execution, cache, x_BTD.shape[0])
+        context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
+        if cache is not None:
+            if context.index is None:
+                context = context.replace(index=length_of(cache))
+            x_BTD = check_room(x_BTD, cache, 0 if context.first else context.index)
         context = self._with_structure(self._with_positions(context, x_BTD), x_BTD)
         if not self.embedded:
             x_BTD = self._embedded(x_BTD, context)
         contexts = self._contexts(context, x_BTD)
         run = self._scan if cfg.scans(self.execution) else self._loop
-        x_BTD, kept = run(x_BTD, contexts, caches)
+        x_BTD, kept = run(x_BTD, contexts, cache)
         if cfg.final_norm is not None:
             x_BTD = Norm(cfg.final_norm, self.execution, name="final_norm")(x_BTD)
         x_BTD = Dropout("final", self.execution)(x_BTD)
-        return x_BTD if caches is None else (x_BTD, kept)
+        return x_BTD if cache is None else (x_BTD, kept)
 
     def _with_positions(self, context: Context, x_BTD: jax.Array) -> Context:
         if context.position_ids_BT is not None:
@@ -123,7 +128,7 @@ class Stack(nn.Module):
                 made[layer.mixer] = whole.replace(prepared=True)
         return tuple(made[layer.mixer] for layer in self.cfg.pattern)
 
-    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any) -> Any:
+    def _loop(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
         cfg, run, kept, blocks = self.cfg, self.execution, [], {}
         make = Block if run.remat == "none" else nn.remat(Block, policy=POLICIES[run.remat])
         if sharding_of(run).tuned:
@@ -134,11 +139,11 @@ class Stack(nn.Module):
             which = cfg.share[i] if cfg.share else i
             if which not in blocks:
                 blocks[which] = make(cfg.pattern[cfg.kind(i)], run, self.causal, name=f"layer_{which}")
-            x_BTD, cache = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], caches and caches[i])
-            kept.append(cache)
-        return x_BTD, caches and kept
+            x_BTD, own = _run(blocks[which], x_BTD, contexts[cfg.kind(i)], cache and cache[i])
+            kept.append(own)
+        return x_BTD, cache and kept
 
-    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], caches: Any) -> Any:
+    def _scan(self, x_BTD: jax.Array, contexts: tuple[Context, ...], cache: Any) -> Any:
         remat = self.execution.remat
         group = Group if remat == "none" else nn.remat(Group, policy=POLICIES[remat], prevent_cse=False)
         layers = nn.scan(
@@ -148,7 +153,7 @@ class Stack(nn.Module):
             in_axes=(nn.broadcast, 0),
             length=self.cfg.num_layers // len(self.cfg.pattern),
         )
-        return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, caches)
+        return layers(self.cfg, self.execution, self.causal, name="layers")(x_BTD, contexts, cache)
 
 
 def _run(block: Block, x_BTD: jax.Array, context: Context, cache: Any) -> tuple[jax.Array, Any]:

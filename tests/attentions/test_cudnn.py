@@ -137,7 +137,7 @@ def test_it_says_what_it_cannot(options, reason):
 def test_it_says_what_shapes_it_cannot(monkeypatch):
     q, k, v, _ = inputs()
     assert "head_dim 12" in cudnn.unsupported_reason(q[..., :12], k[..., :12], v[..., :12], Arguments(sharding=GPU))
-    assert "values as wide" in cudnn.unsupported_reason(q, k, v[..., :8], Arguments(sharding=GPU))
+    assert "the same for keys and values" in cudnn.unsupported_reason(q, k, v[..., :8], Arguments(sharding=GPU))
     monkeypatch.setattr(cudnn, "PAIRS", 100)
     assert "too large" in cudnn.unsupported_reason(q, k, v, Arguments(bias=jnp.zeros((1, N, T, T)), sharding=GPU))
 

@@ -8,9 +8,9 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import Execution, LayerConfig, StackConfig
+from flaxformer_lite.config import LayerConfig, StackConfig
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.modules.cache import empty_stack
+from flaxformer_lite.modules.cache import init_stack_cache
 from flaxformer_lite.modules.stack import Stack
 
 OPTIONS = {"attention": {"num_heads": 4, "num_kv_heads": 2}}  # of mixers that need some
@@ -41,9 +41,9 @@ def test_the_past_does_not_see_the_future(stack):
 
 def test_chunks_with_a_cache_equal_the_whole(stack):
     record, module, variables, x = stack
-    cache = empty_stack(record, Execution(), B, T, D)
-    first, cache = module.apply(variables, x[:, :4], caches=cache)
-    rest, _ = module.apply(variables, x[:, 4:], caches=cache)
+    cache = init_stack_cache(record, B, T, D)
+    first, cache = module.apply(variables, x[:, :4], cache=cache)
+    rest, _ = module.apply(variables, x[:, 4:], cache=cache)
     whole = module.apply(variables, x)
     np.testing.assert_allclose(np.concatenate([first, rest], axis=1), whole, rtol=1e-5, atol=1e-5)
 

@@ -86,8 +86,8 @@ def test_a_prefix_is_read_in_one_call():
 
 
 REFUSED = {
-    "no room": (dict(cache_index=5), 6, r"cache_index=5 and 6 tokens: the cache ends at 10 slots"),
-    "negative": (dict(cache_index=-1), 1, "cache_index=-1.*not negative"),
+    "no room": (dict(cache_index=5), 6, "6 tokens from slot 5 on: the cache ends at 10 slots"),
+    "negative": (dict(cache_index=-1), 1, "cache_index=-1.*must not be negative"),
     "a gap": (dict(cache_index=7), 1, "holds 6 positions, and the slots between were never written"),
     "dropped": (dict(cache_index=3), 2, "a window of 3 has dropped"),
     "a short mask": (dict(attention_mask=np.ones((2, 6), int)), 1, r"attention_mask has shape \(2, 6\).*reach.*6"),
@@ -115,7 +115,7 @@ def test_what_cannot_be_refused_within_jit_is_nan():
 
 def test_caches_of_other_rows_and_a_decoder_without_source_are_refused():
     model, params = built(small("gpt2"))
-    with pytest.raises(ValueError, match="cache of 3 rows for 2"):
+    with pytest.raises(ValueError, match="cache has 3 rows for 2"):
         logits(model, params, ids(), cache=init_cache(model.cfg, 3, T))
     with pytest.raises(ValueError, match="needs a cache"):
         logits(model, params, ids(), cache_index=3)

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, LayerKind
+from flaxformer_lite import init_cache, init_stack_cache, registry
+from flaxformer_lite.config import ConfigError, Execution, LayerKind, StackConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.mixers.attention import Attention
 from flaxformer_lite.models import build_model, gpt2
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.modules.block import Block
-from flaxformer_lite.modules.cache import empty_stack
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.stack import Stack
 
@@ -115,14 +114,82 @@ def test_a_layer_without_a_mixer_keeps_no_cache():
     cfg = config()
     alone = dataclasses.replace(parts.layer(cfg, KIND), mixer=None)
     stack = dataclasses.replace(parts.stack(cfg, "decoder"), num_layers=2, pattern=(parts.layer(cfg, KIND), alone))
-    layer, caches = Stack(stack, cfg.execution, causal=True), empty_stack(stack, cfg.execution, B, T, D)
+    layer, cache = Stack(stack, cfg.execution, causal=True), init_stack_cache(stack, B, T, D, cfg.execution)
     variables = layer.init(jax.random.key(0), X)
     whole, y = layer.apply(variables, X), []
     for t in range(T):
-        one, caches = layer.apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], caches=caches)
+        one, cache = layer.apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], cache=cache)
         y.append(one)
-    assert caches[1] is None
+    assert cache[1] is None
     np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
+
+
+def fed(name, cfg, capacity, causal=True):
+    """A layer, its variables and an empty cache."""
+    layer = LAYERS[name](cfg, causal)
+    stack = parts.stack(cfg, "decoder")
+    cache = init_stack_cache(stack, B, capacity, D, cfg.execution)
+    return layer, layer.init(jax.random.key(0), X), cache if name == "stack" else cache[0]
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
+    if scan and name != "stack":
+        return
+    layer, variables, cache = fed(name, config("rope", scan=scan), 8)
+    call = jax.jit(lambda x, cache: layer.apply(variables, x, cache=cache)[0])
+    _, held = layer.apply(variables, X, cache=cache)
+    with pytest.raises(ConfigError, match="6 tokens from slot 6 on: the cache ends at 8 slots; make a longer one"):
+        layer.apply(variables, X, cache=held)
+    assert np.isnan(call(X, held)).all() and np.isfinite(call(X[:, :2], held)).all()
+
+
+def test_a_window_always_has_room():
+    cfg = config(windows=(4,))
+    layer, variables, cache = fed("stack", cfg, 20)
+    twice = jnp.concatenate([X, X], axis=1)
+    whole, y = layer.apply(variables, twice), []
+    for _ in range(2):
+        part, cache = layer.apply(variables, X, cache=cache)
+        y.append(part)
+    np.testing.assert_allclose(jnp.concatenate(y, axis=1), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_cache_that_is_not_the_stacks_is_refused(scan):
+    layer, variables, cache = fed("stack", config(scan=scan), 8)
+    for wrong, message in (
+        (
+            jax.tree.map(lambda x: x if x.ndim < 2 else jnp.repeat(x, 2, axis=int(scan)), cache),
+            "cache has 4 rows for 2 rows",
+        ),
+        ([*cache, cache[0]], f"cache has {len(cache) + 1} entries for a stack that keeps {len(cache)}"),
+        (cache[0], "cache is a LayerCache: must be a list with the caches of all layers"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            layer.apply(variables, X, cache=wrong)
+    layer, variables, _ = fed("attention", config(), 8)
+    with pytest.raises(ConfigError, match="cache is a list: must be the LayerCache of this one layer"):
+        layer.apply(variables, X, cache=cache)
+
+
+def test_each_maker_of_caches_names_the_other():
+    cfg = config()
+    with pytest.raises(ConfigError, match=r"init_cache of StackConfig.*pass model.cfg; for a Stack.*init_stack_cache"):
+        init_cache(parts.stack(cfg, "decoder"), B, T)
+    with pytest.raises(ConfigError, match=r"init_stack_cache of ModelConfig.*for a whole model use init_cache"):
+        init_stack_cache(cfg, B, T, D)
+
+
+def test_a_scan_leaves_out_no_layer():
+    pattern = tuple(parts.layer(config(), LayerKind(window=window)) for window in (2, 0))
+    stack, scanned = StackConfig(num_layers=3, pattern=pattern), Execution(scan=True)
+    message = "scan=True, pattern: 3 layers are no multiple of the pattern of 2; set scan=False."
+    with pytest.raises(ConfigError, match=message):
+        Stack(stack, scanned).init(jax.random.key(0), X)
+    with pytest.raises(ConfigError, match=message):
+        init_stack_cache(stack, B, T, D, scanned)
 
 
 def test_ids_that_a_family_counts_on_are_asked_for():
@@ -170,9 +237,9 @@ def test_position_ids_of_another_shape_or_kind_are_refused(name, ids):
 def test_with_a_cache_a_mask_is_over_all_slots():
     cfg, slots = config(), T + 2
     stack, attention = LAYERS["stack"](cfg, True), LAYERS["attention"](cfg, True)
-    caches = empty_stack(parts.stack(cfg, "decoder"), cfg.execution, B, slots, D)
+    caches = init_stack_cache(parts.stack(cfg, "decoder"), B, slots, D, cfg.execution)
     keep = np.array([[True] * slots, [False] + [True] * (slots - 1)])
-    for layer, options in ((stack, {"caches": caches}), (attention, {"cache": caches[0]})):
+    for layer, options in ((stack, {"cache": caches}), (attention, {"cache": caches[0]})):
         for mask in (masks.padding(keep[:, :T]), masks.dense(np.tri(T, dtype=bool))):
             with pytest.raises(ValueError, match=f"has {T} columns for a cache of {slots} slots: .*over all slots"):
                 jax.eval_shape(
@@ -182,6 +249,6 @@ def test_with_a_cache_a_mask_is_over_all_slots():
                 )
     variables = stack.init(jax.random.key(0), X)
     whole = stack.apply(variables, X, mask=masks.padding(keep[:, :T]))
-    _, filled = stack.apply(variables, X[:, :4], caches=caches, mask=masks.padding(keep))
-    last, _ = stack.apply(variables, X[:, 4:], caches=filled, mask=masks.padding(keep))
+    _, filled = stack.apply(variables, X[:, :4], cache=caches, mask=masks.padding(keep))
+    last, _ = stack.apply(variables, X[:, 4:], cache=filled, mask=masks.padding(keep))
     np.testing.assert_allclose(last, whole[:, 4:], atol=1e-5)

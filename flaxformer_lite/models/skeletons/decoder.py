@@ -78,7 +78,7 @@ class DecoderModel(nn.Module):
         """Returns the last hidden state [B, T, D], and the updated caches if any were passed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         slots, (attention_mask, segment_ids, prefix_mask) = place(
-            self.cfg, input_ids, cache, cache_index,
+            input_ids, cache, cache_index,
             attention_mask=attention_mask, segment_ids=segment_ids, prefix_mask=prefix_mask,
         )  # fmt: skip
         positions_BT = position_ids_of(

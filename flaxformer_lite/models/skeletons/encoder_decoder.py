@@ -96,7 +96,7 @@ class EncoderDecoderModel(nn.Module):
             cache, encoder_output, decoder_input_ids, attention_mask=attention_mask, segment_ids=segment_ids
         )
         slots, (decoder_attention_mask, decoder_segment_ids) = place(
-            cfg, decoder_input_ids, cache, cache_index,
+            decoder_input_ids, cache, cache_index,
             decoder_attention_mask=decoder_attention_mask, decoder_segment_ids=decoder_segment_ids,
         )  # fmt: skip
         positions_BT = position_ids_of(

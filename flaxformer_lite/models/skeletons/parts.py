@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from flaxformer_lite.config import LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig, choices
+from flaxformer_lite.config import ConfigError, LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig, choices
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.mixers.attention import AttentionConfig
-from flaxformer_lite.modules.cache import empty_stack
+from flaxformer_lite.modules.cache import init_stack_cache
 from flaxformer_lite.modules.embed import EmbedConfig
 from flaxformer_lite.modules.heads import VocabConfig
 
@@ -105,4 +105,7 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
       batch: B; caches for a single example have no batch axis, see modules/cache.py.
       length: S, prompt and continuation together.
     """
-    return empty_stack(stack(cfg, "decoder"), cfg.execution, batch, length, cfg.d_model)
+    if not isinstance(cfg, ModelConfig):
+        raise ConfigError(f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a Stack of your"
+                          f" own use init_stack_cache.")  # fmt: skip
+    return init_stack_cache(stack(cfg, "decoder"), batch, length, cfg.d_model, cfg.execution)

@@ -1,9 +1,5 @@
 """The cache slots that the tokens of a call take, and the checks on arrays over slots."""
 
-import functools
-import itertools
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.modules.cache import LayerCache, length_of
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.modules.cache import LayerCache, length_of, nan_where
 from flaxformer_lite.modules.context import Context
 
 
@@ -28,7 +24,7 @@ class Slots:
     """
 
     length: int
-    index: jax.Array | None = None
+    index: jax.Array | np.int32 | None = None
     first: bool = True
     faults: tuple[jax.Array, ...] = ()
 
@@ -51,19 +47,14 @@ class Slots:
         return context if self.index is None else context.replace(index=self.index, first=self.first)
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
-        """Turns the output into NaN if one of the faults is True, as a traced call cannot be refused."""
-        if not self.faults:
-            return x_BTD
-        return jnp.where(functools.reduce(operator.or_, self.faults), jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
+        """Turns the input into NaN if one of the faults is True, as a traced call cannot be refused."""
+        return nan_where(self.faults, x_BTD)
 
 
-def place(
-    cfg: ModelConfig, tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any
-) -> tuple[Slots, list[jax.Array | None]]:
+def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) -> tuple[Slots, list[jax.Array | None]]:
     """Returns the slots of a call's tokens, and the arrays over slots in the form that layers read.
 
     Args:
-      cfg: the decoder's config.
       tokens_BT: the tokens of this call.
       cache: the caches of all layers, or None.
       index: the slot of the first token; None is the cache's length.
@@ -71,7 +62,7 @@ def place(
         The first is the mask of tokens to keep; if given, slots before may have never been written.
 
     Raises:
-      ValueError: shapes that do not fit, or slots that the caches do not have or no longer hold.
+      ValueError: shapes that do not fit, or slots that were never written or that the caches no longer hold.
     """
     batch, length = tokens_BT.shape
     over_slots = {name: x if x is None or hasattr(x, "ndim") else np.asarray(x) for name, x in over_slots.items()}
@@ -81,14 +72,13 @@ def place(
         if index is not None:
             raise ConfigError(f"cache_index={index}: needs a cache; pass cache=init_cache(cfg, batch, length) too.")
         return Slots(length), list(over_slots.values())
-    _check_batch(cfg, cache, batch)
     if index is not None and jnp.shape(index) != ():
         raise ConfigError(
             f"cache_index has shape {jnp.shape(index)}: must be one number, the slot of the first token in all rows."
         )
     held = _known(length_of(cache))
     index = held if index is None else _known(index)
-    rules = [*_rules(cfg, cache, index, held, length, next(iter(over_slots.values())) is None)]
+    rules = [*_rules(cache, index, held, next(iter(over_slots.values())) is None)]
     for name, x in over_slots.items():
         rules += [] if x is None else _rules_over_slots(name, x, index + length)
     faults = []
@@ -99,24 +89,15 @@ def place(
             raise ConfigError(sentence())
     first = isinstance(index, int) and index == 0
     arrays = [x if x is None or not first else x[:, :length] for x in over_slots.values()]
-    return Slots(length, jnp.asarray(index, jnp.int32), first, tuple(faults)), arrays
+    index = np.int32(index) if isinstance(index, int) else index.astype(jnp.int32)
+    return Slots(length, index, first, tuple(faults)), arrays
 
 
-def _rules(cfg: ModelConfig, cache: Sequence[LayerCache], index, held, length: int, unmasked: bool):
+def _rules(cache: Any, index, held, unmasked: bool):
     """Yields pairs of a fault and the function that returns its message."""
-    windows = itertools.cycle(kind.window or 0 for kind in cfg.kinds)
-    layers = [(c, window) for c, window in zip(cache, windows, strict=False) if isinstance(c, LayerCache)]
-    room = min((c.k_BKSH.shape[-2] for c, window in layers if not 0 < window <= c.k_BKSH.shape[-2]), default=None)
-    ring = min((window for c, window in layers if 0 < window <= c.k_BKSH.shape[-2]), default=None)
+    layers = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    ring = min((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache) and c.rolls), default=None)
     yield index < 0, lambda: f"cache_index={index}: the slot of the first token, must not be negative."
-    if room is not None:
-        yield (
-            index + length > room,
-            lambda: (
-                f"cache_index={index} and {length} tokens: the cache ends at {room} slots; make a longer one with"
-                f" init_cache(cfg, batch, length)."
-            ),
-        )
     if unmasked:
         yield (
             index > held,
@@ -162,14 +143,3 @@ def _check_rows(name: str, x: jax.Array | None, batch: int, length: int | None) 
     if x.ndim != 2 or x.shape[0] != batch or (length is not None and x.shape[1] != length):
         wanted = f"[{batch}, {'slots' if length is None else length}]"
         raise ConfigError(f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids.")
-
-
-def _check_batch(cfg: ModelConfig, cache: Sequence[LayerCache], batch: int) -> None:
-    if not isinstance(cache[0], LayerCache):
-        return
-    kept, axis = cache[0].k_BKSH, int(cfg.scan and not cfg.share_layers)
-    rows = 1 if kept.ndim == 3 + axis else kept.shape[axis]
-    if rows != batch:
-        raise ConfigError(
-            f"cache has {rows} rows for {batch} rows of tokens: make it with init_cache(cfg, {batch}, length)."
-        )
