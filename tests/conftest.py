@@ -1,5 +1,6 @@
 """Strictness for every test: eight CPU devices, no silent rank or dtype promotion, warnings are errors (pyproject.toml)."""
 
+import ctypes
 import gc
 import os
 from pathlib import Path
@@ -21,17 +22,19 @@ import jax  # noqa: E402, after the flags it reads
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-MAPPINGS, MEMORY = 10_000, 1_000_000_000  # of one process: number, bytes
+MEMORY = 1_500_000_000  # bytes of one process
+LIBC = ctypes.CDLL(None)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def forget_programs():
-    """Drops compiled programs between files. Each takes memory, and some of the 65,530 mappings that Linux gives a process:
-    XLA crashes if there is none left."""
+    """Drops compiled programs once they take much memory, and gives it back: the C library by itself would keep it.
+
+    They also take mappings, of which Linux gives a process 65,530: XLA crashes if there is none left.
+    """
     yield
-    maps, status = Path("/proc/self/maps"), Path("/proc/self/statm")
-    if maps.exists():
-        resident = int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        if resident > MEMORY or maps.read_bytes().count(b"\n") > MAPPINGS:
-            jax.clear_caches()
-            gc.collect()
+    status = Path("/proc/self/statm")
+    if status.exists() and int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MEMORY:
+        jax.clear_caches()
+        gc.collect()
+        getattr(LIBC, "malloc_trim", lambda _: 0)(0)
