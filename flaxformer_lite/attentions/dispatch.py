@@ -17,9 +17,8 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 LOG = logging.getLogger("flaxformer_lite")
 FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that supports the call is taken
 SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel saves
-WHOLE = (
-    512 * 1024
-)  # the largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at 512 x 512
+# The largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at 512 x 512.
+WHOLE = 512 * 1024
 CHUNKED_FROM = 256  # rows; causal attention with its gradient on a CPU is 1.45 times as fast at 256, 1.3 times at 512
 
 

@@ -18,7 +18,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name
 
 COLUMN, WIDTH = 50, 120
-CHOICES = re.compile(r"'\?'.*(?:choose from|there are) (.+?)\.$", re.S)
+CHOICES = re.compile(r"'\?'.*choose from (.+?)\.$", re.S)
 
 
 def describe(config: ConfigDict) -> str:

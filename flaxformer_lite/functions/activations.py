@@ -37,9 +37,8 @@ def _gelu_tanh_slope(x: jax.Array) -> jax.Array:
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": _derived(functools.partial(jax.nn.gelu, approximate=False), _gelu_slope),  # x * Phi(x), BERT's
-    "gelu_tanh": _derived(
-        functools.partial(jax.nn.gelu, approximate=True), _gelu_tanh_slope
-    ),  # GPT-2's; "gelu_new" elsewhere
+    # GPT-2's; "gelu_new" elsewhere.
+    "gelu_tanh": _derived(functools.partial(jax.nn.gelu, approximate=True), _gelu_tanh_slope),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),  # CLIP's
     "relu_squared": lambda x: jax.numpy.square(jax.nn.relu(x)),  # Primer's
     "silu": jax.nn.silu,

@@ -64,7 +64,7 @@ def cross_entropy(
 
     Args:
       projection: features and vocabulary; or the logits themselves, [..., V], which are then held whole.
-      labels: int32 [...]; any value is allowed where the weight is zero.
+      labels: int32 [...]; any value is allowed where the weight is zero. -100 is not special: pass its place as a weight of 0.
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.

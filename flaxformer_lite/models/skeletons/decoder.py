@@ -22,6 +22,7 @@ from flaxformer_lite.modules.stack import Stack
 
 class DecoderModel(nn.Module):
     """A causal language model.
+
     Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by
     default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo and GPT-J: ids of tokens to add the vectors
     of), segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix
