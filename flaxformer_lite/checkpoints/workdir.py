@@ -37,7 +37,7 @@ def is_workdir(folder: Path) -> bool:
     """Returns whether training wrote this folder, not save_pretrained."""
     try:
         return {"hash", "config"} == set(json.loads((folder / "config.json").read_text()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -86,7 +86,7 @@ def test_what_reads_it_must_be_named_and_must_fit():
         load_pretrained(ROOT / "gpt2_lm", family=FAMILY)
     with pytest.raises(ConfigError, match=r"^family='examples.phi:Modell': .*has no 'Modell'; did you mean 'Model'"):
         load_pretrained(ROOT / "phi_lm", family="examples.phi:Modell")
-    with pytest.raises(ConfigError, match="its file has no PUBLISHED"):
+    with pytest.raises(ConfigError, match="its file needs PUBLISHED"):
         load_pretrained(ROOT / "phi_lm", family="examples.classification:Classification")
 
 

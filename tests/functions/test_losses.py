@@ -234,7 +234,7 @@ def test_gather_positions():
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda p, y, w: cross_entropy(p, y[:, :2], w), r"labels \(3, 2\).*every token, \(3, 7\)"),
+    (lambda p, y, w: cross_entropy(p, y[:, :2], w), r"labels \(3, 2\).*per token, \(3, 7\)"),
     (lambda p, y, w: cross_entropy(p, y, w[0]), r"weights \(7,\)"),
     (lambda p, y, w: cross_entropy(p, y, w, label_smoothing=1.0), r"label_smoothing=1\.0"),
     (lambda p, y, w: cross_entropy(p, y, w, z_loss=-1.0), r"z_loss=-1\.0"),

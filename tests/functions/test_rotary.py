@@ -60,5 +60,5 @@ def test_bfloat16_is_turned_in_float32():
 
 
 def test_a_phase_wider_than_the_head_is_refused():
-    with pytest.raises(ValueError, match="turns 6 dimensions but head_dim=4"):
+    with pytest.raises(ValueError, match="rotates 6 dimensions but head_dim=4"):
         rotate(jnp.ones((1, 2, 1, 4)), phase(jnp.arange(2)[None], FREQUENCIES))

@@ -76,7 +76,7 @@ def test_numbers_of_numpy_and_lists_are_read():
         ("stop_strings", [""], "must be texts"),
         ("early_stopping", "now", "True, False or 'never'"),
         ("seed", 1.5, "must be a whole number"),
-        ("do_sample", True, "temperature=1.0 draws"),
+        ("do_sample", True, "temperature=1.0 is the model's own"),
     ],
 )
 def test_values_of_another_kind(name, value, message):

@@ -126,7 +126,7 @@ REFUSED = [
     (LONGROPE | {"long_factor": [1.0, 0]}, r"long_factor=\(1\.0, 0\.0\): must be positive"),
     (LONGROPE | {"original_max_position_embeddings": 1}, "longrope divides by its logarithm"),
     ({"rope_type": None}, "of type None is not supported"),
-    ({"full_attention": {"rope_type": "default"}}, r"rope_scaling\.full_attention=.* is not supported"),
+    ({"full_attention": {"rope_type": "default"}}, r"rope_scaling\.full_attention=.* is not known for type"),
 ]
 
 

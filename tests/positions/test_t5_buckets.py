@@ -71,7 +71,7 @@ def test_table():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"num_buckets": 31}, "num_buckets=31: even"),
+    ({"num_buckets": 31}, "num_buckets=31: must be even"),
     ({"num_buckets": 2}, "num_buckets=2"),
     ({"max_distance": 16}, "max_distance=16, num_buckets=32: .*try max_distance=128"),
 ])  # fmt: skip

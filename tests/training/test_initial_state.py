@@ -16,11 +16,11 @@ def test_published_parameters_replace_the_random_ones_and_nothing_else(tmp_path,
     cfg = program.with_vocabulary(tiny_runs.config(tmp_path, mesh=MeshConfig(data=1)), 300)
     built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
-    def with_published(of, folder):
+    def init_from_pretrained(of, folder):
         assert of is built and folder == "weights"
         return lambda state: state.replace(params=jax.tree.map(lambda x: x + 1, state.params))
 
-    monkeypatch.setattr(warm_start, "with_published", with_published)
+    monkeypatch.setattr(warm_start, "init_from_pretrained", init_from_pretrained)
     random, published = initial_state(built), initial_state(built, "weights")
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a + 1, b), random.params, published.params)
     jax.tree.map(np.testing.assert_array_equal, random.opt_state, published.opt_state)

@@ -58,6 +58,7 @@ def test_late_compilations_are_a_warning():
 
 def commands(monkeypatch, cfg, *args):
     monkeypatch.setattr("sys.argv", ["train.py", *args])
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     return dict(text.next_commands(cfg, Path("runs/demo")))
 
 
@@ -103,7 +104,7 @@ def test_the_banner_says_what_was_read_and_held_out(tmp_path):
     rows = dict(text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0))
     assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
     assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
-    assert rows["notice"] == "d.csv, e.png: not read, as such names are not those of text or jsonl"
+    assert rows["notice"] == "d.csv, e.png: not read, as the suffixes are not that of text or jsonl"
 
 
 def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):
