@@ -74,6 +74,11 @@ def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
 
     @dataclass(frozen=True, kw_only=True)
     class TanhGatedConfig(FeedForwardConfig):
+        def module(self, execution, *, name=None):
+            return None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Bare(FeedForwardConfig):
         pass
 
     class Undecorated(FeedForwardConfig):
@@ -91,6 +96,7 @@ def test_a_file_of_the_package_is_checked_like_a_class_outside(monkeypatch):
             "'tanh_gated' is not derived from flaxformer_lite.config.parts.FeedForwardConfig",
         ),
         ("tanh_gated", {"TanhGatedConfig": Undecorated}, "'tanh_gated' is not a dataclass"),
+        ("tanh_gated", {"TanhGatedConfig": Bare}, "'tanh_gated' lacks module"),
     ):
         module = types.ModuleType(file)
         vars(module).update(inside)

@@ -1,5 +1,6 @@
 """Records that the modules of a model are built from. A layer's mixer and feed-forward are plug-ins."""
 
+import abc
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -68,14 +69,14 @@ class Part:
         return ((rf"/{self.name}/", ()),)
 
 
-class MixerConfig(Part):
+class MixerConfig(Part, abc.ABC):
     """Base class of records for layers that mix tokens, such as attention or a recurrent cell."""
 
     name: ClassVar[str] = "mixer"
 
+    @abc.abstractmethod
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
         """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) with a cache."""
-        raise NotImplementedError
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
         """Returns the sizes of a position encoding's tables, for mixers with a field `position`."""
@@ -98,14 +99,14 @@ class MixerConfig(Part):
         raise ConfigError(f"{type(self).__name__}: has no cache, so it cannot generate token by token.")
 
 
-class FeedForwardConfig(Part):
+class FeedForwardConfig(Part, abc.ABC):
     """Base class of records for layers that treat each token by itself."""
 
     name: ClassVar[str] = "mlp"
 
+    @abc.abstractmethod
     def module(self, execution: Any, *, name: str | None = None) -> Any:
         """Builds the linen module: x [B, T, D] -> [B, T, D]."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
