@@ -1,4 +1,4 @@
-"""Optimizations for XLA:CPU, each with its gain (on a 2-core AMD EPYC; docs/benchmarks/README.md, "What helped").
+"""Optimizations for XLA:CPU, each with its gain (on a 2-core AMD EPYC; docs/benchmarks/README.md).
 
 None changes a number by more than rounding. `train.cpu_tuning` switches all of them: it sets `tuned` on the sharding of
 the step, and callers use the plain form where `is_single_cpu` of that sharding is False. With `tuned`, identical layers
