@@ -166,6 +166,7 @@ class Attention(nn.Module):
                 v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
             q_index = k_index = None
             if cache is not None:
+                caches.check_window(cache, cfg.window)
                 grown = caches.extend(cache, k_BSKH, v_BSKH, context.index, first=context.first)
                 cache, k_BSKH, v_BSKH, q_index, k_index = grown
             check_mask(context.mask, x_BTD.shape[0], x_BTD.shape[1], k_BSKH.shape[1], q_index, k_index)

@@ -133,6 +133,13 @@ def check_layer(x_BTD: jax.Array, cache: Any, index: Any, *, first: bool) -> jax
     return check_room(x_BTD, cache, start_of(cache, index, first=first))
 
 
+def check_window(cache: LayerCache, window: int) -> None:
+    """Refuses a rolling cache that has overwritten positions within the layer's window."""
+    if cache.rolls and not 0 < window <= cache.k_BKSH.shape[-2]:
+        raise ConfigError(f"cache keeps the last {cache.k_BKSH.shape[-2]} positions for a layer with window={window}: make it"
+                          f" from the layer's own config.")  # fmt: skip
+
+
 def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
     """Turns x into NaN if one of the faults is True, as a traced call cannot be refused."""
     if not faults:

@@ -26,6 +26,7 @@ REFUSED = {
     "mask of an encoder": ("bert", {"attention_mask": ONES[:1]}, r"attention_mask has shape \(1, 10\).*\(2, 10\)"),
     "segments": ("bert", {"segment_ids": ONES[:, None]}, "segment_ids has shape"),
     "positions": ("llama", {"position_ids": ONES[:, :3]}, "position_ids has shape"),
+    "fractions": ("llama", {"position_ids": ONES * 0.5}, "position_ids: must be integers, not float64"),
     "types": ("bert", {"token_type_ids": ONES[:, :3]}, "token_type_ids has shape"),
     "target ids": ("t5", {"decoder_input_ids": ONES * -100}, "decoder_input_ids holds -100"),
     "target mask": ("t5", {"decoder_attention_mask": ONES[:, :9]}, "decoder_attention_mask has shape"),

@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite import init_cache, init_stack_cache, registry
 from flaxformer_lite.config import ConfigError, Execution, LayerKind, StackConfig
 from flaxformer_lite.functions import masks
-from flaxformer_lite.mixers.attention import Attention
+from flaxformer_lite.mixers.attention import Attention, AttentionConfig
 from flaxformer_lite.models import build_model, gpt2
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.modules.block import Block
@@ -172,6 +172,18 @@ def test_a_cache_that_is_not_the_stacks_is_refused(scan):
     layer, variables, _ = fed("attention", config(), 8)
     with pytest.raises(ConfigError, match="cache is a list: must be the LayerCache of this one layer"):
         layer.apply(variables, X, cache=cache)
+
+
+def test_a_cache_of_another_window_is_refused():
+    made, reads = (AttentionConfig(num_heads=2, window=window) for window in (2, 4))
+    cache = made.init_cache(B, 8, D, jnp.float32)
+    layer = Attention(made, causal=True)
+    variables = layer.init(jax.random.key(0), X)
+    _, cache = layer.apply(variables, X, cache=cache)
+    layer.apply(variables, X[:, :1], cache=cache)
+    for cfg in (reads, AttentionConfig(num_heads=2)):
+        with pytest.raises(ConfigError, match=f"keeps the last 2 positions for a layer with window={cfg.window}"):
+            Attention(cfg, causal=True).apply(variables, X[:, :1], cache=cache)
 
 
 def test_each_maker_of_caches_names_the_other():

@@ -96,6 +96,8 @@ def position_ids_of(
     slots = Slots(input_ids_BT.shape[1]) if slots is None else slots
     if position_ids_BT is not None:
         positions_BT = rows_of(name, position_ids_BT, input_ids_BT, one=True)
+        if not jnp.issubdtype(positions_BT.dtype, jnp.integer):
+            raise ConfigError(f"{name}: must be integers, not {positions_BT.dtype}.")
         if (span := cfg.position.span(cfg.max_length)) is not None:
             check_range(name, positions_BT, span.start, span.stop)
         return jnp.asarray(positions_BT).astype(jnp.int32)
