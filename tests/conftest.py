@@ -9,15 +9,23 @@ import pytest
 
 from flaxformer_lite.runtime import environment
 
-# Tests compile thousands of tiny programs and run each once: optimising them costs three times what it saves.
-FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} {FLAGS} {environment.EXTRA}={environment.FUSION}"  # as the commands
+# Tests compile thousands of tiny programs and run each once: optimising them costs three times what it saves. Each fusion
+# through MLIR, and a module of LLVM for each part of a program, would make a compilation six times as long.
+FLAGS = (
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+    f"{environment.EXTRA}={environment.FUSION}",  # as the commands
 )
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))
+gc.set_threshold(environment.GC_THRESHOLD)
+
 import jax  # noqa: E402, after the flags it reads
+from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -31,6 +39,15 @@ def resident() -> int:
     """Returns the bytes of memory that this process holds, on Linux."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+
+
+@pytest.fixture(autouse=True)
+def forget_the_compilation_cache():
+    """Training keeps compiled programs in a folder; without this, all later tests of the process would write theirs there."""
+    yield
+    if jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 @pytest.fixture(autouse=True)

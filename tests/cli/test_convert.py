@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from tokenizers import Tokenizer
 
 from flaxformer_lite import load_pretrained, load_tokenizer
@@ -21,13 +20,6 @@ from tests.cli import models
 from tests.training import tiny_runs
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_the_compilation_cache():
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module", params=["bert", "t5"])
