@@ -25,7 +25,8 @@ GENERAL = [
 @pytest.fixture(params=GENERAL)
 def attend(request):
     function = registry.resolve("attentions", request.param).attend
-    return functools.partial(by_keywords(function), **SMALL_BLOCKS.get(request.param, {}))
+    whole = functools.partial(by_keywords(function), **SMALL_BLOCKS.get(request.param, {}))
+    return lambda q, k, v, **options: jax.jit(lambda *arrays: whole(*arrays, **options))(q, k, v)
 
 
 def close(a, b, dtype=jnp.float32):
@@ -44,7 +45,6 @@ def oracle(q, k, v, visible, bias=0.0, scale=H**-0.5, softcap=0.0):
     return np.einsum("bnts,bsnh->btnh", weights / np.where(total > 0, total, 1), v)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_equals_the_oracle_under_scale_softcap_bias_and_mask(attend, kv_heads, dtype):
@@ -61,7 +61,6 @@ def test_equals_jax(attend, mask):
     close(attend(q, k, v, mask=mask), jax.nn.dot_product_attention(q, k, v, is_causal=mask is not None))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_grouped_heads_equal_repeated_heads(attend):
     q, k, v, _ = heads(2)
     close(
@@ -70,7 +69,6 @@ def test_grouped_heads_equal_repeated_heads(attend):
     )
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_cross_attention_and_a_value_width_of_its_own(attend):
     q, k, v, _ = heads(2)
     q, v = q[:, :5], v[..., :3]
@@ -78,7 +76,6 @@ def test_cross_attention_and_a_value_width_of_its_own(attend):
     close(attend(q, k, v, mask=mask), oracle(q, k, v, mask.dense(5, T)))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("name", [name for name in MASKS if name != "none"])
 def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     q, k, v, direction = heads(2)
@@ -99,7 +96,6 @@ def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     assert (grads[1][:, column] == 0).all() and (grads[2][:, column] == 0).all()
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("softcap", [0.0, 2.0])
 def test_a_row_that_sees_nothing_is_zero_and_sends_no_gradient(attend, dtype, softcap):
@@ -113,7 +109,6 @@ def test_a_row_that_sees_nothing_is_zero_and_sends_no_gradient(attend, dtype, so
     assert all(jnp.isfinite(g).all() for g in grads) and (grads[0][~blind] != 0).any()
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_arrays_and_functions_are_one_and_the_same(attend):
     q, k, v, _ = heads(2)
     table = jax.random.normal(jax.random.key(5), (1, N, T, T))
@@ -124,7 +119,6 @@ def test_arrays_and_functions_are_one_and_the_same(attend):
     close(attend(q, k, v, mask=MASKS["packed"].dense(T), bias=table), attend(q, k, v, mask=MASKS["packed"], bias=bias))
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_a_rolling_cache(attend):
     """Columns in any order, and empty ones: masks go by the slots given, arrays and biases by where things lie."""
     q, k, v, _ = heads(2)
