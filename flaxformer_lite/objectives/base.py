@@ -111,12 +111,7 @@ class Objective(abc.ABC):
         """
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
-        """Runs the model for `loss`; by default returns hidden states with the weights that turn them into logits.
-
-        Args:
-          model: the linen module, bound to its parameters.
-          inputs: the inputs of a batch.
-        """
+        """Runs the bound model for `loss`; by default returns hidden states with the weights that make them logits."""
         return model.features(**inputs)
 
     @abc.abstractmethod
@@ -140,9 +135,7 @@ class Objective(abc.ABC):
 
         Args:
           batch: shapes of a whole batch.
-          model: the model's config.
           rows: rows of a microbatch on one chip.
           accumulate: microbatches per batch.
-          chunks: train.loss_chunks.
         """
         return 0

@@ -21,8 +21,8 @@ class CausalLm(TextObjective):
 
     The tokens of all documents are concatenated and cut into rows of length + 1, with one token shared between
     neighbors: there is no padding, and every token except the first of a document is a label once. With
-    `documents="joined"` a row is one text, as for GPT-2 and GPT-3: each token sees all before it and every token is a
-    label. The mask is then purely causal, which suits kernels that cannot separate documents (cuDNN's).
+    `documents="joined"` a row is one text, as for GPT-2 and GPT-3, and the mask is purely causal, which suits kernels
+    that cannot separate documents (cuDNN's).
     """
 
     documents: str = "apart"  # or joined
@@ -43,8 +43,7 @@ class CausalLm(TextObjective):
         """Returns inputs input_ids [T] and, with documents apart, segment_ids [T], int32; targets labels [T] int32 and
         weights [T] float32."""
         pieces, joined = records.row(index), self.documents == "joined"
-        pieces = [np.concatenate(pieces)] if joined else pieces
-        inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
+        example = next_tokens([np.concatenate(pieces)] if joined else pieces, records)
         if joined:  # padding, if any, comes last, so no label sees it
-            del inputs["segment_ids"]
-        return {"inputs": inputs, "targets": targets}
+            del example["inputs"]["segment_ids"]
+        return example

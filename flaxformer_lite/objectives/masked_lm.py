@@ -87,24 +87,21 @@ class MaskedLm(TextObjective):
         targets: labels [M] int32, weights [M] float32; with pairs also the scalars next_sentence_label int32 and its
         weight.
         """
-        tokenizer = records.tokenizer
+        tokenizer, length = records.tokenizer, records.length
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-        inputs: dict[str, Any] = {}
-        targets: dict[str, Any] = {}
         if self.pairs == "none":
             texts = [np.concatenate([cls, piece, sep]) for piece in records.row(index)]
+            ids, segments = fill(texts, length, tokenizer.pad_id)
+            inputs, pair = {"segment_ids": segments}, {}
         else:
             first, second, label = self._pair(records, index, rng)
-            texts = [np.concatenate([cls, first, sep, second, sep])]
-            types = [np.zeros(len(first) + 2, np.int32), np.ones(len(second) + 1, np.int32)]
-            inputs["token_type_ids"] = fill([np.concatenate(types)], records.length, 0)[0]
-            targets["next_sentence_label"] = np.int32(label)
-            targets["next_sentence_weight"] = np.float32(1)
-        ids, segments = fill(texts, records.length, tokenizer.pad_id)
+            ids, segments = fill([np.concatenate([cls, first, sep, second, sep])], length, tokenizer.pad_id)
+            types = np.repeat(np.arange(2), [len(first) + 2, len(second) + 1])
+            inputs = {"attention_mask": segments, "token_type_ids": fill([types], length, 0)[0]}
+            pair = {"next_sentence_label": np.int32(label), "next_sentence_weight": np.float32(1)}
         hidden, positions, labels, weights = self._mask(ids, segments > 0, tokenizer, rng)
         inputs |= {"input_ids": hidden, "masked_positions": positions}
-        inputs["segment_ids" if self.pairs == "none" else "attention_mask"] = segments
-        return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **targets}}
+        return {"inputs": inputs, "targets": {"labels": labels, "weights": weights, **pair}}
 
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         """Sums the loss of masked tokens and, with pairs, of the prediction about the pair, each over its own weight."""

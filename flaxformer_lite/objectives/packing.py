@@ -24,10 +24,6 @@ def windows(offsets: np.ndarray, width: int, stride: int) -> Packing:
 
     With stride = width - 1 neighbors share one token, so that each token is once the label of the one before it.
 
-    Args:
-      offsets: [documents + 1] int64.
-      width: tokens per row.
-      stride: tokens from one row to the next.
     """
     total = int(offsets[-1])
     starts = np.arange(max(1, -(-(total - (width - stride)) // stride)), dtype=np.int64) * stride
@@ -64,15 +60,12 @@ def beginnings(offsets: np.ndarray, limit: int) -> Packing:
 
 
 def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
-    """Joins neighboring rows of a plan as long as their costs fit (next-fit).
+    """Joins neighboring rows of a plan as long as their costs fit (next-fit); objectives cut pieces so that each fits.
 
     Args:
       plan: rows to be joined.
       costs: [rows, C] int64, the cost of each row in each of the C budgets.
       budgets: C sizes of a joined row, for example encoder and decoder length.
-
-    Raises:
-      AssertionError: a row exceeds a budget; objectives must cut pieces to prevent this.
     """
     assert (costs <= np.asarray(budgets)).all(), "a piece larger than a row"
     spent = np.concatenate([np.zeros((1, costs.shape[1]), np.int64), np.cumsum(costs, axis=0)])

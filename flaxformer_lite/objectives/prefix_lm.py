@@ -30,12 +30,11 @@ class PrefixLm(TextObjective):
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, segment_ids [T] int32, prefix_mask [T] bool; targets labels [T] int32, weights [T]."""
-        pieces = records.row(index)
-        inputs, targets = next_tokens(pieces, records.length, records.tokenizer.pad_id)
-        prefix = np.zeros(records.length + 1, bool)
-        at = 0
+        pieces, prefix, at = records.row(index), np.zeros(records.length + 1, bool), 0
         for piece in pieces:
             prefix[at : at + int(rng.integers(1, max(len(piece), 2)))] = len(piece) > 1
             at += len(piece)
-        weights = targets["weights"] * ~prefix[1:]
-        return {"inputs": {**inputs, "prefix_mask": prefix[:-1]}, "targets": {**targets, "weights": weights}}
+        example = next_tokens(pieces, records)
+        example["inputs"]["prefix_mask"] = prefix[:-1]
+        example["targets"]["weights"] *= ~prefix[1:]
+        return example

@@ -22,8 +22,7 @@ class SpanCorruption(TextObjective):
     """Turns "Thank you for inviting me" into input "Thank <0> inviting me", target "<0> you for", with end-of-text.
 
     Documents are cut into pieces, which are corrupted one by one and then packed; a target sees only its own source.
-    The length of a corrupted piece follows from that of the piece, so rows are planned exactly and nothing is ever cut
-    off.
+    The length of a piece determines that of its corruption, so rows are planned exactly and nothing is ever cut off.
     """
 
     noise_density: float = 0.15  # share of the tokens that are hidden
@@ -42,10 +41,8 @@ class SpanCorruption(TextObjective):
             raise ValueError(f"mean_span={self.mean_span}: must be at least one token.")
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Returns the row lengths; by default the decoder's follows from the encoder's.
-
-        It fits the target of the longest text that the encoder can hold when corrupted: 512 -> 114 (from 568 tokens).
-        """
+        """Returns the row lengths; by default the decoder's fits the target of the longest text that the encoder can hold
+        when corrupted: 512 -> 114 (from 568 tokens)."""
         return length, target_length or self.corrupted(self.capacity(length, length))[1]
 
     def noise(self, tokens: int) -> tuple[int, int]:
@@ -68,11 +65,9 @@ class SpanCorruption(TextObjective):
         while np.less_equal(self.corrupted(tokens + 1), (length, target_length)).all():
             tokens += 1
         if tokens < SMALLEST_CAPACITY:
-            smallest = self.corrupted(SMALLEST_CAPACITY)
-            raise ConfigError(
-                f"data.length={length}, data.target_length={target_length}: too short to hide spans;"
-                f" must be at least {smallest[0]} and {smallest[1]}."
-            )
+            smallest = "{} and {}".format(*self.corrupted(SMALLEST_CAPACITY))
+            where = f"data.length={length}, data.target_length={target_length}"
+            raise ConfigError(f"{where}: too short to hide spans; must be at least {smallest}.")
         return tokens
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
@@ -96,13 +91,11 @@ class SpanCorruption(TextObjective):
     def corrupt(self, tokens: np.ndarray, tokenizer: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Corrupts a piece into input and target, int32, of the lengths that `corrupted` gives.
 
-        Kept and hidden spans alternate, starting with a kept one; kept and hidden tokens are divided at random among
-        them.
+        Kept and hidden spans alternate, starting with a kept one; their lengths are drawn.
         """
         hidden, spans = self.noise(len(tokens))
-        kept_lengths, hidden_lengths = _partition(len(tokens) - hidden, spans, rng), _partition(hidden, spans, rng)
-        ends = np.cumsum(np.stack([kept_lengths, hidden_lengths], axis=1).reshape(-1))
-        runs = np.split(tokens, ends[:-1])
+        lengths = _partition(len(tokens) - hidden, spans, rng), _partition(hidden, spans, rng)
+        runs = np.split(tokens, np.cumsum(np.stack(lengths, axis=1).reshape(-1))[:-1])
         source, target = [], []
         for kept, told, sentinel in zip(runs[0::2], runs[1::2], tokenizer.sentinel_ids, strict=False):
             source += [kept, [sentinel]]

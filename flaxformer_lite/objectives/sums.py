@@ -1,7 +1,5 @@
 """Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the whole batch."""
 
-import functools
-import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,9 +15,8 @@ TOKENS = "weights"  # the term of an objective's tokens
 class LossSums(NamedTuple):
     """The sums of an objective over a batch or a part of one; parts add leaf by leaf (`jax.tree.map(jnp.add, a, b)`).
 
-    A term is named after its array of weights, a float32 array in `targets`: `weights` for tokens,
-    `next_sentence_weight` for pairs. The loss of a batch is the sum over terms of loss / weight, each divided by its
-    own weight in the *global* batch:
+    A term is named after its weights, a float32 array in `targets`: `weights` for tokens, `next_sentence_weight` for
+    pairs. The loss of a batch is the sum over terms of loss / weight, each with its weight in the *global* batch:
 
         totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into microbatches
         loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a part; the losses of parts add up
@@ -39,7 +36,7 @@ class LossSums(NamedTuple):
           float32 scalar; a term of weight 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return functools.reduce(operator.add, [ratio(self.loss[term], totals[term]) for term in self.loss])
+        return sum((ratio(self.loss[term], totals[term]) for term in self.loss), start=jnp.float32(0))
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
         """Adds auxiliary terms, such as a router's balance: means over the part, weighted by its tokens."""
@@ -62,8 +59,8 @@ class LossSums(NamedTuple):
         Its derivative with respect to the sum over tokens is exactly 1, so the gradients that the fused loss made in
         its forward pass need not be scaled, or copied for it.
         """
-        others = [ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS]
-        return functools.reduce(operator.add, others, self.loss.get(TOKENS, jnp.float32(0)))
+        others = (ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS)
+        return sum(others, start=self.loss.get(TOKENS, jnp.float32(0)))
 
 
 def tokens(totals: dict[str, Array]) -> Array:
@@ -94,26 +91,8 @@ def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chun
     Returns:
       Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity), and `accuracy`.
     """
-    entropy = cross_entropy(
-        features.projection,
-        targets["labels"],
-        targets["weights"],
-        z_loss=objective.z_loss,
-        label_smoothing=objective.label_smoothing,
-        chunks=chunks,
-    )
+    options = dict(z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks)
+    entropy = cross_entropy(features.projection, targets["labels"], targets["weights"], **options)
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
-    return LossSums({"weights": entropy.loss_sum}, {"weights": weight}, metrics)
-
-
-def check(objective: Any) -> None:
-    """Checks the options that all objectives share.
-
-    Raises:
-      ValueError: an option is out of range.
-    """
-    if not 0 <= objective.label_smoothing < 1:
-        raise ValueError(f"label_smoothing={objective.label_smoothing}: must be in [0, 1).")
-    if objective.z_loss < 0:
-        raise ValueError(f"z_loss={objective.z_loss}: must not be negative; 0 turns it off.")
+    return LossSums({TOKENS: entropy.loss_sum}, {TOKENS: weight}, metrics)

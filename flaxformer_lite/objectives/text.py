@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.losses import pieces_of
 from flaxformer_lite.objectives.base import Metric, Objective
-from flaxformer_lite.objectives.sums import LossSums, check, token_loss
+from flaxformer_lite.objectives.sums import LossSums, token_loss
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
@@ -35,16 +35,18 @@ class TextObjective(Objective):
     label_smoothing = 0.0
 
     def __post_init__(self) -> None:
-        check(self)
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing}: must be in [0, 1).")
+        if self.z_loss < 0:
+            raise ValueError(f"z_loss={self.z_loss}: must not be negative; 0 turns it off.")
 
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
         """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target."""
-        nll = metrics["nll"]
-        bits_per_byte = nll / math.log(2) / bytes_per_target(data)
-        return metrics | {"perplexity": math.exp(min(nll, 700.0)), "bits_per_byte": bits_per_byte}
+        bits_per_byte = metrics["nll"] / math.log(2) / bytes_per_target(data)
+        return metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0)), "bits_per_byte": bits_per_byte}
 
     def baseline(self, data: Any) -> tuple[str, float]:
         return "unigram baseline", unigram_loss(data)
@@ -57,10 +59,7 @@ class TextObjective(Objective):
 
 
 def unigram_loss(data: Any) -> float:
-    """Returns the loss of a model that only knows token frequencies, in nats per held-out target.
-
-    Frequencies are counts of training labels, plus one for every id of the vocabulary.
-    """
+    """Returns the loss of a model that only knows token frequencies in training (plus one), in nats per held-out target."""
     counts, held_out = _label_counts(data, "train") + 1, _label_counts(data, "eval")
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
@@ -74,7 +73,6 @@ def bytes_per_target(data: Any) -> float:
 
 @functools.lru_cache(maxsize=4)
 def _label_counts(data: Any, split: str) -> np.ndarray:
-    """Sums the weight of each id over a sample of up to COUNTED labels, [V] float64."""
     counts, seen = np.zeros(data.vocab_size), 0
     for targets in data.sample_targets(split):
         counts += np.bincount(targets["labels"], targets["weights"], data.vocab_size)

@@ -14,7 +14,8 @@ def test_fill():
 
 
 def test_next_tokens():
-    inputs, targets = next_tokens([A, B], 6, pad=1)
+    records = types.SimpleNamespace(length=6, tokenizer=types.SimpleNamespace(pad_id=1))
+    inputs, targets = next_tokens([A, B], records).values()
     assert inputs["input_ids"].tolist() == [5, 6, 7, 8, 9, 1]
     assert inputs["segment_ids"].tolist() == [1, 1, 1, 2, 2, 0]
     assert targets["labels"].tolist() == [6, 7, 8, 9, 1, 1]
