@@ -8,28 +8,24 @@ import random
 import secrets
 import shutil
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import progress
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes per checksum
-PATIENCE = 2.0  # seconds of waiting for another process before saying so
 CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
 
 
 def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
 
-    It is written under another name and renamed when complete, so a killed process leaves nothing half-written. One of
-    the processes that share a disk writes it while the others wait; on a file system without locks all of them write
-    it, and the first to finish wins. At each later use the sizes of all files are checked, and the checksums of CHECKED
-    random blocks, which for the texts of most runs are all blocks.
+    A killed process leaves nothing half-written. One of the processes that share a disk writes it while the others
+    wait; on a file system without locks all of them write it, and the first to finish wins. At each later use the sizes
+    of all files are checked, and the checksums of CHECKED random blocks, which for the texts of most runs are all.
 
     Args:
       root: data.cache; `~` is the home folder.
@@ -69,7 +65,9 @@ def _alone(path: Path) -> Iterator[None]:
     """Locks out other processes; the system releases the lock if this one is killed."""
     with open(path, "w") as lock:
         with contextlib.suppress(OSError):  # a file system without locks
-            if not _locked_within(PATIENCE, lock):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 with progress.working(f"waiting for another process to make {path.stem}"):
                     fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -78,22 +76,11 @@ def _alone(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _locked_within(seconds: float, lock: IO) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def _publish(temporary: Path, final: Path) -> None:
     """Renames into place; if another process was faster, its folder stays."""
     if final.exists() and not _whole(final):
         print(f"{final}: incomplete or damaged, written again.", file=sys.stderr)
-        damaged = temporary.with_name(temporary.name + ".damaged")
-        final.rename(damaged)
+        damaged = final.rename(temporary.with_name(temporary.name + ".damaged"))
         shutil.rmtree(damaged, ignore_errors=True)
     try:
         temporary.rename(final)

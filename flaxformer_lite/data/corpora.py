@@ -14,13 +14,14 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.config import ConfigError
 
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax")  # scipy and numpy come with jax
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
 SHORTEST_DOCSTRING = 80  # characters
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def stdlib_code() -> Iterator[dict[str, str]]:
@@ -33,27 +34,17 @@ def docstrings() -> Iterator[dict[str, str]]:
     """Yields docstrings of the required packages, and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF)."""
     from pydoc_data import topics
 
-    for text in topics.topics.values():
-        yield {"text": text}
-    for tree, _ in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, *DEFINITIONS)):
-                text = ast.get_docstring(node) or ""
-                if len(text) > SHORTEST_DOCSTRING:
-                    yield {"text": text}
+    yield from ({"text": text} for text in topics.topics.values())
+    yield from ({"text": text} for _, text, _ in _documented((ast.Module, ast.ClassDef, *FUNCTIONS)))
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
     """Yields each documented function of the required packages as a pair: code without docstring, and docstring."""
-    for tree, source in _trees():
-        lines = source.splitlines(keepends=True)
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and len(node.body) > 1:
-                text = ast.get_docstring(node)
-                if text and len(text) > SHORTEST_DOCSTRING:
-                    told = node.body[0]
-                    code = lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
-                    yield {"source": "".join(code), "target": text}
+    for node, text, lines in _documented(FUNCTIONS):
+        if len(node.body) > 1:
+            told = node.body[0]
+            code = lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
+            yield {"source": "".join(code), "target": text}
 
 
 CORPORA = {"stdlib_code": stdlib_code, "docstrings": docstrings, "code_docstrings": code_docstrings}
@@ -78,14 +69,17 @@ def version(name: str) -> str:
     return " ".join([sys.version, *(f"{p}={importlib.metadata.version(p)}" for p in packages)])
 
 
-def _trees() -> Iterator[tuple[ast.Module, str]]:
+def _documented(kinds: tuple[type, ...]) -> Iterator[tuple[Any, str, list[str]]]:
+    """Yields definitions with a long docstring, the docstring, and the lines of the file."""
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.origin is not None, "a requirement of this package"
         for source in _sources(Path(spec.origin).parent):
             with contextlib.suppress(SyntaxError, ValueError):
-                tree = ast.parse(source)
-                yield tree, source
+                lines = source.splitlines(keepends=True)
+                for node in ast.walk(ast.parse(source)):
+                    if isinstance(node, kinds) and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING:
+                        yield node, text, lines
 
 
 def _sources(root: Path) -> Iterator[str]:

@@ -26,7 +26,6 @@ class Dataset:
 
     Attributes:
       split: "train", endless and reshuffled each epoch, or "eval", a single pass.
-      objective: makes examples from records.
       splits: split -> Records.
       fingerprint: hash of text, tokenizer, objective and lengths.
       corpus: the corpus of the records; None for dummy records.
@@ -81,21 +80,16 @@ class Dataset:
         Yields:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
-        own_rows = np.arange(batch_size) if rows is None else np.asarray(rows)
-        if self.split == "train":
-            order = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
-            count = ENDLESS
+        own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
+        order = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
+        count = ENDLESS if trains else -(-self.num_examples // batch_size)
 
-            def example(position: int) -> Batch:
-                return self.example(int(order[position]), seed, position)
-        else:
-            count, example = -(-self.num_examples // batch_size), self._held_out
-
-        def own(number: int) -> Batch:
+        def example(number: int) -> Batch:
             step, row = divmod(int(number), len(own_rows))
-            return example(step * batch_size + int(own_rows[row]))
+            position = step * batch_size + int(own_rows[row])
+            return self.example(int(order[position]), seed, position) if trains else self._held_out(position)
 
-        examples = grain.MapDataset.range(count * len(own_rows)).map(own)
+        examples = grain.MapDataset.range(count * len(own_rows)).map(example)
         placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
@@ -106,21 +100,21 @@ class Dataset:
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
         data = dataclasses.replace(self, split=split)
-        for number, row in enumerate(_order(data.num_examples)):
+        for number, row in enumerate(data._order):
             yield data.example(int(row), 0, number)["targets"]
 
     def _held_out(self, position: int) -> Batch:
-        order = self._held_out_order
-        example = self.example(int(order[position % len(order)]), 0, position)
-        if position >= len(order):
+        example = self.example(int(self._order[position % len(self._order)]), 0, position)
+        if position >= len(self._order):
             targets = example["targets"]
             weights = {key: np.zeros_like(x) for key, x in targets.items() if np.issubdtype(x.dtype, np.floating)}
             return {**example, "targets": {**targets, **weights}}
         return example
 
     @functools.cached_property
-    def _held_out_order(self) -> np.ndarray:
-        return _order(self.num_examples)
+    def _order(self) -> np.ndarray:
+        """A fixed random order of rows, so that any prefix is a fair sample."""
+        return np.random.default_rng(0).permutation(self.num_examples)
 
 
 def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
@@ -136,20 +130,20 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     objective = cfg.objective
     corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
+    published = cfg.train.init_from
     if missing:
-        way = (
-            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
-        )
+        way = "choose another objective for these weights" if published else "leave the path empty to train one"
         raise ConfigError(
             f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
             f" {', '.join(missing)}, which this vocabulary lacks; {way}."
         )
-    if 0 < cfg.model.vocab_size < _used(corpus.tokenizer, cfg):
-        way = "model.vocab_size=0 to follow the tokenizer" if not cfg.train.init_from else (
-            f"data.tokenizer.path to the tokenizer of {cfg.train.init_from}")  # fmt: skip
+    known, used = corpus.tokenizer, corpus.tokenizer.vocab_size
+    if published and "sentinel_ids" not in objective.needs:  # published models other than T5 lack those at the end
+        used = min((used, *known.sentinel_ids))
+    if 0 < cfg.model.vocab_size < used:
+        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
         raise ConfigError(
-            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's"
-            f" {corpus.tokenizer.vocab_size}; set {way}."
+            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
         )
     splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
     for records in splits.values():
@@ -157,14 +151,3 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
     return Dataset(split, objective, splits, key, corpus)
-
-
-def _used(tokenizer: Tokenizer, cfg: ExperimentConfig) -> int:
-    """Returns the number of ids that a run may use; published models other than T5 lack the sentinels at the end."""
-    unused = cfg.train.init_from and "sentinel_ids" not in cfg.objective.needs
-    return min((tokenizer.vocab_size, *tokenizer.sentinel_ids)) if unused else tokenizer.vocab_size
-
-
-def _order(count: int) -> np.ndarray:
-    """Returns a fixed random order of rows, so that any prefix is a fair sample."""
-    return np.random.default_rng(0).permutation(count)

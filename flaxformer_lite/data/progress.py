@@ -20,21 +20,13 @@ def working(what: str) -> Iterator[None]:
         with console.status(what):
             yield
     else:
-        console.print(what, highlight=False)
+        console.print(what, highlight=False, soft_wrap=True)
         yield
 
 
 @contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how much of a text has been read.
-
-    Args:
-      what: the activity, such as "tokenizing".
-      total: bytes.
-
-    Yields:
-      A function to call with the number of bytes just read.
-    """
+    """Shows how much of a text of `total` bytes has been read; yields a function to call with the bytes just read."""
     console = Console(stderr=True, quiet=not processes.speaks())
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ that contains "[MASK]" is encoded as those characters.
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +77,15 @@ class Tokenizer:
         return np.asarray([i for i, piece in enumerate(self.pieces()) if piece], np.int32)
 
     @functools.cached_property
-    def word_edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns two bool [V]: whether an id begins, and whether it ends, with a letter or digit (or mid-character)."""
+    def word_edges(self) -> np.ndarray:
+        """Returns bool [2, V]: whether an id begins, and whether it ends, with a letter or digit (or mid-character)."""
         edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
-        begins, ends = ([byte.isalnum() or byte >= b"\x80" for byte in side] for side in zip(*edges, strict=True))
-        return np.asarray(begins), np.asarray(ends)
+        return np.asarray([[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]).T
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
         """Returns bool [T]: False if a token continues the word that the token before it ends in."""
         begins, ends = self.word_edges
-        starts = np.ones(len(ids), bool)
-        starts[1:] = ~(begins[ids[1:]] & ends[ids[:-1]])
-        return starts
+        return np.concatenate([[True], ~(begins[ids[1:]] & ends[ids[:-1]])])[: len(ids)]
 
     def save(self, folder: str | Path) -> None:
         """Writes the file from which `load` restores this tokenizer."""
@@ -99,28 +96,30 @@ class Tokenizer:
         named = (self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id)
         return {i for i in (*named, *self.sentinel_ids) if i is not None}
 
+    def _end_with_sentinels(self, size: int) -> None:
+        self.vocab_size = size + SENTINELS
+        self.sentinel_ids = tuple(range(self.vocab_size - 1, size - 1, -1))
+
 
 class Bytes(Tokenizer):
     """The 256 bytes of UTF-8, after the special tokens."""
 
     file = "tokenizer.bytes"
+    first = len(SPECIALS)  # the id of byte 0
 
     def __init__(self, definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode()):
         super().__init__(definition)
-        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(len(SPECIALS))
-        self.vocab_size = len(SPECIALS) + BYTES + SENTINELS
-        self.sentinel_ids = tuple(self.vocab_size - 1 - k for k in range(SENTINELS))
+        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(self.first)
+        self._end_with_sentinels(self.first + BYTES)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        shift = len(SPECIALS)
-        return [(np.frombuffer(text.encode(), np.uint8).astype(np.int32) + shift).tolist() for text in texts]
+        return [(np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist() for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        shift = len(SPECIALS)
-        return bytes(i - shift for i in ids if shift <= i < shift + BYTES).decode(errors="replace")
+        return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(errors="replace")
 
     def pieces(self) -> list[bytes]:
-        return [b""] * len(SPECIALS) + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
+        return [b""] * self.first + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
 
 
 class HuggingFace(Tokenizer):
@@ -135,14 +134,13 @@ class HuggingFace(Tokenizer):
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-        found = {role: self._first(names) for role, names in KNOWN.items()}
+        found = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
         if found["eos"] is None:
             raise ValueError(f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary")
         self.eos_id, self.bos_id, self.cls_id = found["eos"], found["bos"], found["cls"]
         self.sep_id, self.mask_id = found["sep"], found["mask"]
         self.pad_id = self.eos_id if found["pad"] is None else found["pad"]
-        sentinels = (self._tokenizer.token_to_id(f"<extra_id_{k}>") for k in range(SENTINELS))
-        self.sentinel_ids = tuple(i for i in sentinels if i is not None)
+        self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [e.ids for e in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
@@ -157,8 +155,8 @@ class HuggingFace(Tokenizer):
         read = {"ByteLevel": _byte_level, "WordPiece": _word_piece}.get(kind[1] if kind else "", _meta_space)
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
-    def _first(self, names: tuple[str, ...]) -> int | None:
-        return next((i for i in map(self._tokenizer.token_to_id, names) if i is not None), None)
+    def _ids(self, *names: str) -> Iterator[int]:
+        return (i for i in map(self._tokenizer.token_to_id, names) if i is not None)
 
 
 class SentencePiece(Tokenizer):
@@ -172,14 +170,11 @@ class SentencePiece(Tokenizer):
     def __init__(self, definition: bytes):
         super().__init__(definition)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=definition)
-        size = self._model.get_piece_size()
-        if self._model.eos_id() < 0:
+        self._end_with_sentinels(self._model.get_piece_size())
+        self.eos_id, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
+        if self.eos_id < 0:
             raise ValueError("no end-of-text token; train the model with an eos_id")
-        self.vocab_size = size + SENTINELS
-        self.sentinel_ids = tuple(self.vocab_size - 1 - k for k in range(SENTINELS))
-        self.eos_id = self._model.eos_id()
-        self.pad_id = self._model.pad_id() if self._model.pad_id() >= 0 else self.eos_id
-        self.bos_id = self._model.bos_id() if self._model.bos_id() >= 0 else None
+        self.pad_id, self.bos_id = pad if pad >= 0 else self.eos_id, bos if bos >= 0 else None
         self.cls_id, self.sep_id, self.mask_id = (self._first(KNOWN[role]) for role in ("cls", "sep", "mask"))
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -190,9 +185,8 @@ class SentencePiece(Tokenizer):
         return self._model.decode([int(i) for i in ids if int(i) not in special])
 
     def pieces(self) -> list[bytes]:
-        size, special = self._model.get_piece_size(), self.specials()
-        own = [b"" if i in special else _meta_space(self._model.id_to_piece(i)) for i in range(size)]
-        return own + [b""] * SENTINELS
+        special, own = self.specials(), range(self._model.get_piece_size())
+        return [b"" if i in special else _meta_space(self._model.id_to_piece(i)) for i in own] + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:
         ids = (self._model.piece_to_id(name) for name in names)

@@ -5,7 +5,7 @@ Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu 
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax
 import jax
@@ -57,18 +57,12 @@ class State(flax.struct.PyTreeNode):
     cache: Any
 
 
-class Search(flax.struct.PyTreeNode):
-    """The options of beam search beyond the rules; arrays, so that changing them does not recompile.
-
-    Attributes:
-      length_penalty: float32, see `Settings`.
-      until_full: bool, `early_stopping=True`.
-      never: bool, `early_stopping="never"`.
-    """
+class Search(NamedTuple):
+    """The options of beam search beyond the rules; numpy's numbers, so that changing them does not recompile."""
 
     length_penalty: Any
-    until_full: Any
-    never: Any
+    until_full: Any  # early_stopping=True
+    never: Any  # early_stopping="never"
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "beams"))
@@ -113,14 +107,12 @@ def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, searc
 def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Search) -> tuple[State, jax.Array]:
     """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits` are [B * J, V].
 
-    Returns:
-      The state and, for each beam [B * J], the beam that it continues.
+    Also returns, for each beam [B * J], the beam that it continues.
     """
     B, J, S = state.tokens_BJS.shape
     column, V = prompt + state.new, logits.shape[-1]
-    logprobs = constrain(
-        rules, jax.nn.log_softmax(logits, axis=-1), state.tokens_BJS.reshape(B * J, S), starts, column, state.new
-    )
+    tokens, logprobs = state.tokens_BJS.reshape(B * J, S), jax.nn.log_softmax(logits, axis=-1)
+    logprobs = constrain(rules, logprobs, tokens, starts, column, state.new)
     totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
     # Enough for J of them to continue even if every stop token of every beam is among them.
     stops = 0 if rules.eos_E is None else len(rules.eos_E)
@@ -154,21 +146,16 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
     scores = scores / new.astype(jnp.float32) ** search.length_penalty
     for forbidden in (full_B1, ~state.open_B[:, None], ~enters):
         scores += NEVER * forbidden.astype(jnp.float32)
-    pool = state.pool
-    scores_BJ, kept_BJ = jax.lax.top_k(jnp.concatenate([pool.scores_BJ, scores], axis=1), J)
-    lengths = jnp.broadcast_to(new, scores.shape)
-
-    def keep(old, fresh):
-        return _pick(jnp.concatenate([old, fresh], axis=1), kept_BJ)
-
-    return Pool(keep(pool.tokens_BJS, tokens), scores_BJ, keep(pool.lengths_BJ, lengths), keep(pool.filled_BJ, enters))
+    fresh = Pool(tokens, scores, jnp.broadcast_to(new, scores.shape), enters)
+    both = jax.tree.map(lambda *pools: jnp.concatenate(pools, axis=1), state.pool, fresh)
+    _, kept_BJ = jax.lax.top_k(both.scores_BJ, J)
+    return jax.tree.map(lambda x: _pick(x, kept_BJ), both)
 
 
 def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
     """Returns whether the best beam, at the length where it would score best, can beat the worst of a full pool.
 
-    With `early_stopping=False` that length is the current one, which is a guess if the penalty favors long
-    continuations.
+    With `early_stopping=False` that length is the current one, a guess if the penalty favors long continuations.
     """
     length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty

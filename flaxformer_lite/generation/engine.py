@@ -38,19 +38,8 @@ def is_encoder_decoder(cfg: ModelConfig) -> bool:
 def prefill(
     model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, source_BS: jax.Array | None, *, slots: int
 ) -> tuple[jax.Array, Any]:
-    """Reads the prompts into new caches.
-
-    Args:
-      model: see `generate`.
-      params: its weights.
-      tokens_BT: prompts, padded on the left.
-      rows: the rows of the prompts.
-      source_BS: the encoder's input, or None.
-      slots: S, the length of the caches: prompt and continuation.
-
-    Returns:
-      The logits [B, V] of the next token, and the caches.
-    """
+    """Reads prompts, padded on the left, into new caches of `slots`, with the encoder's input `source_BS` if there is one;
+    returns the logits [B, V] of the next token, and the caches."""
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
     encoded_BSD = None
     if source_BS is not None:
@@ -69,17 +58,13 @@ def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Arra
     slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
     positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
     mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
-    variables, cached = {"params": params}, {"cache": cache, "cache_index": first}
+    decode = functools.partial(model.apply, {"params": params}, method="decode", cache=cache, cache_index=first)
     if is_encoder_decoder(model.cfg):
-        x_BTD, cache = model.apply(
-            variables, tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, decoder_attention_mask=mask_BS,
-            decoder_position_ids=positions_BT, method="decode", **cached,
-        )  # fmt: skip
+        own = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
+        x_BTD, cache = decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **own)
     else:
-        x_BTD, cache = model.apply(
-            variables, tokens_BT, attention_mask=mask_BS, position_ids=positions_BT, method="decode", **cached
-        )
-    projection = model.apply(variables, x_BTD[:, -1:], method="project")
+        x_BTD, cache = decode(tokens_BT, attention_mask=mask_BS, position_ids=positions_BT)
+    projection = model.apply({"params": params}, x_BTD[:, -1:], method="project")
     return _logits(projection)[:, 0], cache
 
 

@@ -1,5 +1,6 @@
 """Text generation: greedy, sampled or by beam search, returned as a whole or streamed."""
 
+import collections
 from collections.abc import Iterator
 from typing import Any, Literal, overload
 
@@ -35,24 +36,14 @@ class Generation:
 
 @overload
 def generate(
-    model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
-    *,
-    return_scores: Literal[False] = False,
-    **options: Any,
-) -> np.ndarray: ...
+    model: nn.Module, params: Any, input_ids: Any, attention_mask: Any = None, *,
+    return_scores: Literal[False] = False, **options: Any,
+) -> np.ndarray: ...  # fmt: skip
 @overload
 def generate(
-    model: nn.Module,
-    params: Any,
-    input_ids: Any,
-    attention_mask: Any = None,
-    *,
-    return_scores: Literal[True],
-    **options: Any,
-) -> Generation: ...
+    model: nn.Module, params: Any, input_ids: Any, attention_mask: Any = None, *,
+    return_scores: Literal[True], **options: Any,
+) -> Generation: ...  # fmt: skip
 def generate(
     model: nn.Module,
     params: Any,
@@ -92,12 +83,7 @@ def generate(
         longer than the model's position table, or the model has no language-model head.
     """
     task = prepare(model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options))
-    if task.settings.num_beams > 1:
-        result = _search(model, params, task)
-    else:
-        for state in _states(model, params, task, return_scores, task.max_new):  # noqa: B007
-            pass
-        result = _written(task, state)
+    result = _search(model, params, task) if task.settings.num_beams > 1 else _write(model, params, task, return_scores)
     return result if return_scores else result.sequences
 
 
@@ -149,28 +135,25 @@ def _states(model: Any, params: Any, task: Task, scores: bool, every: int) -> It
     ).replace(cache=cache)  # fmt: skip
     rows, new = task.rows(s.num_return_sequences), 0
     every = min(every, stop_strings.EVERY) if s.stop_strings else every
-    while True:
-        until = min(new + every, task.max_new)
-        state = sample.proceed(model, params, state, rows, task.rules, seed, np.int32(until), prompt=task.columns)
-        if s.stop_strings:
-            state = stop_strings.cut(task, state, new)
+    while new < task.max_new and not (new and np.all(state.done_B)):
+        until = np.int32(min(new + every, task.max_new))
+        state = sample.proceed(model, params, state, rows, task.rules, seed, until, prompt=task.columns)
+        state = stop_strings.cut(task, state, new) if s.stop_strings else state
         new = int(state.new)
         yield state
-        if new == task.max_new or np.all(state.done_B):
-            return
 
 
-def _written(task: Task, state: sample.State) -> Generation:
+def _write(model: Any, params: Any, task: Task, scores: bool) -> Generation:
+    state = collections.deque(_states(model, params, task, scores, task.max_new), maxlen=1).pop()
     stop = task.columns + int(state.lengths_B.max())
-    logprobs = state.logprobs_BS if state.logprobs_BS is None else np.asarray(state.logprobs_BS)[:, task.columns : stop]
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
+    logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop] if scores else None
     return Generation(sequences, np.asarray(state.lengths_B), logprobs)
 
 
 def _search(model: Any, params: Any, task: Task) -> Generation:
-    s = task.settings
-    until_full, never = np.bool_(s.early_stopping is True), np.bool_(s.early_stopping == "never")
-    search = beam.Search(np.float32(s.length_penalty), until_full, never)
+    s, early = task.settings, task.settings.early_stopping
+    search = beam.Search(np.float32(s.length_penalty), np.bool_(early is True), np.bool_(early == "never"))
     logits_BV, cache = _read(model, params, task, s.num_beams)
     state = beam.start(
         logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search, slots=task.slots, beams=s.num_beams

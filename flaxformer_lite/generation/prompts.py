@@ -40,12 +40,7 @@ def bucket(length: int, least: int = 16) -> int:
 def read_ids(
     vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded, left or right.
-
-    Raises:
-      ValueError: ids are not integers, not of two axes or outside the vocabulary, the mask has another shape, or a row
-        is empty.
-    """
+    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded, left or right."""
     lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
         attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
@@ -77,37 +72,24 @@ def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:
-    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length.
-
-    Args:
-      ids_BT: int32.
-      mask_BT: bool.
-      pad: id to fill added columns with.
-      limit: the longest prompt that the model takes (NO_BOUND: any).
-    """
+    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length, or of `limit` if that is less."""
     B, width = ids_BT.shape
-    order_BT = np.argsort(mask_BT, axis=1, kind="stable")
     lengths_B = mask_BT.sum(axis=1)
     T = 1 if width == 1 else max(int(lengths_B.max()), min(bucket(width), limit))
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
-    tokens_BT[:, -width:] = np.take_along_axis(ids_BT, order_BT, axis=1)
+    tokens_BT[:, -width:] = np.take_along_axis(ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1)
     return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), min(width, T))
 
 
 def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) -> Source:
     """Pads an encoder's input on the right to a bucket's length."""
-    B, width = ids_BS.shape
-    added = max(min(bucket(width), limit) - width, 0)
-    pads = np.full((B, added), pad, np.int32)
-    return Source(np.concatenate([ids_BS, pads], axis=1), np.concatenate([mask_BS, pads * 0 != 0], axis=1))
+    width = ids_BS.shape[1]
+    gap = (0, 0), (0, max(min(bucket(width), limit) - width, 0))
+    return Source(np.pad(ids_BS, gap, constant_values=pad), np.pad(mask_BS, gap))
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
-    """Refuses lengths beyond the model's position table, before anything is traced.
-
-    Raises:
-      ConfigError: prompt and continuation are longer than the table, `limit`.
-    """
+    """Refuses lengths beyond the model's position table, `limit`, before anything is traced."""
     if tokens + new <= limit:
         return
     way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"

@@ -38,17 +38,17 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
     def number(value: float, off: float) -> Number | None:
         return None if value == off else np.float32(value)
 
-    def token(value: int | None) -> Number | None:
-        return None if value is None else np.int32(value)
+    def tokens(value: int | tuple[int, ...] | None) -> Number | None:
+        return None if value in (None, ()) else np.asarray(value, np.int32)
 
     return Rules(
         max_new=np.int32(max_new),
         pad=np.int32(s.pad_token_id),
-        eos_E=np.asarray(s.eos, np.int32) if s.eos else None,
+        eos_E=tokens(s.eos),
         min_new=np.int32(min_new) if s.eos and min_new else None,
-        suppress_U=np.asarray(s.suppress_tokens, np.int32) if s.suppress_tokens else None,
-        forced_bos=token(s.forced_bos_token_id),
-        forced_eos=token(s.forced_eos_token_id),
+        suppress_U=tokens(s.suppress_tokens),
+        forced_bos=tokens(s.forced_bos_token_id),
+        forced_eos=tokens(s.forced_eos_token_id),
         repetition_penalty=number(s.repetition_penalty, 1.0),
         temperature=number(s.temperature, 0.0),
         top_k=number(s.top_k, 0),
@@ -63,13 +63,7 @@ def constrain(
 ) -> jax.Array:
     """Applies the rules on which tokens may come next to logits or log-probabilities, in transformers' order.
 
-    Args:
-      rules: the rules.
-      logits_BV: float32.
-      tokens_BT: columns start .. length - 1 of a row are written.
-      start_B: first column of each row that holds a token.
-      length: number of columns written.
-      new: number of new tokens among them.
+    Columns start .. length - 1 of a row of `tokens_BT` are written, the last `new` of them by the model.
     """
     if rules.repetition_penalty is not None:
         logits_BV = sampling.repetition_penalty(logits_BV, tokens_BT, start_B, length, rules.repetition_penalty)
@@ -102,6 +96,4 @@ def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
 
 def ends(rules: Rules, tokens: jax.Array) -> jax.Array:
     """Returns whether each token is a stop token; bool of the same shape."""
-    if rules.eos_E is None:
-        return jnp.zeros(tokens.shape, bool)
-    return jnp.isin(tokens, rules.eos_E)
+    return jnp.zeros(tokens.shape, bool) if rules.eos_E is None else jnp.isin(tokens, rules.eos_E)

@@ -41,8 +41,6 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
       logits_BV: logits after the prompts.
       tokens_BT: prompts, padded on the left.
       start_B: first column of each row that holds a token.
-      rules: the rules of generation.
-      seed: uint32.
       slots: S, columns of prompt and continuation.
       samples: rows per prompt.
       scores: whether to keep log-probabilities.
@@ -79,9 +77,8 @@ def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, seed,
 
 def _write(state: State, logits_BV, start_B, prompt: int, rules: Rules, seed) -> State:
     column = prompt + state.new
-    keys_B = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), state.new))(
-        jnp.arange(len(logits_BV), dtype=jnp.int32)
-    )
+    rows_B = jnp.arange(len(logits_BV), dtype=jnp.int32)
+    keys_B = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), state.new))(rows_B)
     allowed_BV = constrain(rules, logits_BV, state.tokens_BS, start_B, column, state.new)
     token_B = jnp.where(state.done_B, rules.pad, choose(rules, allowed_BV, keys_B))
     logprobs_BS = state.logprobs_BS

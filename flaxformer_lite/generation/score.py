@@ -76,16 +76,15 @@ def score(
     width = max(map(len, rows)) - 1
     check_length(limit, "a prompt and its continuation", width)
     ids, _ = read_ids(cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False)
-    U = bucket(max(map(len, continuations)))
-    tokens_BT = np.zeros((len(rows), max(min(bucket(width), limit), width)), np.int32)
-    tokens_BT[:, :width] = ids[:, :width]
-    columns_BU, targets_BU = np.zeros((2, len(rows), U), np.int32)
+    lengths = [len(continuation) for continuation in continuations]
+    columns_BU, targets_BU = np.zeros((2, len(rows), bucket(max(lengths))), np.int32)
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
-        columns_BU[i, : len(continuation)] = len(prompt) - 1 + np.arange(len(continuation))
-        targets_BU[i, : len(continuation)] = continuation
+        columns_BU[i, : lengths[i]] = len(prompt) - 1 + np.arange(lengths[i])
+        targets_BU[i, : lengths[i]] = continuation
+    tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, limit).tokens_BS
     logprobs_BU, best_BU = map(np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU))
-    kept_BU = np.arange(U)[None] < np.asarray([[len(continuation)] for continuation in continuations])
-    logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(map(len, continuations))]
+    kept_BU = np.arange(columns_BU.shape[1])[None] < np.asarray(lengths)[:, None]
+    logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(lengths)]
     return Scores(logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1)))
 
 

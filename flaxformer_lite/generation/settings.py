@@ -95,32 +95,22 @@ class Settings:
             raise ConfigError(f"repetition_penalty={self.repetition_penalty}: must be positive; 1 is off.")
         if self.early_stopping not in (True, False, "never"):
             raise ConfigError(f"early_stopping={self.early_stopping!r}: must be True, False or 'never'.")
-        draws = [name for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)) if getattr(self, name) != off]
-        if draws and not self.temperature:
-            raise ConfigError(
-                f"{draws[0]}={getattr(self, draws[0])} restricts sampling, but temperature=0 does not sample;"
-                f" set temperature=1.0 or leave {draws[0]} out."
-            )
-        if self.num_beams > 1:
-            self._check_beams()
-        elif self.num_return_sequences > 1 and not self.temperature:
-            raise ConfigError(
-                f"num_return_sequences={self.num_return_sequences}: greedy search has only one result; set"
-                f" temperature=1.0 to sample several, or num_beams."
-            )
-
-    def _check_beams(self):
-        if self.temperature:
-            raise ConfigError(
-                f"num_beams={self.num_beams}, temperature={self.temperature}: beam search does not sample;"
-                f" set one of the two."
-            )
-        if self.num_return_sequences > self.num_beams:
-            raise ConfigError(
-                f"num_return_sequences={self.num_return_sequences}, num_beams={self.num_beams}: a search"
-                f" returns at most its beams; raise num_beams."
-            )
-        if self.stop_strings:
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+            if getattr(self, name) != off and not self.temperature:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not sample;"
+                    f" set temperature=1.0 or leave {name} out."
+                )
+        several, beams = f"num_return_sequences={self.num_return_sequences}", f"num_beams={self.num_beams}"
+        if self.num_beams == 1 < self.num_return_sequences and not self.temperature:
+            way = "set temperature=1.0 to sample several, or num_beams"
+            raise ConfigError(f"{several}: greedy search has only one result; {way}.")
+        if self.num_beams > 1 and self.temperature:
+            both = f"{beams}, temperature={self.temperature}"
+            raise ConfigError(f"{both}: beam search does not sample; set one of the two.")
+        if 1 < self.num_beams < self.num_return_sequences:
+            raise ConfigError(f"{several}, {beams}: a search returns at most its beams; raise num_beams.")
+        if self.num_beams > 1 and self.stop_strings:
             raise ConfigError("stop_strings: do not work with num_beams, which stops on tokens only; use eos_token_id.")
 
     @property
@@ -166,10 +156,8 @@ def _read(name: str, value: Any, kind: Any) -> Any:
             return tuple(map(_integer, value))
         return (_integer(value),) if kind == tuple[int, ...] else _integer(value)
     except (TypeError, ValueError):
-        expected = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}.get(
-            kind, "a whole number"
-        )
-        raise ConfigError(f"{name}={value!r}: must be {expected}.") from None
+        words = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}
+        raise ConfigError(f"{name}={value!r}: must be {words.get(kind, 'a whole number')}.") from None
 
 
 def _integer(value: Any) -> int:

@@ -68,8 +68,7 @@ def use_four_times(tmp_path):
     return use
 
 
-def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, monkeypatch, capsys):
-    monkeypatch.setattr(cache, "PATIENCE", 0.1)
+def test_of_four_at_once_one_writes_and_the_others_wait(use_four_times, capsys):
     calls = []
 
     def write(folder):
