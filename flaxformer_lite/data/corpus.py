@@ -1,9 +1,12 @@
 """Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
 
+import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,16 @@ import numpy as np
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
-from flaxformer_lite.data.split import SPLITS, Split, split_of
+from flaxformer_lite.data.split import SPLITS, Document, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.objectives.packing import Packing
 
-FORMAT = "2"  # increase when the files below, the split or the training of a tokenizer change
+FORMAT = "3"  # increase when the files below, the split or the training of a tokenizer change
 PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
-BATCH = 1 << 22  # characters encoded in parallel
+BATCH = 1 << 20  # characters encoded in parallel
 TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
+Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
 
 
 @dataclass(frozen=True)
@@ -40,24 +45,12 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenized text.
-
-    Attributes:
-      source: the source of the text.
-      tokenizer: the tokenizer.
-      tokens: split -> Tokens.
-      fingerprint: hash of text, split and tokenizer.
-    """
+    """A tokenized text."""
 
     source: Source
     tokenizer: Tokenizer
-    tokens: dict[str, Tokens]
-    fingerprint: str
-
-    @property
-    def where(self) -> str:
-        """The field and value that errors name."""
-        return self.source.where
+    tokens: dict[str, Tokens]  # by split
+    fingerprint: str  # hash of text, split and tokenizer
 
 
 @dataclass(frozen=True)
@@ -124,17 +117,19 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
     """
     source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields), numbers)
     text = _hash(FORMAT, source.fingerprint, source.fields, cfg.eval_fraction, *[numbers] * bool(numbers))
-    chosen = _tokenizer(cfg, source, text)
+    split = functools.cache(
+        lambda: split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
+    )
+    chosen = _tokenizer(cfg, source, split, text)
     key = _hash(text, chosen.fingerprint)
-    folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, cfg.eval_fraction, chosen, at))
-    dtype = _dtype(chosen)
+    folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, split(), chosen, at))
     tokens = {
-        split: Tokens(
-            np.memmap(folder / f"{split}.bin", dtype, "r"),
-            np.load(folder / f"{split}.npy"),
-            {name: np.load(folder / f"{split}-{i}.npy") for i, name in enumerate(numbers)},
+        name: Tokens(
+            np.memmap(folder / f"{name}.bin", _dtype(chosen), "r"),
+            np.memmap(folder / f"{name}.offsets", np.int64, "r"),
+            {field: np.load(folder / f"{name}-{i}.npy") for i, field in enumerate(numbers)},
         )
-        for split in SPLITS
+        for name in SPLITS
     }
     return Corpus(source, chosen, tokens, key)
 
@@ -157,74 +152,63 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
 
     if split == "train" and len(tokens.ids) < length:
         raise ConfigError(
-            f"{corpus.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
+            f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
             f"{length}; give more text or lower data.length."
         )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
-    start, length_of, document, first = (
-        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("start", "length", "document", "first")
-    )
-    if len(first) < 2:
+    rows = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in Packing._fields]
+    if len(rows[-1]) < 2:
         raise ConfigError(
-            f"{corpus.where}: no document of the {split} split is long enough for"
+            f"{corpus.source.where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
         )
-    rows = start, length_of, document, first
     return Records(corpus.tokenizer, length, target_length, tokens.ids, *rows, tokens.numbers)
 
 
-def _tokenizer(cfg: DataConfig, source: Source, text: str) -> Tokenizer:
+def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text: str) -> Tokenizer:
     if cfg.tokenizer.path:
         return tokenizer.load(cfg.tokenizer.path)
     if cfg.tokenizer.name == "bytes":
         return tokenizer.Bytes()
 
     def write(folder: Path) -> None:
-        split = split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
-        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", source.size) as advance:
-            tokenizer_training.train(cfg.tokenizer, _training_text(source, split, advance)).save(folder)
+        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", split().characters) as advance:
+            tokenizer_training.train(cfg.tokenizer, _training_text(source, split(), advance)).save(folder)
 
     name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size)}"
     return tokenizer.load(cache.folder(cfg.cache, name, write))
 
 
-def _training_text(source: Source, split: Split, advance) -> Iterator[str]:
+def _training_text(source: Source, split: Split, advance: Callable[[int], None]) -> Iterator[str]:
     """Yields every n-th piece of the training split, with n chosen to stay within TOKENIZER_TEXT."""
-    every, number = max(1, math.ceil(source.size / TOKENIZER_TEXT)), 0
-    for name, document in split.deal(source.documents()):
-        advance(sum(map(len, document)))
-        if name == "train":
-            for piece in (piece for text in document for piece in _pieces(text)):
-                if number % every == 0:
-                    yield piece
-                number += 1
+    every, number = max(1, math.ceil(split.characters / TOKENIZER_TEXT)), itertools.count()
+    for name, piece, _ in _pieces(split.deal(source.documents())):
+        advance(len(piece))
+        if name == "train" and next(number) % every == 0:
+            yield piece
 
 
-def _tokenize(source: Source, fraction: float, chosen: Tokenizer, folder: Path) -> None:
-    """Writes train.bin and eval.bin (ids), train.npy and eval.npy (offsets), train-0.npy and so on (numbers)."""
-    split = split_of(source.documents(), fraction, source.where, whole=bool(source.numbers))
-    lengths: dict[str, list[int]] = {name: [] for name in SPLITS}
-    with progress.reading("tokenizing", source.size) as advance:
-        files = {name: (folder / f"{name}.bin").open("wb") for name in SPLITS}
-        try:
-            open_length = 0
-            for pieces in _batches(split.deal(source.documents())):
-                encoded = chosen.encode_batch([piece for _, piece, _ in pieces])
-                for (name, _, last), ids in zip(pieces, encoded, strict=True):
-                    ids = [*ids, chosen.eos_id] if last else ids
-                    files[name].write(np.asarray(ids, _dtype(chosen)).tobytes())
-                    open_length += len(ids)
-                    if last:
-                        lengths[name].append(open_length)
-                        open_length = 0
-                advance(sum(len(piece) for _, piece, _ in pieces))
-        finally:
-            for file in files.values():
-                file.close()
-    for name in SPLITS:
-        if not lengths[name]:
+def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> None:
+    """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets, train-0.npy and so on (numbers)."""
+    ends = dict.fromkeys(SPLITS, 0)
+    with contextlib.ExitStack() as stack, progress.reading("tokenizing", split.characters) as advance:
+        ids_of, offsets = (
+            {name: stack.enter_context((folder / f"{name}.{kind}").open("wb")) for name in SPLITS}
+            for kind in ("bin", "offsets")
+        )
+        for file in offsets.values():
+            file.write(np.int64(0).tobytes())
+        for batch in _batches(_pieces(split.deal(source.documents()))):
+            encoded = chosen.encode_batch([piece for _, piece, _ in batch])
+            for (name, piece, last), ids in zip(batch, encoded, strict=True):
+                ids_of[name].write(np.asarray([*ids, chosen.eos_id] if last else ids, _dtype(chosen)).tobytes())
+                ends[name] += len(ids) + last
+                if last:
+                    offsets[name].write(np.int64(ends[name]).tobytes())
+                advance(len(piece))
+    for name, end in ends.items():
+        if not end:
             raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
-        np.save(folder / f"{name}.npy", np.concatenate([[0], np.cumsum(lengths[name], dtype=np.int64)]))
     if source.numbers:
         _write_numbers(source, split, folder)
 
@@ -239,32 +223,29 @@ def _write_numbers(source: Source, split: Split, folder: Path) -> None:
             np.save(folder / f"{name}-{i}.npy", np.asarray(column))
 
 
-def _batches(dealt) -> Iterator[list[tuple[str, str, bool]]]:
-    """Yields batches of about BATCH characters, as (split, piece, whether it ends its text)."""
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yields batches of about BATCH characters."""
     batch, size = [], 0
-    for name, document in dealt:
-        for text in document:
-            left = len(text)
-            for piece in _pieces(text):
-                left -= len(piece)
-                batch.append((name, piece, not left))
-                size += len(piece)
-                if size >= BATCH:
-                    yield batch
-                    batch, size = [], 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece[1])
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
     if batch:
         yield batch
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Cuts a text into parts of at most PIECE characters, at the end of a line if possible."""
-    at = 0
-    while at < len(text):
-        end = at + PIECE
-        if end < len(text):
-            end = text.rfind("\n", at, end) + 1 or end
-        yield text[at:end]
-        at = end
+def _pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
+    """Cuts texts into parts of at most PIECE characters, at the end of a line if possible."""
+    for name, text in ((name, text) for name, document in dealt for text in document):
+        at = 0
+        while at < len(text):
+            end = at + PIECE
+            if end < len(text):
+                end = text.rfind("\n", at, end) + 1 or end
+            yield name, text[at:end], end >= len(text)
+            at = end
 
 
 def _dtype(chosen: Tokenizer) -> type:

@@ -10,6 +10,7 @@ from flaxformer_lite.config import ConfigError
 
 SPLITS = ("train", "eval")
 ENOUGH, FAR = 8, 2
+MANY = 1 << 17  # documents whose sizes are remembered; of more, the hashes divide the text well enough
 Document = tuple[str, ...]
 
 
@@ -26,6 +27,7 @@ class Split:
 
     fraction: float
     below: int | None  # documents with a hash of at most this are held out; None: tails are
+    characters: int  # of all documents
 
     def deal(self, documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
         """Yields pairs of "train" or "eval" and a document."""
@@ -33,11 +35,10 @@ class Split:
             if self.below is not None:
                 yield self.side(document), document
                 continue
-            head, tail = _cut(document[0], self.fraction)
-            if head:
-                yield "train", (head,)
-            if tail:
-                yield "eval", (tail,)
+            at = _cut_at(document[0], self.fraction)
+            for name, text in zip(SPLITS, (document[0][:at], document[0][at:]), strict=True):
+                if text:
+                    yield name, (text,)
 
     def side(self, document: Document) -> str:
         """Returns the split of a whole document, by its hash."""
@@ -48,7 +49,7 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
     """Decides how to split the documents, in one pass over them.
 
     Args:
-      documents: read once.
+      documents: read once, and not kept.
       fraction: share of the text to hold out.
       where: the field and value that errors name.
       whole: whether documents must not be cut, because they have labels.
@@ -56,42 +57,42 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
     Raises:
       ConfigError: there is no text, or too little for both splits.
     """
-    sizes: collections.Counter[int] = collections.Counter()
-    longest, texts, tails = 0, 0, 0
+    sizes: collections.Counter[int] = collections.Counter()  # characters by hash, of the first MANY different documents
+    total, low, longest, texts, tails = 0, 0, 0, 0, 0
+    threshold = int(fraction * 2**64)
     for document in documents:
-        sizes[_hash(document)] += sum(map(len, document))
+        number, size = _hash(document), sum(map(len, document))
+        if len(sizes) < MANY or number in sizes:
+            sizes[number] += size
+        total, low = total + size, low + size * (number <= threshold)
         longest = max(longest, len(document[0]))
         tails += len(document[0]) - _cut_at(document[0], fraction)
         texts = len(document)
     if not sizes:
         raise ConfigError(f"{where}: contains no text, only whitespace.")
-    if texts == 1 and not whole and len(sizes) * fraction < 1:
+    cuts, due = texts == 1 and not whole, fraction * total
+    if cuts and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
-            raise ConfigError(
-                f"{where}: too little text to hold out {fraction:.0%} of it; give more text or raise"
-                f" data.eval_fraction."
-            )
-        return Split(fraction, None)
+            way = "give more text or raise data.eval_fraction"
+            raise ConfigError(f"{where}: too little text to hold out {fraction:.0%} of it; {way}.")
+        return Split(fraction, None, total)
     if len(sizes) < 2:
         raise ConfigError(f"{where}: all documents are the same; needs at least two different ones, to hold one out.")
     ordered = sorted(sizes)
-    below = min(max(int(fraction * 2**64), ordered[0]), ordered[-1] - 1)
-    due, enough = fraction * sizes.total(), texts > 1 or len(sizes) * fraction >= ENOUGH
-    if enough and due / FAR <= sum(sizes[number] for number in ordered if number <= below) <= due * FAR:
-        return Split(fraction, below)
-    if texts == 1 and not whole and due / FAR <= tails <= due * FAR:
-        return Split(fraction, None)
+    if len(sizes) < MANY:
+        threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
+        low = sum(sizes[number] for number in ordered if number <= threshold)
+    if (texts > 1 or len(sizes) * fraction >= ENOUGH) and due / FAR <= low <= due * FAR:
+        return Split(fraction, threshold, total)
+    if cuts and due / FAR <= tails <= due * FAR:
+        return Split(fraction, None, total)
     held = itertools.accumulate(sizes[number] for number in ordered[:-1])
-    return Split(fraction, min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - due))[1])
+    nearest = min(zip(held, ordered, strict=False), key=lambda pair: abs(pair[0] - due))[1]
+    return Split(fraction, nearest if len(sizes) < MANY else threshold, total)
 
 
 def _hash(document: Document) -> int:
     return int.from_bytes(hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big")
-
-
-def _cut(text: str, fraction: float) -> tuple[str, str]:
-    at = _cut_at(text, fraction)
-    return text[:at], text[at:]
 
 
 def _cut_at(text: str, fraction: float) -> int:

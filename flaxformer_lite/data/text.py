@@ -1,7 +1,8 @@
 """Text sources: a built-in corpus, or a user's file or folder, as documents with a fingerprint.
 
-Each line of a `.jsonl` file is a document; any other file is one document. Both may be compressed (`.gz`). In a folder
-only files with a text suffix are read; a single file is read whatever its suffix.
+Each line of a `.jsonl` file is a document of at most LONGEST bytes; any other file is one document, or several if it is
+longer than half of that, cut at the ends of lines. Both may be compressed (`.gz`). In a folder only files with a text
+suffix are read; a single file is read whatever its suffix.
 """
 
 import collections
@@ -9,10 +10,12 @@ import contextlib
 import gzip
 import hashlib
 import json
+import reprlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import cache, corpora, progress
@@ -24,6 +27,7 @@ CODE = (
     ".jsx", ".mjs", ".ts", ".tsx", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".ml", ".clj", ".ex", ".erl", ".lisp",
     ".el", ".sh", ".bash", ".sql", ".cs", ".fs", ".vb", ".f", ".f90", ".m", ".zig", ".nim", ".dart", ".cmake", ".proto",
 )  # fmt: skip
+LONGEST = 1 << 24  # bytes of a line of jsonl, and of a document of plain text
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 Document = tuple[str, ...]
@@ -80,18 +84,18 @@ class Source:
           ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and line.
         """
         for path in self.files:
-            data = _content(path, self.where)
+            texts = _texts(path, self.where)
             if is_jsonl(path):
-                yield from _lines(path, data, self)
+                lines = ((number, line) for number, line in enumerate(texts, start=1) if line.strip())
+                found = (_parse(line, f"{self.where}: {path.name}:{number}", self) for number, line in lines)
             elif len(self.fields) > 1 or self.numbers:
                 raise ConfigError(
                     f"{self.where}: {path.name} is not jsonl; this objective needs lines of jsonl with"
                     f" {' and '.join(map(repr, self.fields + self.numbers))}."
                 )
             else:
-                text = _decoded(data, path, self.where)
-                if text and not text.isspace():
-                    yield (text,), ()
+                found = (((text,), ()) for text in texts)
+            yield from (pair for pair in found if all(text and not text.isspace() for text in pair[0]))
 
 
 def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Source:
@@ -189,57 +193,67 @@ def _reading(path: Path, where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
 
 
-def _content(path: Path, where: str) -> bytes:
-    with _reading(path, where):
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.name.lower().endswith(".gz") else data
+def _texts(path: Path, where: str) -> Iterator[str]:
+    """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
+    offset, number, opener = 0, 0, gzip.open if path.name.lower().endswith(".gz") else open
+    with _reading(path, where), opener(path, "rb") as file:
+        while data := file.readline(LONGEST + 1) if is_jsonl(path) else _part(file):
+            number += 1
+            if len(data) > LONGEST:
+                raise ConfigError(
+                    f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB; cut its text into several lines."
+                )
+            try:
+                text = data.decode("utf-8" if offset else "utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {offset + error.start});"
+                    f" convert it, or leave it out."
+                ) from None
+            if "\0" in text:
+                at = offset + data.index(0)
+                raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out.")
+            yield text
+            offset += len(data)
 
 
-def _decoded(data: bytes, path: Path, where: str) -> str:
+def _part(file: Any) -> bytes:
+    """Reads half of LONGEST and the rest of its last line, or of its last character if that line is too long."""
+    data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
+    for _ in range(3):
+        data += file.read(1) if b"\x80" <= file.peek(1)[:1] < b"\xc0" else b""
+    return data
+
+
+def _parse(line: str, at: str, source: Source) -> tuple[Document, tuple[float, ...]]:
+    """Reads the texts and numbers of a line of jsonl."""
+    fields = source.fields
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {error.start});"
-            f" convert it, or leave it out."
-        ) from None
-    if "\0" in text:
-        raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {data.index(0)}), not text; leave it out.")
-    return text
-
-
-def _lines(path: Path, data: bytes, source: Source) -> Iterator[tuple[Document, tuple[float, ...]]]:
-    fields, where = source.fields, source.where
-    for number, line in enumerate(_decoded(data, path, where).split("\n"), start=1):
-        if not line.strip():
-            continue
-        at = f"{where}: {path.name}:{number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ConfigError(
-                f"{at}: not JSON ({error.msg}, column {error.colno}); each line must be an object."
-            ) from None
-        if not isinstance(record, dict):
-            raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
-        for field in fields:
-            if not isinstance(record.get(field), str):
-                found = "not a string" if field in record else f"keys: {', '.join(map(repr, record)) or 'none'}"
-                way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
-                if len(fields) == 1 and (texts := [key for key, value in record.items() if isinstance(value, str)]):
-                    way = f"set the field, --config.data.text_field={texts[0]}"
-                raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
-            if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
-                raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
-        document = tuple(record[field] for field in fields)
-        numbers = tuple(_number(record, name, at) for name in source.numbers)
-        if all(text and not text.isspace() for text in document):
-            yield document, numbers
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of a thousand levels
+        told = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise ConfigError(f"{at}: not JSON ({told.partition(';')[0]}); each line must be an object.") from None
+    if not isinstance(record, dict):
+        raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
+    for field in fields:
+        if not isinstance(record.get(field), str):
+            found = "not a string" if field in record else _keys(record)
+            way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
+            if len(fields) == 1 and (texts := [key for key, value in record.items() if isinstance(value, str)]):
+                way = f"set the field, --config.data.text_field={texts[0]}"
+            raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
+        if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
+            raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
+    return tuple(record[field] for field in fields), tuple(_number(record, name, at) for name in source.numbers)
 
 
 def _number(record: dict, name: str, at: str) -> float:
     value = record.get(name)
     if not isinstance(value, (int, float)) or not -(2**63) <= value < 2**63:  # also refuses NaN
-        found = repr(value)[:40] if name in record else f"keys: {', '.join(map(repr, record))}"
+        found = repr(value)[:40] if name in record else _keys(record)
         raise ConfigError(f"{at}: no 64-bit number under {name!r} ({found}); classes are numbered 0, 1, 2 ...")
     return +value  # true and false become numbers
+
+
+def _keys(record: dict) -> str:
+    return f"keys: {reprlib.repr(list(record))[1:-1] or 'none'}"
