@@ -3,6 +3,7 @@
 The tokenizers of data/tokenizer.py return the ids of the bare text, for training.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -49,17 +50,34 @@ class PublishedTokenizer:
         self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
 
     vocab_size: int
+    special_pattern: re.Pattern[str]  # finds the spelling of special tokens
 
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        """Encodes a text as at most max_length ids; truncation keeps the special tokens around it."""
+    def encode(
+        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+    ) -> list[int]:
+        """Encodes a text as at most max_length ids; truncation keeps the special tokens around it.
+
+        Args:
+          text: the text.
+          special_tokens: whether to put the model's special tokens around it.
+          max_length: the most ids; None is any number.
+          allow_special: whether the spelling of a special token in the text, such as `</s>`, is that token. If False, it
+            is text, as it should be in words that a stranger wrote.
+        """
         raise NotImplementedError
 
-    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
+    def encode_pair(
+        self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
+    ) -> tuple[list[int], list[int]]:
         """Encodes a pair of texts as ids and, for each id, the text that it belongs to, 0 or 1.
 
         If they are too long for max_length, the longer text loses tokens first.
         """
         raise ConfigError("pairs of texts: need a tokenizer.json, which says how to join them; this model has none.")
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        """Encodes a text without anything around it; a special token with `guard` behind its first character is text."""
+        raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens."""
@@ -82,6 +100,7 @@ class PublishedTokenizer:
         max_length: int | None = None,
         pad_to: int | None = None,
         pad_to_multiple_of: int | None = None,
+        allow_special: bool = True,
     ) -> dict[str, np.ndarray]:
         """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or further.
 
@@ -93,6 +112,7 @@ class PublishedTokenizer:
           max_length: longest row in tokens, special ones included; longer ones are cut. None is the model's own.
           pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless max_length cuts them.
           pad_to_multiple_of: T is rounded up to a multiple of this.
+          allow_special: as in `encode`.
 
         Returns:
           input_ids, attention_mask and, if the model distinguishes the texts of a pair, token_type_ids.
@@ -100,11 +120,11 @@ class PublishedTokenizer:
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
         rows: list[tuple[list[int], list[int]]]
-        limit = max_length or self.max_length
+        limits = {"max_length": max_length or self.max_length, "allow_special": allow_special}
         if pairs is None:
-            rows = [(self.encode(text, max_length=limit), []) for text in texts]
+            rows = [(self.encode(text, **limits), []) for text in texts]
         elif len(texts) == len(pairs):
-            rows = [self.encode_pair(text, second, max_length=limit) for text, second in zip(texts, pairs, strict=True)]
+            rows = [self.encode_pair(text, second, **limits) for text, second in zip(texts, pairs, strict=True)]
         else:
             raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
         shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
@@ -123,10 +143,16 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.special_pattern = _any_of(token.content for token in added if token.special)
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+    # Nothing below changes the library's tokenizer, which all threads share.
+
+    def encode(
+        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+    ) -> list[int]:
+        encoding = self._encode(text, allow_special)
         if not special_tokens:
             return encoding.ids[:max_length]
         if max_length is not None:
@@ -134,14 +160,31 @@ class JsonTokenizer(PublishedTokenizer):
             encoding.truncate(room, direction=self.truncation_side)
         return self._tokenizer.post_process(encoding).ids
 
-    def encode_pair(self, text: str, second: str, *, max_length: int | None = None) -> tuple[list[int], list[int]]:
-        one, other = (self._tokenizer.encode(part, add_special_tokens=False) for part in (text, second))
+    def encode_pair(
+        self, text: str, second: str, *, max_length: int | None = None, allow_special: bool = True
+    ) -> tuple[list[int], list[int]]:
+        one, other = (self._encode(part, allow_special) for part in (text, second))
         if max_length is not None:
-            room = max(max_length, self._tokenizer.num_special_tokens_to_add(True))
-            self._tokenizer.enable_truncation(room, strategy="longest_first", direction=self.truncation_side)
+            room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
+            less = min(len(one), len(other), room // 2)
+            one.truncate(less if len(one) <= len(other) else room - less, direction=self.truncation_side)
+            other.truncate(room - len(one), direction=self.truncation_side)
         both = self._tokenizer.post_process(one, other)
-        self._tokenizer.no_truncation()
         return both.ids, both.type_ids
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        literal, mark = self._literal
+        marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
+        with plain.refusing_panics():
+            return literal.encode(marked, add_special_tokens=False).ids
+
+    def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
+        with plain.refusing_panics():
+            return (self._tokenizer if allow_special else self._literal[0]).encode(text, add_special_tokens=False)
+
+    @functools.cached_property
+    def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
+        return plain.literal(self._tokenizer)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -153,23 +196,29 @@ class FramedTokenizer(PublishedTokenizer):
     def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
         self._inner, self._spelled = inner, spelled
         self.vocab_size = inner.vocab_size
+        self.special_pattern = _any_of(spelled)
         super().__init__(config, chat_template, spelled.get)
         self.before: list[int] = []
         self.after: list[int] = []
 
-    def encode(self, text: str, *, special_tokens: bool = True, max_length: int | None = None) -> list[int]:
-        names = map(re.escape, sorted(self._spelled, key=len, reverse=True))
-        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the space before it.
-        space = (
-            f" (?={re.escape(self.tokens['mask'])})" if self._inner.file == JSON and "mask" in self.tokens else "(?!)"
-        )
-        ids = []
-        for part in re.split(f"({'|'.join(names)})", re.sub(space, "", text)):
-            ids += [self._spelled[part]] if part in self._spelled else self._inner.encode(part) if part else []
+    def encode(
+        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+    ) -> list[int]:
+        ids = self.encode_guarded(text, "") if allow_special else self._inner.encode(text)
         if not special_tokens:
             return ids[:max_length]
         room = None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
         return [*self.before, *ids[:room], *self.after]
+
+    def encode_guarded(self, text: str, guard: str) -> list[int]:
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the space before it.
+        if self._inner.file == JSON and "mask" in self.tokens:
+            text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
+        ids, at = [], 0
+        for found in self.special_pattern.finditer(text):
+            ids += [*self._inner.encode(text[at : found.start()].replace(guard, "")), self._spelled[found[0]]]
+            at = found.end()
+        return ids + self._inner.encode(text[at:].replace(guard, ""))
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._inner.decode(ids)
@@ -184,6 +233,11 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
             f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows with max_length={pad_to}."
         )
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
 
 
 def _content(token: Any) -> str | None:

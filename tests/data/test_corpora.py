@@ -1,4 +1,3 @@
-import ast
 import json
 
 import pytest
@@ -30,7 +29,8 @@ def test_docstrings_and_pairs_come_from_the_packages(tmp_path, monkeypatch):
 
 def test_code_without_its_docstring_still_parses(monkeypatch):
     source = 'def f(x):\n    """' + "Twice x. " * 20 + '"""\n    return 2 * x\n'
-    monkeypatch.setattr(corpora, "_trees", lambda: [(ast.parse(source), source)])
+    monkeypatch.setattr(corpora, "PACKAGES", ("optax",))
+    monkeypatch.setattr(corpora, "_sources", lambda root: [source, "not python"])
     (pair,) = corpora.code_docstrings()
     assert pair == {"source": "def f(x):\n    return 2 * x\n", "target": ("Twice x. " * 20).strip() + " "}
 

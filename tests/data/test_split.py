@@ -1,6 +1,7 @@
 import pytest
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import split
 from flaxformer_lite.data.split import split_of
 
 
@@ -17,6 +18,17 @@ def test_many_documents_are_held_out_by_hash():
     assert deal(documents[::-1], 0.05)[1] == held_out[::-1], "whatever the order"
     more = [(f"more {n}",) for n in range(500)]
     assert set(held_out) <= set(deal(documents + more, 0.05)[1]), "more text moves none"
+
+
+def test_of_very_many_documents_only_some_sizes_are_remembered(monkeypatch):
+    documents = [(f"text {n}",) for n in range(2000)]
+    exact = split_of(documents, 0.05, "here")
+    monkeypatch.setattr(split, "MANY", 500)
+    assert split_of(documents, 0.05, "here") == exact
+    one_is_most = [*documents, ("a long line of the one big text\n" * 20_000,)]
+    assert 0.01 < share(deal(one_is_most, 0.02)[1], one_is_most) < 0.04
+    pairs = [(f"source {n}", f"target {n}") for n in range(2000)]
+    assert 0.01 < share(deal(pairs, 0.02)[1], pairs) < 0.04
 
 
 def test_copies_stay_on_one_side():

@@ -1,9 +1,11 @@
 import gzip
 import json
+import tracemalloc
 
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
+from flaxformer_lite.data import text as sources
 from flaxformer_lite.data.text import open_source
 
 TEXT = ("text",)
@@ -53,6 +55,31 @@ def test_a_folder_without_text_by_its_names(tmp_path):
         read(tmp_path)
 
 
+@pytest.mark.parametrize("end", ["\n", "", "é", "日本"])
+def test_a_large_file_is_several_documents_cut_at_lines_or_else_between_characters(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(sources, "LONGEST", 64)
+    whole = "".join(f"line {n}{end}" for n in range(100))
+    (tmp_path / "a.txt").write_text(whole)
+    documents = [document for (document,) in read(tmp_path / "a.txt")]
+    assert "".join(documents) == whole and len(documents) >= len(whole) // 64
+    assert max(len(document.encode()) for document in documents) <= 64
+    assert end != "\n" or all(document.endswith("\n") for document in documents)
+
+
+@pytest.mark.parametrize("name", ["big.txt.gz", "big.jsonl.gz"])
+def test_memory_does_not_grow_with_a_compressed_file(tmp_path, name):
+    line = b"a line of text that is repeated\n" * 30_000
+    line = line if "txt" in name else json.dumps({"text": line.decode()}).encode() + b"\n"
+    (tmp_path / name).write_bytes(gzip.compress(line * 100, 1, mtime=0))
+    source = open_source(DataConfig(path=str(tmp_path / name)), TEXT)
+    tracemalloc.start()
+    try:
+        assert sum(len(document) for (document,) in source.documents()) == 32 * 3_000_000
+        assert tracemalloc.get_traced_memory()[1] < 3 * sources.LONGEST
+    finally:
+        tracemalloc.stop()
+
+
 def test_pairs(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n')
     assert read(tmp_path / "p.jsonl", PAIR) == [("one", "eins"), ("two", "zwei")]
@@ -90,6 +117,25 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
         ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
         ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
         ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
+        ("deep.jsonl", b'{"text": "a"}\n' + b"[" * 10**5, TEXT, r"deep\.jsonl:2: not JSON \(maximum recursion depth"),
+        (
+            "digits.jsonl",
+            b'{"text": "a", "n": ' + b"9" * 5000 + b"}",
+            TEXT,
+            r"digits\.jsonl:1: not JSON \(Exceeds the limit",
+        ),
+        (
+            "long.jsonl",
+            b'{"text": "a"}\n' + b"a" * (1 << 24) + b"a",
+            TEXT,
+            r"long\.jsonl:2: a line of more than 16 MiB",
+        ),
+        (
+            "keys.jsonl",
+            json.dumps({"a" * 99 + str(n): 1 for n in range(999)}).encode(),
+            TEXT,
+            r"keys\.jsonl:1: no text under 'text' \(keys: .{,300}\); this objective",
+        ),
         ("plain.txt", b"text", PAIR, r"plain\.txt is not jsonl.*'source' and 'target'"),
     ],
 )

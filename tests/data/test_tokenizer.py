@@ -100,6 +100,28 @@ def test_a_published_tokenizer_json(tmp_path):
     assert ours.starts_word(np.asarray(ids)).tolist() == [True, False, True, True]
 
 
+def test_special_tokens_are_text_even_where_the_model_knows_them_as_words(tmp_path):
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *((c, -1.0) for c in "</s>ab▁")]
+    tok = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=2))
+    tok.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    tok.add_tokens(["ab"])
+    tok.save(str(tmp_path / "tokenizer.json"))
+    ours = tokenizer.load(tmp_path / "tokenizer.json")
+    assert tok.encode("a</s>ab").ids == [7, 1, 10], "as it was published"
+    assert ours.encode("a</s>ab") == [7, 3, 4, 5, 6, 10] and ours.eos_id == 1
+    assert ours.encode_batch(["<pad>", "a"]) == [[3, 2, 7, 2, 6], [7]]
+
+
+def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
+    tok = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "</s>": 1}, unk_token="x"))
+    tok.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(x+x+)+y"), "isolated")
+    tok.save(str(tmp_path / "tokenizer.json"))
+    ours = tokenizer.load(tmp_path / "tokenizer.json")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: fails on this text \(.*retry-limit-in-match over\); cut"):
+        ours.encode("x" * 40)
+    assert ours.encode("xy") == [0]
+
+
 @pytest.mark.parametrize(
     "name, content, message",
     [

@@ -1,5 +1,6 @@
 """Tokenizers as they lie beside published weights."""
 
+import concurrent.futures
 import json
 
 import numpy as np
@@ -114,11 +115,85 @@ def test_a_chat_is_rendered_by_the_template(words):
     assert chat.render(load_tokenizer(words), turns) == "é!"
 
 
-@pytest.mark.parametrize("template", ["{{ messages.", "{{ ''.__class__.__mro__ }}", "{{ 1 + '1' }}"])
+LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLES = "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}"
+TEMPLATES = {
+    "{{ messages.": "expected name or number",
+    "{{ ''.__class__.__mro__ }}": "'__class__' of 'str' object is unsafe",
+    "{{ 1 + '1' }}": "TypeError: unsupported operand",
+    "{{ 1 / 0 }}": "ZeroDivisionError: division by zero",
+    "{% for i in range(10 ** 9) %}{% endfor %}": "OverflowError: Range too big",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
+    "{{ raise_exception('no \x1b[31m roles') }}": r"\(no  \[31m roles\)",
+    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "a prompt of more than 4,194,304 characters",
+    "{{ 'a' * 10 ** 12 }}": "it needs more than 1024 MiB",
+    DOUBLES: "it needs more than 1024 MiB",
+    LOOPS: "it does not end within 2 s of processor time",
+    "{{ 10 ** (10 ** 10) }}": "it does not end within 2 s of processor time",
+    "{% if false %}{% endif %}": "the prompt is empty",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
 def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template):
     (words / "chat_template.jinja").write_text(template)
-    with pytest.raises(ConfigError, match="chat: the model's template fails"):
+    with pytest.raises(
+        ConfigError, match=f"chat: the model's template fails on this conversation.*{TEMPLATES[template]}"
+    ):
         chat.render(load_tokenizer(words), [])
+
+
+def test_special_tokens_in_a_text_can_be_text(words, pieces, tmp_path):
+    tokenizer = load_tokenizer(words)
+    assert tokenizer.encode("a [SEP] b") == [2, 5, 3, 6, 3]
+    assert tokenizer.encode("a [SEP] b", allow_special=False) == [2, 5, 1, 6, 3]
+    assert tokenizer("a [SEP]", allow_special=False)["input_ids"].tolist() == [[2, 5, 1, 3]]
+    assert tokenizer.encode("a [SEP]", allow_special=False, special_tokens=False) == [5, 1]
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "spiece.model").write_bytes(pieces.definition)
+    (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    t5 = load_tokenizer(tmp_path / "t5")
+    literal = t5.encode("one </s><extra_id_0>", special_tokens=False, allow_special=False)
+    assert t5.decode(literal) == "one </s><extra_id_0>" and not set(literal) & {pieces.eos_id, *pieces.sentinel_ids}
+    assert t5.encode("one </s>", special_tokens=False)[-1] == pieces.eos_id
+
+
+@pytest.mark.parametrize("kind", ["json", "sentencepiece"])
+def test_nobodys_words_end_their_turn_in_a_chat(words, pieces, tmp_path, kind):
+    folder, end, text = words, 3, [5, 1, 6]
+    if kind == "sentencepiece":
+        folder, end, text = tmp_path / "llama", pieces.eos_id, pieces.encode("a </s> b")
+        folder.mkdir()
+        (folder / "tokenizer.model").write_bytes(pieces.definition)
+        (folder / "config.json").write_text('{"model_type": "llama"}')
+    token = {"json": "[SEP]", "sentencepiece": "</s>"}[kind]
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content | trim }}" + token + "{% endfor %}"
+    )
+    tokenizer = load_tokenizer(folder)
+    turns = [{"role": "user", "content": f" a {token} b"}, {"role": "user", "content": "b"}]
+    plain = [{"role": "user", "content": "a b"}]
+    assert chat.encode(tokenizer, plain) == tokenizer.encode(chat.render(tokenizer, plain), special_tokens=False)
+    assert chat.encode(tokenizer, turns) == [*text, end, *tokenizer.encode("b", special_tokens=False), end]
+
+
+def test_threads_share_a_tokenizer(two):
+    tokenizer = load_tokenizer(two)
+    text = "a b c d " * 50
+    encode = (
+        lambda: tokenizer.encode(text),
+        lambda: tokenizer.encode_pair(text, "a b", max_length=9),
+        lambda: tokenizer.encode(text, allow_special=False),
+    )
+    due = [one() for one in encode]
+    tokenizer, found = load_tokenizer(two), []
+
+    def work(number):
+        found.extend(encode[number % 3]() == due[number % 3] for _ in range(50))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert len(found) == 8 * 50 and all(found)
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""Renders a chat template; run as a script, in a process of its own.
+
+A template is a program that came with the weights. Jinja's sandbox keeps it from files and Python's internals, but not
+from computing for ever: `10 ** 10 ** 10` is one step of the interpreter, which no limit on loops or ranges and no thread
+can end. The limits of a process can, for whatever the template does.
+"""
+
+import contextlib
+import datetime
+import json
+import resource
+import sys
+from typing import Any
+
+SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
+MEMORY = 1 << 30  # bytes
+LONGEST = 1 << 22  # characters of a prompt
+SHOWN = 300  # characters of an error
+
+
+def main() -> None:
+    """Reads {"template": text, "variables": object} from stdin; writes {"text": text} or {"error": text} to stdout."""
+    for limit, most in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
+        with contextlib.suppress(ValueError, OSError):  # a lower limit stays
+            resource.setrlimit(limit, (most, most))
+    try:
+        answer = {"text": render(**json.load(sys.stdin.buffer))}
+    except MemoryError:
+        answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
+    except Exception as error:  # a template may raise anything
+        told = str(error) if type(error).__module__.startswith("jinja2") else f"{type(error).__name__}: {error}"
+        answer = {"error": "".join(c if c.isprintable() else " " for c in told[:SHOWN])}
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+def render(template: str, variables: dict[str, Any]) -> str:
+    """Renders a template in Jinja's sandbox, with the functions that transformers gives to chat templates."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str):
+        raise TemplateError(message)
+
+    loops = ["jinja2.ext.loopcontrols"]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=loops)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals |= {
+        "raise_exception": refuse,
+        "strftime_now": lambda form: datetime.datetime.now().strftime(form),
+    }
+    parts, left = [], LONGEST
+    for part in environment.from_string(template).generate(**variables):
+        parts.append(part)
+        left -= len(part)
+        if left < 0:
+            raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    main()
