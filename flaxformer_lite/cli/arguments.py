@@ -59,6 +59,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add("--stream", action="store_true", help="print the text as it is written")
     add("--chat", action="store_true", help="format the prompt as a user's message, by the chat template")
     add("--system", metavar="TEXT", type=text, help="with --chat, the system message")
+    add("--literal", action="store_true", help="special tokens that the prompt spells, such as </s>, are text")
 
 
 def convert(parser: argparse.ArgumentParser) -> None:

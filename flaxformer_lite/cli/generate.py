@@ -12,9 +12,10 @@ from flaxformer_lite.generation.generate import generate, stream
 from flaxformer_lite.generation.published import DRAWS, published_settings
 from flaxformer_lite.generation.settings import settings
 from flaxformer_lite.generation.task import longest
-from flaxformer_lite.pretrained.chat import render
+from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # default
+LONGEST = 1 << 24  # characters of a prompt from stdin
 SEARCH = ("num_beams", "length_penalty", "early_stopping")
 UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
@@ -57,8 +58,8 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
         turns = [*system, {"role": "user", "content": text}]
-        return tokenizer.encode(render(tokenizer, turns), special_tokens=False)
-    ids = tokenizer.encode(text)
+        return chat.encode(tokenizer, turns)
+    ids = tokenizer.encode(text, allow_special=not args.literal)
     if not ids and "bos" in tokenizer.ids:
         return [tokenizer.ids["bos"]]  # an empty prompt
     if not ids:
@@ -111,8 +112,10 @@ def _text(prompt: str) -> str:
     if prompt != "-":
         return prompt
     try:
-        text = sys.stdin.read().rstrip("\n")
+        text = sys.stdin.read(LONGEST + 1)
         text.encode()  # some locales read other bytes as surrogates
-        return text
     except UnicodeError as error:
         raise ConfigError(f"--prompt -: stdin cannot be read as UTF-8 text ({error}).") from None
+    if len(text) > LONGEST:
+        raise ConfigError(f"--prompt -: stdin has more than {LONGEST:,} characters; shorten it.")
+    return text.rstrip("\n")

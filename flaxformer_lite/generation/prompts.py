@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 
-NO_BOUND = 1 << 30  # the longest prompt of a model without a position table
+LONGEST = 1 << 24  # tokens of a row, for a model without a position table
 
 
 class Prompt(NamedTuple):
@@ -89,11 +89,12 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) ->
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
-    """Refuses lengths beyond the model's position table, `limit`, before anything is traced."""
+    """Refuses lengths beyond `limit`, the end of the model's position table or LONGEST, before anything is traced."""
     if tokens + new <= limit:
         return
     way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"
     new_tokens = f" and {new} new tokens" if new else ""
-    raise ConfigError(
-        f"{name} of {tokens} tokens{new_tokens}: the model's position table ends at max_length={limit}; {way}."
+    end = (
+        f"rows end at {limit} tokens" if limit == LONGEST else f"the model's position table ends at max_length={limit}"
     )
+    raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: {end}; {way}.")

@@ -9,7 +9,9 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 
-COLDEST = 1e-30  # the least temperature that float32 scores can be divided by
+COLDEST, LARGEST = 1e-30, 1e30  # numbers that float32 scores can be divided by, and multiplied with
+MOST = 2**31 - 1  # of a whole number, int32 in the compiled loop
+MOST_ROWS = 1 << 16  # beams or samples per prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +82,10 @@ class Settings:
             object.__setattr__(self, f.name, f.default if value is None else _read(f.name, value, f.type))
         if self.max_new_tokens is None and self.max_length is None:
             raise ConfigError("max_new_tokens is missing: set the most tokens to write.")
-        _at_least(self, 1, "max_new_tokens", "max_length", "num_return_sequences", "num_beams")
-        _at_least(self, 0, "min_new_tokens", "min_length", "temperature", "top_k", "min_p", "no_repeat_ngram_size")
+        self._check(1, MOST, "max_new_tokens", "max_length")
+        self._check(1, MOST_ROWS, "num_return_sequences", "num_beams")
+        self._check(0, MOST, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
+        self._check(0, LARGEST, "temperature", "min_p")
         if 0 < self.temperature < COLDEST:
             raise ConfigError(
                 f"temperature={self.temperature}: must be at least {COLDEST}, as scores would overflow, or 0 for the"
@@ -93,6 +97,8 @@ class Settings:
             raise ConfigError(f"min_p={self.min_p}: a fraction of the highest probability, must be in [0, 1].")
         if self.repetition_penalty <= 0:
             raise ConfigError(f"repetition_penalty={self.repetition_penalty}: must be positive; 1 is off.")
+        self._check(COLDEST, LARGEST, "repetition_penalty")
+        self._check(-LARGEST, LARGEST, "length_penalty")
         if self.early_stopping not in (True, False, "never"):
             raise ConfigError(f"early_stopping={self.early_stopping!r}: must be True, False or 'never'.")
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
@@ -112,6 +118,13 @@ class Settings:
             raise ConfigError(f"{several}, {beams}: a search returns at most its beams; raise num_beams.")
         if self.num_beams > 1 and self.stop_strings:
             raise ConfigError("stop_strings: do not work with num_beams, which stops on tokens only; use eos_token_id.")
+
+    def _check(self, least: float, most: float, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                bound = f"at least {least}" if value < least else f"at most {most}"
+                raise ConfigError(f"{name}={value}: must be {bound}.")
 
     @property
     def eos(self) -> tuple[int, ...]:
@@ -164,10 +177,3 @@ def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)
-
-
-def _at_least(record: Settings, least: int, *names: str) -> None:
-    for name in names:
-        value = getattr(record, name)
-        if value is not None and value < least:
-            raise ConfigError(f"{name}={value}: must be at least {least}.")

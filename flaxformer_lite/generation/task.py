@@ -55,8 +55,8 @@ def check_writes(cfg: ModelConfig) -> None:
 
 
 def longest(cfg: ModelConfig) -> int:
-    """Returns the number of positions: max_length if the model has a position table, else NO_BOUND."""
-    return cfg.max_length if cfg.has_position_table else prompts.NO_BOUND
+    """Returns the number of positions: max_length if the model has a position table, else LONGEST."""
+    return cfg.max_length if cfg.has_position_table else prompts.LONGEST
 
 
 def prepare(cfg: ModelConfig, input_ids, attention_mask, decoder_input_ids, tokenizer, s: Settings) -> Task:

@@ -1,3 +1,4 @@
+import io
 import json
 
 import jax
@@ -5,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import load_pretrained, load_tokenizer
+from flaxformer_lite import generate, load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli import generate as cli_generate
 from tests.cli import models
 
 CHAT = "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}<assistant>"
@@ -96,6 +98,25 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
     args = ["--prompt", "two", "--max_new_tokens", "6", "--chat", "--system", "be brief"]
     asked = written(capsys, folder, *args)
     assert asked == greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n" != plain
+
+
+def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
+    tokenizer, args = load_tokenizer(gpt2), ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]
+    literal = tokenizer.encode("one [EOS] two", allow_special=False)
+    assert len(literal) > len(tokenizer.encode("one [EOS] two")) and tokenizer.decode(literal) == "one [EOS] two"
+    model, params = load_pretrained(gpt2)
+    rounding = tuple(range(tokenizer.vocab_size, model.cfg.vocab_size))
+    ids = generate(model, params, [literal], max_new_tokens=6, suppress_tokens=rounding)
+    assert written(capsys, gpt2, *args, "--literal") == tokenizer.decode(ids[0, -6:]) + "\n"
+    assert written(capsys, gpt2, *args) == greedy(gpt2, "one [EOS] two", 6) + "\n"
+
+
+def test_a_prompt_without_end_is_refused(gpt2, capsys, monkeypatch):
+    monkeypatch.setattr(cli_generate, "LONGEST", 1000)
+    monkeypatch.setattr("sys.stdin", io.StringIO("zero " * 1000))
+    with pytest.raises(SystemExit):
+        main(["generate", "--model", str(gpt2), "--prompt", "-"])
+    assert "--prompt -: stdin has more than 1,000 characters; shorten it." in capsys.readouterr().err
 
 
 def test_a_chat_template_is_not_ignored_in_silence(tmp_path, capsys):

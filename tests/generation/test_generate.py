@@ -1,13 +1,15 @@
 """Greedy generation is the argmax of the full forward pass, a batch gives what each prompt gives alone, and calls after
 the first compile nothing."""
 
+import concurrent.futures
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer_lite import generate, registry, stream
+from flaxformer_lite import generate, registry, score, stream
 from flaxformer_lite.analysis import recompiles
 from tests.models.tiny import built, ids, is_encoder_decoder, logits_of, small
 from tests.pretrained.fixtures import loaded
@@ -71,6 +73,22 @@ def test_later_calls_compile_nothing():
         prompts = np.ones((2, length), int)
         generate(model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new)
     assert recompiles.total() == before
+
+
+def test_threads_share_a_model():
+    _, model, params = model_of("gpt2")
+    calls = [
+        lambda: generate(model, params, [[1, 2, 3, 4, 5], [6, 7]], max_new_tokens=6, temperature=1.0, seed=3),
+        lambda: generate(model, params, [[1, 2, 3, 4, 5]], max_new_tokens=6, num_beams=2),
+        lambda: np.concatenate(list(stream(model, params, [[6, 7]], max_new_tokens=6)), axis=1),
+        lambda: score(model, params, [[1, 2, 3], [6]], [[4], [7, 8]]).logprobs,
+        lambda: np.asarray(logits_of(model, params, input_ids=ids(1, 2, 6))),
+    ]
+    with concurrent.futures.ThreadPoolExecutor(2 * len(calls)) as threads:  # the first calls compile at the same time
+        found = list(threads.map(lambda call: call(), 6 * calls))
+    alone = [call() for call in calls]
+    for number, result in enumerate(found):
+        np.testing.assert_array_equal(result, alone[number % len(calls)])
 
 
 def test_a_stop_token_ends_its_row_alone():
@@ -200,6 +218,7 @@ def test_a_decoder_prompt_of_several_tokens():
 
 ERRORS = {
     "too long": ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
+    "endless": ("llama", {"max_new_tokens": 10**9}, "rows end at 16777216 tokens; ask for at most 16777211 new tokens"),
     "no length": ("gpt2", {}, "max_new_tokens is missing"),
     "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
     "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
