@@ -77,7 +77,8 @@ def _documented(kinds: tuple[type, ...]) -> Iterator[tuple[Any, str, list[str]]]
         for source in _sources(Path(spec.origin).parent):
             with contextlib.suppress(SyntaxError, ValueError):
                 lines = source.splitlines(keepends=True)
-                for node in ast.walk(ast.parse(source)):
+                nodes: Iterator[Any] = ast.walk(ast.parse(source))
+                for node in nodes:
                     if isinstance(node, kinds) and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING:
                         yield node, text, lines
 

@@ -156,13 +156,13 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
             f"{length}; give more text or lower data.length."
         )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
-    rows = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in Packing._fields]
-    if len(rows[-1]) < 2:
+    plan = Packing(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in Packing._fields))
+    if len(plan.first) < 2:
         raise ConfigError(
             f"{corpus.source.where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
         )
-    return Records(corpus.tokenizer, length, target_length, tokens.ids, *rows, tokens.numbers)
+    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, numbers=tokens.numbers)
 
 
 def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text: str) -> Tokenizer:

@@ -43,8 +43,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
     tokens[offsets[1:] - 1] = words.eos_id
     plan = objective.pack(offsets, length, target_length, words)
     numbers = {name: np.zeros(len(lengths), np.int64) for name in objective.numbers}
-    rows = plan.start, plan.length, plan.document, plan.first
-    return Records(words, length, target_length, tokens, *rows, numbers)
+    return Records(words, length, target_length, tokens, *plan, numbers=numbers)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

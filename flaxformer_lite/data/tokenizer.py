@@ -5,21 +5,18 @@ vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special token
 that contains "[MASK]" is encoded as those characters.
 """
 
-import contextlib
 import functools
 import hashlib
-import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
 import tokenizers
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.literal import FAILS, library_errors, literal
 
 SENTINELS = 100
 SPECIALS = ("[PAD]", "[EOS]", "[BOS]", "[CLS]", "[SEP]", "[MASK]")
@@ -133,7 +130,8 @@ class HuggingFace(Tokenizer):
 
     def __init__(self, definition: bytes):
         super().__init__(definition)
-        self._tokenizer = tokenizers.Tokenizer.from_str(definition.decode())
+        with library_errors("the library refuses it"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(definition.decode())
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -150,7 +148,7 @@ class HuggingFace(Tokenizer):
         return literal(self._tokenizer)[0]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        with refusing_panics():
+        with library_errors(FAILS):
             return [e.ids for e in self._literal.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -218,49 +216,6 @@ def load(path: str | Path) -> Tokenizer:
         return kinds[path.suffix](path.read_bytes())
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
-
-
-def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]:
-    """Copies a tokenizer for texts in which the spelling of a special token is text.
-
-    The library's own switch (`encode_special_tokens`) leaves them to the model, which may know them as words: T5's does.
-
-    Returns:
-      The copy, and a mark that nobody can guess: special tokens are found between two of it, with their flags and ids.
-    """
-    read, mark = json.loads(tokenizer.to_str()), secrets.token_hex(8)
-    names = {token["content"] for token in read["added_tokens"] if token["special"]}
-    model = read["model"]
-
-    def spell(token: Any) -> Any:
-        return f"{mark}{token}{mark}" if token in names else token
-
-    for token in read["added_tokens"]:
-        normalized = token["normalized"] and not token["special"]
-        token |= {"content": spell(token["content"]), "normalized": normalized}
-    if "unk_token" in model:
-        model["unk_token"] = spell(model["unk_token"])
-    if isinstance(model.get("vocab"), dict):
-        model["vocab"] = {spell(token): i for token, i in model["vocab"].items()}
-    elif "vocab" in model:
-        model["vocab"] = [[spell(token), score] for token, score in model["vocab"]]
-    if "merges" in model:
-        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
-        model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
-    return tokenizers.Tokenizer.from_str(json.dumps(read)), mark
-
-
-@contextlib.contextmanager
-def refusing_panics() -> Iterator[None]:
-    """Turns a panic of the tokenizers library into an error; it is neither an Exception nor a type that can be imported."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise ConfigError(
-            f"tokenizer.json: fails on this text ({error}); cut the longest words, or use another."
-        ) from None
 
 
 def _byte_level(token: str) -> bytes:

@@ -14,6 +14,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.data.literal import FAILS, library_errors, literal
 
 JSON = "tokenizer.json"
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
@@ -120,7 +121,7 @@ class PublishedTokenizer:
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
         rows: list[tuple[list[int], list[int]]]
-        limits = {"max_length": max_length or self.max_length, "allow_special": allow_special}
+        limits: dict[str, Any] = {"max_length": max_length or self.max_length, "allow_special": allow_special}
         if pairs is None:
             rows = [(self.encode(text, **limits), []) for text in texts]
         elif len(texts) == len(pairs):
@@ -139,7 +140,8 @@ class PublishedTokenizer:
 
 class JsonTokenizer(PublishedTokenizer):
     def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
-        self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        with library_errors(f"{path}: cannot be read as a tokenizer"):
+            self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -173,18 +175,18 @@ class JsonTokenizer(PublishedTokenizer):
         return both.ids, both.type_ids
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        literal, mark = self._literal
+        tokenizer, mark = self._literal
         marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
-        with plain.refusing_panics():
-            return literal.encode(marked, add_special_tokens=False).ids
+        with library_errors(FAILS):
+            return tokenizer.encode(marked, add_special_tokens=False).ids
 
     def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
-        with plain.refusing_panics():
+        with library_errors(FAILS):
             return (self._tokenizer if allow_special else self._literal[0]).encode(text, add_special_tokens=False)
 
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
-        return plain.literal(self._tokenizer)
+        return literal(self._tokenizer)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)

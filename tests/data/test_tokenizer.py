@@ -11,6 +11,11 @@ from flaxformer_lite.data.tokenizer_training import train
 KINDS = ("byte_bpe", "sentencepiece", "bytes")
 STRANGE = ["", "plain words", "  two  spaces\n\n\ttab\r\n", "[MASK] <extra_id_0> </s> [PAD]", "日本 🙂 naïve", "Ġy ##z"]
 
+PANICS = (
+    b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},'
+    b' "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}'
+)
+
 
 @pytest.fixture(scope="module")
 def trained():
@@ -117,7 +122,9 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     tok.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(x+x+)+y"), "isolated")
     tok.save(str(tmp_path / "tokenizer.json"))
     ours = tokenizer.load(tmp_path / "tokenizer.json")
-    with pytest.raises(ConfigError, match=r"tokenizer\.json: fails on this text \(.*retry-limit-in-match over\); cut"):
+    with pytest.raises(
+        ConfigError, match=r"tokenizer\.json: fails on this text; shorten .* \(.*retry-limit-in-match over\)"
+    ):
         ours.encode("x" * 40)
     assert ours.encode("xy") == [0]
 
@@ -126,6 +133,7 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     "name, content, message",
     [
         ("tokenizer.json", b"{}", "cannot be read as a tokenizer"),
+        ("tokenizer.json", PANICS, r"cannot be read as a tokenizer .*Cannot parse precompiled_charsmap"),
         ("spiece.model", b"nonsense", "cannot be read as a tokenizer"),
         ("vocab.txt", b"a\nb", r"must be a tokenizer\.json or a sentencepiece \.model"),
         ("missing.json", None, "cannot be read as a tokenizer .*No such file"),
