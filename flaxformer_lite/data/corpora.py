@@ -69,7 +69,7 @@ def version(name: str) -> str:
     return " ".join([sys.version, *(f"{p}={importlib.metadata.version(p)}" for p in packages)])
 
 
-def _documented(kinds: tuple[type, ...]) -> Iterator[tuple[Any, str, list[str]]]:
+def _documented(kinds: Any) -> Iterator[tuple[Any, str, list[str]]]:
     """Yields definitions with a long docstring, the docstring, and the lines of the file."""
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -77,8 +77,7 @@ def _documented(kinds: tuple[type, ...]) -> Iterator[tuple[Any, str, list[str]]]
         for source in _sources(Path(spec.origin).parent):
             with contextlib.suppress(SyntaxError, ValueError):
                 lines = source.splitlines(keepends=True)
-                nodes: Iterator[Any] = ast.walk(ast.parse(source))
-                for node in nodes:
+                for node in ast.walk(ast.parse(source)):
                     if isinstance(node, kinds) and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING:
                         yield node, text, lines
 

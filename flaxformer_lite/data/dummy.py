@@ -8,6 +8,7 @@ import numpy as np
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.corpus import Records
+from flaxformer_lite.objectives.packing import Packing
 
 DOCUMENTS = 4  # enough for objectives that draw a second document
 
@@ -41,7 +42,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
-    plan = objective.pack(offsets, length, target_length, words)
+    plan: Packing = objective.pack(offsets, length, target_length, words)
     numbers = {name: np.zeros(len(lengths), np.int64) for name in objective.numbers}
     return Records(words, length, target_length, tokens, *plan, numbers=numbers)
 
