@@ -102,7 +102,7 @@ def config(preset: str = "base", **overrides) -> ModelConfig:
     layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
     windows = [LOCAL // 2 + 1 if layer % GLOBAL_EVERY else 0 for layer in range(layers)]
     kinds = {"pattern": pattern(windows, Rope())}
-    return build(f"{__name__}:Model", BASE, PRESETS, preset, kinds | overrides)
+    return build(f"{__name__}:Model", BASE, PRESETS, preset, **kinds | overrides)
 
 
 LAYER = rows(

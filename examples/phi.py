@@ -10,10 +10,11 @@ Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary p
 Reference: Gunasekar et al., "Textbooks Are All You Need" (2023), section 2.3; Li et al., "phi-1.5" (2023), section 2.1.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import llama
+from flaxformer_lite.models import gpt2, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
@@ -29,15 +30,11 @@ PRESETS = {
     "1": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),  # phi-1 and phi-1.5
     "2": dict(d_model=2560, num_heads=32, mlp_dim=10240, decoder_layers=32, position=Rope(fraction=0.4)),
 }
+config = partial(build, f"{__name__}:Model", BASE, PRESETS, "1")
 
 
 class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "token_classification", "none")
-
-
-def config(preset: str = "1", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes; keyword arguments override its fields."""
-    return build(f"{__name__}:Model", BASE, PRESETS, preset, overrides)
 
 
 LAYER = rows(
@@ -79,8 +76,8 @@ PUBLISHED = Published(
     names=lambda cfg: BODY,
     heads={
         "lm": Head("PhiForCausalLM", rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))),
-        "sequence_classification": Head("PhiForSequenceClassification", llama.SCORE),
-        "token_classification": Head("PhiForTokenClassification", llama.SCORE),
+        "sequence_classification": Head("PhiForSequenceClassification", gpt2.SCORE),
+        "token_classification": Head("PhiForTokenClassification", gpt2.SCORE),
         "none": Head("PhiModel"),
     },
     fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},

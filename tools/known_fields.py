@@ -1,10 +1,10 @@
-"""Writes flaxformer_lite/pretrained/known_fields.py: the fields of config.json that transformers knows, by model_type.
+"""Writes flaxformer_lite/pretrained/known_fields.py: the fields that transformers computes with, by model_type.
 
-    /tmp/reference/bin/python tools/known_fields.py > flaxformer_lite/pretrained/known_fields.py
+    PYTHONPATH=. /tmp/reference/bin/python tools/known_fields.py > flaxformer_lite/pretrained/known_fields.py
 
 Runs where make_fixtures.py does. A field is known where the family's config class declares it, or an alias of it, or
 where code that the family's models share or have of their own reads it from the config. Every other field of a file
-cannot change what transformers computes.
+cannot change what transformers computes, and neither can those of harmless_fields.py, which are left out.
 """
 
 import dataclasses
@@ -17,6 +17,8 @@ from typing import Any
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, masking_utils, modeling_layers, modeling_rope_utils
+
+from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 
 NAMES = """
 albert bart bert bloom distilbert electra gemma gemma2 gpt2 gpt_neo gpt_neox gptj llama marian mbart mistral mt5 opt
@@ -40,13 +42,13 @@ READS = (
 def main() -> None:
     """Prints the table."""
     shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
-    print(f'"""The fields of config.json that transformers {transformers.__version__} knows; written by'
-          ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\n_KNOWN = {')  # fmt: skip
+    print(f'"""The fields of config.json that transformers {transformers.__version__} computes with; written by'
+          ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\n_KNOWN = """')  # fmt: skip
     for model_type in ("", *NAMES.split()):
         own = shared if not model_type else known(model_type) - shared
-        lines = textwrap.wrap(" ".join(sorted(own)), 110)
-        print(f'    "{model_type}": """\n' + textwrap.indent("\n".join(lines), " " * 8) + '\n    """,')
-    print("}\nKNOWN = {model_type: frozenset(names.split()) for model_type, names in _KNOWN.items()}")
+        print(textwrap.fill(f"{model_type}: {' '.join(sorted(own - HARMLESS))}", 118, subsequent_indent="    "))
+    print('"""\n_ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\\n    ", " ").splitlines())')
+    print("KNOWN = {model_type: frozenset(names.split()) for model_type, _, names in _ROWS}")
 
 
 def known(model_type: str) -> set[str]:

@@ -9,7 +9,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
 
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
@@ -36,7 +36,7 @@ class Model(EncoderModel):
 def config(preset: str = "base", **overrides) -> ModelConfig:
     """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout); keyword arguments override its fields."""
     layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
-    return build("albert", BASE, PRESETS, preset, {"share_layers": (0,) * layers, **overrides})
+    return build("albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides})
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -45,14 +45,12 @@ def read(fields: Fields) -> dict[str, Any]:
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
-        raise ConfigError(
-            "config.json: embedding_size equals hidden_size, but ALBERT's square projection is not supported here."
-        )
+        raise ConfigError("config.json: embedding_size equals hidden_size, but ALBERT's square projection is not supported"
+                          " here.")  # fmt: skip
     if groups == depth > 1:
         if inner > 1:
-            raise ConfigError(
-                f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is supported here."
-            )
+            raise ConfigError(f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is supported"
+                              f" here.")  # fmt: skip
         return {"encoder_layers": depth, "share_layers": ()}
     order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
     return {"encoder_layers": depth * inner, "share_layers": order}
@@ -78,11 +76,7 @@ def index(cfg: ModelConfig, layer: int) -> dict[str, int]:
     return {"g": layer // inner, "j": layer % inner}
 
 
-LAYER = rows(
-    ("attention.query", "attention/query"),
-    ("attention.key", "attention/key"),
-    ("attention.value", "attention/value"),
-    ("attention.dense", "attention/out"),
+LAYER = within("attention", "attention", projections("query", "key", "value", "dense")) + rows(
     ("attention.LayerNorm", "attention_out_norm"),
     ("ffn", "mlp/up"),
     ("ffn_output", "mlp/down"),
@@ -99,22 +93,13 @@ PREDICTIONS = rows(
     ("predictions.decoder.weight", "masked_lm/vocab/kernel"),
     ("predictions.bias", "masked_lm/vocab/bias"),
 )
+PAIRS = rows(("sop_classifier.classifier", "next_sentence/dense"))
 PUBLISHED = Published(
     model_type="albert",
     defaults=dict(hidden_size=4096, num_attention_heads=64, intermediate_size=16384),
     prefix="albert.",
     names=lambda cfg: BODY,
-    heads={
-        "none": Head("AlbertModel"),
-        "masked_lm": Head("AlbertForMaskedLM", PREDICTIONS),
-        "pretraining": Head(
-            "AlbertForPreTraining", PREDICTIONS + rows(("sop_classifier.classifier", "next_sentence/dense"))
-        ),
-        "sequence_classification": Head("AlbertForSequenceClassification", bert.CLASSIFIER),
-        "token_classification": Head("AlbertForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("AlbertForQuestionAnswering", bert.SPANS),
-        "multiple_choice": Head("AlbertForMultipleChoice", bert.CLASSIFIER),
-    },
+    heads=heads("Albert", none=(), masked_lm=PREDICTIONS, pretraining=PREDICTIONS + PAIRS, **bert.CLASSIFIERS),
     fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"} | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,

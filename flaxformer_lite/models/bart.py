@@ -3,29 +3,30 @@
 Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (2020), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.models import bert, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, Row, rows, within
+from flaxformer_lite.models.weight_map import Fields, Head, Published, Row, projections, rows, within
 from flaxformer_lite.positions.learned import Learned
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=50265, max_length=1024, position=Learned(offset=2), norm_eps=1e-5, norm_at=("embed", "out"),
     bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, pad_token_id=1,
     eos_token_id=2, decoder_start_token_id=2,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # section 3
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, encoder_layers=2, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6, decoder_layers=6),
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12),
 }
+config = partial(build, "bart", BASE, PRESETS, "large")
 
 
 class Model(EncoderDecoderModel):
@@ -43,12 +44,7 @@ class Model(EncoderDecoderModel):
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
 
 
-def config(preset: str = "large", **overrides) -> ModelConfig:
-    """Builds a config with BART's sizes (section 3); keyword arguments override its fields."""
-    return build("bart", BASE, PRESETS, preset, overrides)
-
-
-ATTENTION = rows(("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"), ("out_proj", "out"))
+ATTENTION = projections("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def names(cfg: ModelConfig) -> tuple:
@@ -76,19 +72,11 @@ def names(cfg: ModelConfig) -> tuple:
 
 LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
 CLASSIFIER = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
-SPANS = rows(("qa_outputs", "classifier/dense"))
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "d_model": "d_model",
-    "encoder_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
-    "encoder_attention_heads": "num_heads",
-    "encoder_ffn_dim": "mlp_dim",
-    "max_position_embeddings": "max_length",
-    "activation_function": "activation",
-    "dropout": "dropout",
-    "tie_word_embeddings": "tie_embeddings",
-}
+FIELDS = dict(
+    d_model="d_model", encoder_layers="encoder_layers", decoder_layers="decoder_layers",
+    encoder_attention_heads="num_heads", encoder_ffn_dim="mlp_dim", max_position_embeddings="max_length",
+    activation_function="activation", dropout="dropout",
+)  # fmt: skip
 ENDS = {"eos_token_id": "eos_token_id", "decoder_start_token_id": "decoder_start_token_id"}
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 # Leftovers of the first releases, which no current version of transformers reads.
@@ -96,6 +84,10 @@ HARMLESS = (
     "add_bias_logits", "add_final_layer_norm", "do_blenderbot_90_layernorm", "extra_pos_embeddings",
     "force_bos_token_to_be_generated", "normalize_before", "normalize_embedding", "num_hidden_layers",
 )  # fmt: skip
+
+
+def heads(name: str, **classifiers: tuple[Row, ...]) -> dict[str, Head]:
+    return weight_map.heads(name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -123,12 +115,7 @@ PUBLISHED = Published(
     model_type="bart",
     prefix="model.",
     names=names,
-    heads={
-        "lm": Head("BartForConditionalGeneration", LM_HEAD),
-        "none": Head("BartModel"),
-        "sequence_classification": Head("BartForSequenceClassification", CLASSIFIER),
-        "question_answering": Head("BartForQuestionAnswering", SPANS),
-    },
+    heads=heads("Bart", sequence_classification=CLASSIFIER, question_answering=bert.SPANS),
     fields=FIELDS | ENDS,
     harmless=HARMLESS,
     fixed={"is_decoder": False},

@@ -3,38 +3,29 @@
 Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers" (2019).
 """
 
+from functools import partial
 from typing import Any
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.encoder import EncoderModel as Model
-from flaxformer_lite.models.weight_map import Head, Published, rows, within
+from flaxformer_lite.models.skeletons.encoder import EncoderModel
+from flaxformer_lite.models.weight_map import Head, Published, heads, projections, rows, within
 from flaxformer_lite.positions.learned import Learned
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE: dict[str, Any] = dict(
     vocab_size=30522, max_length=512, type_vocab_size=2, position=Learned(), norm_eps=1e-12, norm_at=("embed", "out"),
     bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, head="pretraining",
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # section 3; tiny and mini: Turc et al. (2019)
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2),
     "mini": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=4),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=24),
 }
+config = partial(build, "bert", BASE, PRESETS, "base")
+Model = EncoderModel
 
 
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with BERT's sizes (section 3; `tiny` and `mini`: Turc et al. 2019); keywords override it."""
-    return build("bert", BASE, PRESETS, preset, overrides)
-
-
-LAYER = rows(
-    ("attention.self.query", "attention/query"),
-    ("attention.self.key", "attention/key"),
-    ("attention.self.value", "attention/value"),
-    ("attention.output.dense", "attention/out"),
+LAYER = within("attention", "attention", projections("self.query", "self.key", "self.value", "output.dense")) + rows(
     ("attention.output.LayerNorm", "attention_out_norm"),
     ("intermediate.dense", "mlp/up"),
     ("output.dense", "mlp/down"),
@@ -59,37 +50,29 @@ PREDICTIONS = rows(
 PAIRS = rows(("cls.seq_relationship", "next_sentence/dense"))
 CLASSIFIER = rows(("classifier", "classifier/dense"))
 SPANS = rows(("qa_outputs", "classifier/dense"))
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "d_model",
-    "num_hidden_layers": "encoder_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "mlp_dim",
-    "max_position_embeddings": "max_length",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_act": "activation",
-    "layer_norm_eps": "norm_eps",
-    "hidden_dropout_prob": "dropout",
-    "tie_word_embeddings": "tie_embeddings",
-}
+CLASSIFIERS = dict(
+    sequence_classification=CLASSIFIER, token_classification=CLASSIFIER, question_answering=SPANS, multiple_choice=CLASSIFIER
+)  # fmt: skip
+FIELDS = dict(
+    hidden_size="d_model", num_hidden_layers="encoder_layers", num_attention_heads="num_heads", intermediate_size="mlp_dim",
+    max_position_embeddings="max_length", type_vocab_size="type_vocab_size", hidden_act="activation",
+    layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
+)  # fmt: skip
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
-CAUSAL = {"is_decoder": True}
 BUFFERS = (r"embeddings\.(position_ids|token_type_ids)",)
 PUBLISHED = Published(
     model_type="bert",
     prefix="bert.",
     names=lambda cfg: BODY,
-    heads={
-        "none": Head("BertModel"),
-        "masked_lm": Head("BertForMaskedLM", PREDICTIONS),
-        "causal_lm": Head("BertLMHeadModel", PREDICTIONS, fixed=CAUSAL),
-        "pretraining": Head("BertForPreTraining", PREDICTIONS + PAIRS),
-        "next_sentence": Head("BertForNextSentencePrediction", PAIRS),
-        "sequence_classification": Head("BertForSequenceClassification", CLASSIFIER),
-        "token_classification": Head("BertForTokenClassification", CLASSIFIER),
-        "question_answering": Head("BertForQuestionAnswering", SPANS),
-        "multiple_choice": Head("BertForMultipleChoice", CLASSIFIER),
-    },
+    heads=heads(
+        "Bert",
+        none=(),
+        masked_lm=PREDICTIONS,
+        pretraining=PREDICTIONS + PAIRS,
+        next_sentence=PAIRS,
+        causal_lm=Head("BertLMHeadModel", PREDICTIONS, fixed={"is_decoder": True}),
+        **CLASSIFIERS,
+    ),
     fields=FIELDS,
     fixed=FIXED,
     duplicates={"cls.predictions.decoder.bias": "cls.predictions.bias"},

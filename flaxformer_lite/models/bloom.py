@@ -3,27 +3,27 @@
 Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model" (2022), section 3.2.
 """
 
+from functools import partial
 from typing import Any
 
-from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import bert, llama
+from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
 from flaxformer_lite.positions.alibi import Alibi
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=250880, max_length=2048, position=Alibi(), norm_eps=1e-5, norm_at=("embed", "in", "final"),
     activation="gelu_tanh", bias_at=("query", "key", "value", "out", "mlp"), pad_token_id=3,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # table 3
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "560m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24),
     "7b1": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=30),
     "176b": dict(d_model=14336, num_heads=112, mlp_dim=57344, decoder_layers=70),
 }
+config = partial(build, "bloom", BASE, PRESETS, "560m")
+Model = DecoderModel
 LAYER = rows(
     ("input_layernorm", "attention_in_norm"),
     ("self_attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
@@ -34,17 +34,10 @@ LAYER = rows(
 )
 BODY = (
     *rows(
-        ("word_embeddings", "token_embed"),
-        ("word_embeddings_layernorm", "embed/norm"),
-        ("ln_f", "decoder/final_norm"),
+        ("word_embeddings", "token_embed"), ("word_embeddings_layernorm", "embed/norm"), ("ln_f", "decoder/final_norm")
     ),
     *within("h.{i}", "decoder/layer_{i}", LAYER),
 )
-
-
-def config(preset: str = "560m", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 3); keyword arguments override its fields."""
-    return build("bloom", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -67,18 +60,8 @@ PUBLISHED = Published(
     model_type="bloom",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads={
-        "lm": Head("BloomForCausalLM", llama.LM_HEAD),
-        "sequence_classification": Head("BloomForSequenceClassification", llama.SCORE),
-        "token_classification": Head("BloomForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("BloomForQuestionAnswering", bert.SPANS),
-        "none": Head("BloomModel"),
-    },
-    fields={
-        "vocab_size": "vocab_size",
-        "layer_norm_epsilon": "norm_eps",
-        "tie_word_embeddings": "tie_embeddings",
-    },
+    heads=heads("Bloom", **gpt2.HEADS),
+    fields={"layer_norm_epsilon": "norm_eps"},
     fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
     harmless=HARMLESS,
     read=read,

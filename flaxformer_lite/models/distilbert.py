@@ -3,16 +3,16 @@
 Reference: Sanh et al., "DistilBERT, a distilled version of BERT" (2019), section 3.
 """
 
-from flaxformer_lite.config import ModelConfig
+from functools import partial
+
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Head, Published, rows, within
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+from flaxformer_lite.models.weight_map import Published, heads, projections, rows, within
 
 BASE = bert.BASE | dict(type_vocab_size=0, norm_eps=1e-12, head="masked_lm")
 PRESETS = {"tiny": bert.PRESETS["tiny"], "base": dict(bert.PRESETS["base"], encoder_layers=6)}
+config = partial(build, "distilbert", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
@@ -23,16 +23,7 @@ class Model(EncoderModel):
     pooler_activation = "relu"
 
 
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with DistilBERT's sizes; keyword arguments override its fields."""
-    return build("distilbert", BASE, PRESETS, preset, overrides)
-
-
-LAYER = rows(
-    ("attention.q_lin", "attention/query"),
-    ("attention.k_lin", "attention/key"),
-    ("attention.v_lin", "attention/value"),
-    ("attention.out_lin", "attention/out"),
+LAYER = within("attention", "attention", projections("q_lin", "k_lin", "v_lin", "out_lin")) + rows(
     ("sa_layer_norm", "attention_out_norm"),
     ("ffn.lin1", "mlp/up"),
     ("ffn.lin2", "mlp/down"),
@@ -52,29 +43,17 @@ PREDICTIONS = rows(
     ("vocab_projector", "masked_lm/vocab"),
 )
 FIRST_TOKEN = rows(("pre_classifier", "pooler/dense"), ("classifier", "classifier/dense"))
+POOLED = dict(sequence_classification=FIRST_TOKEN, multiple_choice=FIRST_TOKEN)
+FIELDS = dict(
+    dim="d_model", n_layers="encoder_layers", n_heads="num_heads", hidden_dim="mlp_dim",
+    max_position_embeddings="max_length", activation="activation", dropout="dropout",
+)  # fmt: skip
 PUBLISHED = Published(
     model_type="distilbert",
     prefix="distilbert.",
     names=lambda cfg: BODY,
-    heads={
-        "none": Head("DistilBertModel"),
-        "masked_lm": Head("DistilBertForMaskedLM", PREDICTIONS),
-        "sequence_classification": Head("DistilBertForSequenceClassification", FIRST_TOKEN),
-        "token_classification": Head("DistilBertForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("DistilBertForQuestionAnswering", bert.SPANS),
-        "multiple_choice": Head("DistilBertForMultipleChoice", FIRST_TOKEN),
-    },
-    fields={
-        "vocab_size": "vocab_size",
-        "dim": "d_model",
-        "n_layers": "encoder_layers",
-        "n_heads": "num_heads",
-        "hidden_dim": "mlp_dim",
-        "max_position_embeddings": "max_length",
-        "activation": "activation",
-        "dropout": "dropout",
-        "tie_word_embeddings": "tie_embeddings",
-    },
+    heads=heads("DistilBert", none=(), masked_lm=PREDICTIONS, **bert.CLASSIFIERS | POOLED),
+    fields=FIELDS,
     harmless=("sinusoidal_pos_embds",),  # only says how the position table, which the file holds, was initialized
     ignored=bert.BUFFERS,
 )

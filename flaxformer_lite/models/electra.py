@@ -4,6 +4,7 @@ Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators 
 2.
 """
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -15,18 +16,17 @@ from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.skeletons.outputs import Features, Output
-from flaxformer_lite.models.weight_map import Head, Published, rows
+from flaxformer_lite.models.weight_map import Published, heads, rows
 from flaxformer_lite.modules.einsum import Einsum
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = bert.BASE | dict(bias_at=("embed", *bert.BASE["bias_at"]), head="masked_lm")
-PRESETS = {
+PRESETS = {  # the discriminators' sizes, appendix A
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2, embedding_size=64),
     "small": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=12, embedding_size=128),
     "base": bert.PRESETS["base"],
     "large": bert.PRESETS["large"],
 }
+config = partial(build, "electra", BASE, PRESETS, "base")
 
 
 class Discriminator(nn.Module):
@@ -72,11 +72,6 @@ class Model(EncoderModel):
         return Output(last_hidden_state=x_BTD, logits=self.discriminator(x_BTD))
 
 
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with ELECTRA's discriminator sizes (appendix A); keyword arguments override its fields."""
-    return build("electra", BASE, PRESETS, preset, overrides)
-
-
 PROJECT = rows(("embeddings_project", "embed/project"))
 PREDICTIONS = rows(
     ("generator_predictions.dense", "masked_lm/dense"),
@@ -94,16 +89,14 @@ PUBLISHED = Published(
     defaults=dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
     prefix="electra.",
     names=lambda cfg: bert.BODY + PROJECT,
-    heads={
-        "none": Head("ElectraModel"),
-        "masked_lm": Head("ElectraForMaskedLM", PREDICTIONS),
-        "causal_lm": Head("ElectraForCausalLM", PREDICTIONS, fixed=bert.CAUSAL),
-        "pretraining": Head("ElectraForPreTraining", DISCRIMINATOR),
-        "sequence_classification": Head("ElectraForSequenceClassification", FIRST_TOKEN),
-        "token_classification": Head("ElectraForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("ElectraForQuestionAnswering", bert.SPANS),
-        "multiple_choice": Head("ElectraForMultipleChoice", bert.CLASSIFIER + SUMMARY),
-    },
+    heads=heads(
+        "Electra",
+        none=(),
+        masked_lm=PREDICTIONS,
+        causal_lm=PREDICTIONS,
+        pretraining=DISCRIMINATOR,
+        **bert.CLASSIFIERS | dict(sequence_classification=FIRST_TOKEN, multiple_choice=bert.CLASSIFIER + SUMMARY),
+    ),
     fields=bert.FIELDS | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED | {"summary_type": "first", "summary_activation": "gelu", "summary_use_proj": True},
     write=lambda cfg: {"embedding_size": cfg.embedding_width},

@@ -3,6 +3,7 @@
 Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
@@ -11,26 +12,20 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, Published
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = llama.BASE | dict(
     vocab_size=256000, max_length=8192, norm="rms_offset", norm_eps=1e-6, activation="gelu_tanh", embed_power=0.5,
     tie_embeddings=True, head_dim=256, pad_token_id=0,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # table 1; mlp_dim is per branch of the gate
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=1, head_dim=48, mlp_dim=344, decoder_layers=4),
     "2b": dict(d_model=2048, num_heads=8, num_kv_heads=1, mlp_dim=16384, decoder_layers=18),
     "7b": dict(d_model=3072, num_heads=16, mlp_dim=24576, decoder_layers=28),
 }
+config = partial(build, "gemma", BASE, PRESETS, "7b")
 
 
 class Model(DecoderModel):
     heads = ("lm", "sequence_classification", "token_classification", "none")
-
-
-def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1; mlp_dim is per branch of the gate); keywords override it."""
-    return build("gemma", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:

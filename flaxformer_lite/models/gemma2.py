@@ -3,21 +3,19 @@
 Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import gemma, llama
-from flaxformer_lite.models.gemma import Model
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows, rows, within
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = gemma.BASE | dict(
     norm_at=("in", "branch", "final"), attention_softcap=50.0, logit_softcap=30.0, windows=(4096, 0),
     attention_scale=256**-0.5,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # table 1
     "tiny": dict(
         d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4, windows=(64, 0),
         attention_scale=48**-0.5,
@@ -28,6 +26,8 @@ PRESETS = {
         d_model=4608, num_heads=32, num_kv_heads=16, head_dim=128, mlp_dim=36864, decoder_layers=46, attention_scale=144**-0.5
     ),
 }  # fmt: skip
+config = partial(build, "gemma2", BASE, PRESETS, "9b")
+Model = gemma.Model
 NORMS = rows(
     ("post_attention_layernorm", "attention_branch_norm"),
     ("pre_feedforward_layernorm", "mlp_in_norm"),
@@ -38,43 +38,26 @@ BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {"hidden_activation": "activation"}
 
 
-def config(preset: str = "9b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
-    return build("gemma2", BASE, PRESETS, preset, overrides)
-
-
 def read(fields: Fields) -> dict[str, Any]:
     """Reads windows and caps: every other layer slides, from the first on; null means no cap, absent the default."""
     layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
     caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}
-    return (
-        llama.read_heads(fields, kv_heads=4, head_dim=256)
-        | caps
-        | {
-            "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
-            "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
-        }
-    )
+    return llama.read_heads(fields, kv_heads=4, head_dim=256) | {
+        "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
+        "attention_scale": fields.size("query_pre_attn_scalar", 256.0) ** -0.5,
+        **caps,
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    caps = {name: getattr(cfg, ours) or None for name, ours in CAPS.items()}
-    return (
-        llama.write_heads(cfg)
-        | caps
-        | gemma.write_activation(cfg, "hidden_activation")
-        | {
-            "sliding_window": max(cfg.windows) or 4096,
-            "layer_types": layer_types(cfg),
-            "query_pre_attn_scalar": _scalar(cfg.scale),
-        }
-    )
-
-
-def _scalar(scale: float) -> float:
-    """Inverts scale = scalar ** -0.5, restoring whole numbers."""
-    scalar = scale**-2
-    return round(scalar) if round(scalar) ** -0.5 == scale else scalar
+    scalar = cfg.scale**-2
+    whole = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
+    return llama.write_heads(cfg) | gemma.write_activation(cfg, "hidden_activation") | {
+        "sliding_window": max(cfg.windows) or 4096,
+        "layer_types": layer_types(cfg),
+        "query_pre_attn_scalar": whole,
+        **{name: getattr(cfg, ours) or None for name, ours in CAPS.items()},
+    }  # fmt: skip
 
 
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}

@@ -3,15 +3,13 @@
 Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling with Mesh-Tensorflow" (2021).
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.models import bert, gpt2, llama
-from flaxformer_lite.models.gpt2 import Model
+from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, Published, read_windows, rows, within
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, read_windows, rows, within
 
 BASE = gpt2.BASE | dict(
     max_length=2048, attention_scale=1.0, bias_at=("out", "mlp"), windows=(0, 256), dropout=0.0, init="normal"
@@ -22,22 +20,12 @@ PRESETS = {
     "1.3b": dict(d_model=2048, num_heads=16, mlp_dim=8192, decoder_layers=24),
     "2.7b": dict(d_model=2560, num_heads=20, mlp_dim=10240, decoder_layers=32),
 }
-LAYER = rows(
-    ("ln_1", "attention_in_norm"),
-    ("attn.attention.q_proj", "attention/query"),
-    ("attn.attention.k_proj", "attention/key"),
-    ("attn.attention.v_proj", "attention/value"),
-    ("attn.attention.out_proj", "attention/out"),
-    ("ln_2", "mlp_in_norm"),
-    ("mlp.c_fc", "mlp/up"),
-    ("mlp.c_proj", "mlp/down"),
+config = partial(build, "gpt_neo", BASE, PRESETS, "1.3b")
+Model = gpt2.Model
+LAYER = within("attn.attention", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")) + rows(
+    ("ln_1", "attention_in_norm"), ("ln_2", "mlp_in_norm"), ("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down")
 )
 BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
-
-
-def config(preset: str = "1.3b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes; keyword arguments override its fields."""
-    return build("gpt_neo", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -49,9 +37,8 @@ def read(fields: Fields) -> dict[str, Any]:
     except (TypeError, ValueError):
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
-        raise ConfigError(
-            f"config.json: attention_types gives {pattern}; must be global or local for each of {layers} layers."
-        )
+        raise ConfigError(f"config.json: attention_types gives {pattern}; must be global or local for each of {layers}"
+                          f" layers.")  # fmt: skip
     windows = read_windows(fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256))
     return {"windows": windows, "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048))}
 
@@ -66,27 +53,16 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
+FIELDS = dict(
+    hidden_size="d_model", num_layers="decoder_layers", num_heads="num_heads",
+    max_position_embeddings="max_length", activation_function="activation", layer_norm_epsilon="norm_eps",
+)  # fmt: skip
 PUBLISHED = Published(
     model_type="gpt_neo",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads={
-        "lm": Head("GPTNeoForCausalLM", llama.LM_HEAD),
-        "sequence_classification": Head("GPTNeoForSequenceClassification", llama.SCORE),
-        "token_classification": Head("GPTNeoForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("GPTNeoForQuestionAnswering", bert.SPANS),
-        "none": Head("GPTNeoModel"),
-    },
-    fields={
-        "vocab_size": "vocab_size",
-        "hidden_size": "d_model",
-        "num_layers": "decoder_layers",
-        "num_heads": "num_heads",
-        "max_position_embeddings": "max_length",
-        "activation_function": "activation",
-        "layer_norm_epsilon": "norm_eps",
-        "tie_word_embeddings": "tie_embeddings",
-    },
+    heads=heads("GPTNeo", **gpt2.HEADS),
+    fields=FIELDS,
     harmless=("attention_layers", *gpt2.HARMLESS),
     read=read,
     write=write,

@@ -3,17 +3,16 @@
 Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import bert, llama
+from flaxformer_lite.models import gpt2, llama
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, within
 from flaxformer_lite.positions.rope import Rope
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=50432, max_length=2048, position=Rope(fraction=0.25), norm_eps=1e-5, residual="parallel",
@@ -24,6 +23,8 @@ PRESETS = {
     "pythia_160m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12, vocab_size=50304),
     "20b": dict(d_model=6144, num_heads=64, mlp_dim=24576, decoder_layers=44),
 }
+config = partial(build, "gpt_neox", BASE, PRESETS, "20b")
+Model = DecoderModel
 LAYER = rows(
     ("input_layernorm", "attention_in_norm"),
     ("attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
@@ -36,11 +37,6 @@ BODY = (
     *rows(("embed_in", "token_embed"), ("final_layer_norm", "decoder/final_norm")),
     *within("layers.{i}", "decoder/layer_{i}", LAYER),
 )
-
-
-def config(preset: str = "20b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes; keyword arguments override its fields."""
-    return build("gpt_neox", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -66,13 +62,7 @@ PUBLISHED = Published(
     model_type="gpt_neox",
     prefix="gpt_neox.",
     names=lambda cfg: BODY,
-    heads={
-        "lm": Head("GPTNeoXForCausalLM", rows(("embed_out.weight", "lm_head/kernel"))),
-        "sequence_classification": Head("GPTNeoXForSequenceClassification", llama.SCORE),
-        "token_classification": Head("GPTNeoXForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("GPTNeoXForQuestionAnswering", bert.SPANS),
-        "none": Head("GPTNeoXModel"),
-    },
+    heads=heads("GPTNeoX", **gpt2.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}),
     fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,

@@ -3,15 +3,14 @@
 Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model" (2021).
 """
 
+from functools import partial
 from typing import Any
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
 from flaxformer_lite.positions.rope import Rope
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = gpt2.BASE | dict(
     vocab_size=50400, max_length=2048, position=Rope(layout="interleaved", fraction=0.25), residual="parallel_shared",
@@ -21,25 +20,18 @@ PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "6b": dict(d_model=4096, num_heads=16, mlp_dim=16384, decoder_layers=28),
 }
-LAYER = rows(
-    ("ln_1", "attention_in_norm"),
-    ("attn.q_proj", "attention/query"),
-    ("attn.k_proj", "attention/key"),
-    ("attn.v_proj", "attention/value"),
-    ("attn.out_proj", "attention/out"),
-    ("mlp.fc_in", "mlp/up"),
-    ("mlp.fc_out", "mlp/down"),
+config = partial(build, "gptj", BASE, PRESETS, "6b")
+LAYER = within("attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")) + rows(
+    ("ln_1", "attention_in_norm"), ("mlp.fc_in", "mlp/up"), ("mlp.fc_out", "mlp/down")
 )
 BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
+LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))
+
+
 class Model(gpt2.Model):
     heads = ("lm", "sequence_classification", "question_answering", "none")
-
-
-def config(preset: str = "6b", **overrides) -> ModelConfig:
-    """Builds a config with the published size; keyword arguments override its fields."""
-    return build("gptj", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -55,12 +47,7 @@ PUBLISHED = Published(
     model_type="gptj",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads={
-        "lm": Head("GPTJForCausalLM", rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))),
-        "sequence_classification": Head("GPTJForSequenceClassification", gpt2.SCORE),
-        "question_answering": Head("GPTJForQuestionAnswering", bert.SPANS),
-        "none": Head("GPTJModel"),
-    },
+    heads=heads("GPTJ", lm=LM_HEAD, sequence_classification=gpt2.SCORE, question_answering=bert.SPANS, none=()),
     fields=gpt2.FIELDS,
     harmless=("scale_attn_weights", "rotary", *gpt2.HARMLESS),
     read=read,

@@ -4,17 +4,16 @@ Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), sectio
 Herd of Models" (2024), section 3.2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import bert
+from flaxformer_lite.models import bert, gpt2, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
+from flaxformer_lite.models.weight_map import Fields, Head, Published, projections, rows, within
 from flaxformer_lite.positions.rope import Rope
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=32000, max_length=2048, position=Rope(), norm="rms", norm_eps=1e-5, norm_at=("in", "final"),
@@ -30,19 +29,12 @@ PRESETS = {
         position=Rope(base=500000.0),
     ),
 }  # fmt: skip
+config = partial(build, "llama", BASE, PRESETS, "7b")
+Model = DecoderModel
 
 
-def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes; keyword arguments override its fields."""
-    return build("llama", BASE, PRESETS, preset, overrides)
-
-
-LAYER = rows(
+LAYER = within("self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")) + rows(
     ("input_layernorm", "attention_in_norm"),
-    ("self_attn.q_proj", "attention/query"),
-    ("self_attn.k_proj", "attention/key"),
-    ("self_attn.v_proj", "attention/value"),
-    ("self_attn.o_proj", "attention/out"),
     ("post_attention_layernorm", "mlp_in_norm"),
     ("mlp.gate_proj", "mlp/gate"),
     ("mlp.up_proj", "mlp/up"),
@@ -50,31 +42,18 @@ LAYER = rows(
 )
 ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
 BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"))
-SCORE = rows(("score", "classifier/dense"))
 BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "d_model",
-    "intermediate_size": "mlp_dim",
-    "num_hidden_layers": "decoder_layers",
-    "num_attention_heads": "num_heads",
-    "max_position_embeddings": "max_length",
-    "hidden_act": "activation",
-    "rms_norm_eps": "norm_eps",
-    "tie_word_embeddings": "tie_embeddings",
-}
+FIELDS = dict(
+    hidden_size="d_model", intermediate_size="mlp_dim", num_hidden_layers="decoder_layers",
+    num_attention_heads="num_heads", max_position_embeddings="max_length", hidden_act="activation",
+    rms_norm_eps="norm_eps",
+)  # fmt: skip
 
 
 def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
     """Returns the heads of decoders that are variations of Llama."""
-    return {
-        "lm": Head(f"{name}ForCausalLM", LM_HEAD),
-        "sequence_classification": Head(f"{name}ForSequenceClassification", SCORE),
-        "token_classification": Head(f"{name}ForTokenClassification", SCORE),
-        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix),
-        "none": Head(f"{name}Model"),
-    }
+    spans = Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
+    return weight_map.heads(name, **gpt2.HEADS | dict(token_classification=gpt2.SCORE, question_answering=spans))
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Reference: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
@@ -14,25 +15,19 @@ from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = bart.BASE | dict(
     vocab_size=58101, max_length=512, position=Sinusoidal(layout="halves"), norm_at=("out",), activation="silu",
     embed_power=0.5, pad_token_id=58100, eos_token_id=None, decoder_start_token_id=None,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # OPUS-MT's size
     "tiny": bart.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
 }
+config = partial(build, "marian", BASE, PRESETS, "base")
 
 
 class Model(EncoderDecoderModel):
     trained_bias = False
-
-
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with OPUS-MT's size; keyword arguments override its fields."""
-    return build("marian", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -48,18 +43,14 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
 
 
+DEFAULTS = dict(
+    d_model=1024, encoder_layers=12, decoder_layers=12, encoder_attention_heads=16, encoder_ffn_dim=4096,
+    max_position_embeddings=1024, activation_function="gelu",
+)  # fmt: skip
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="marian",
-    defaults=dict(
-        d_model=1024,
-        encoder_layers=12,
-        decoder_layers=12,
-        encoder_attention_heads=16,
-        encoder_ffn_dim=4096,
-        max_position_embeddings=1024,
-        activation_function="gelu",
-    ),
+    defaults=DEFAULTS,
     heads={"lm": Head("MarianMTModel", bart.LM_HEAD), "none": Head("MarianModel")},
     fields=bart.FIELDS,
     read=read,

@@ -4,22 +4,20 @@ Reference: Liu et al., "Multilingual Denoising Pre-training for Neural Machine T
 """
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import bart
+from flaxformer_lite.models import bart, bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.inputs import last_token
-from flaxformer_lite.models.weight_map import Head
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bart.BASE | dict(
     vocab_size=250027, norm_at=("embed", "in", "final"), activation="relu", embed_power=0.5, decoder_start_token_id=None
 )  # fmt: skip
 PRESETS = {"tiny": bart.PRESETS["tiny"], "large": bart.PRESETS["large"]}
+config = partial(build, "mbart", BASE, PRESETS, "large")
 
 
 class Model(bart.Model):
@@ -30,20 +28,10 @@ class Model(bart.Model):
         return jnp.concatenate([jnp.take_along_axis(input_ids, last_B1, axis=1), input_ids[:, :-1]], axis=1)
 
 
-def config(preset: str = "large", **overrides) -> ModelConfig:
-    """Builds a config with mBART's size; keyword arguments override its fields."""
-    return build("mbart", BASE, PRESETS, preset, overrides)
-
-
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="mbart",
     defaults=dict(vocab_size=50265, activation_function="gelu"),
-    heads={
-        "lm": Head("MBartForConditionalGeneration", bart.LM_HEAD),
-        "none": Head("MBartModel"),
-        "sequence_classification": Head("MBartForSequenceClassification", bart.CLASSIFIER),
-        "question_answering": Head("MBartForQuestionAnswering", bart.SPANS),
-    },
+    heads=bart.heads("MBart", sequence_classification=bart.CLASSIFIER, question_answering=bert.SPANS),
     read=lambda fields: bart.read(fields) | {"num_labels": 2},
 )

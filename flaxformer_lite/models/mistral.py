@@ -3,26 +3,22 @@
 Reference: Jiang et al., "Mistral 7B" (2023), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
-PRESETS = {
+PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)),
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
-
-
-def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
-    return build("mistral", BASE, PRESETS, preset, overrides)
+config = partial(build, "mistral", BASE, PRESETS, "7b")
+Model = DecoderModel
 
 
 def read(fields: Fields) -> dict[str, Any]:

@@ -4,21 +4,15 @@ Reference: Xue et al., "mT5: A Massively Multilingual Pre-trained Text-to-Text T
 """
 
 import dataclasses
+from functools import partial
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import t5
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.t5 import Model
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = t5.BASE | t5.V1_1 | dict(vocab_size=250112)
 PRESETS = {name.removeprefix("v1_1_"): sizes for name, sizes in t5.PRESETS.items() if name.startswith("v1_1_")}
-
-
-def config(preset: str = "small", **overrides) -> ModelConfig:
-    """Builds a config with mT5's sizes; keyword arguments override its fields."""
-    return build("mt5", BASE, PRESETS, preset, overrides)
+config = partial(build, "mt5", BASE, PRESETS, "small")
+Model = t5.Model
 
 
 # Unlike T5's, logits are never scaled, tied or not.

@@ -3,31 +3,31 @@
 Reference: Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (2022), section 2.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.models import bert, llama
+from flaxformer_lite.models import bert, gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.decoder import DecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, within
+from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, rows, within
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.positions.learned import Learned
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = dict(
     vocab_size=50272, max_length=2048, position=Learned(offset=2), norm_eps=1e-5, activation="relu",
     bias_at=("query", "key", "value", "out", "mlp"), dropout=0.1, pad_token_id=1,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "125m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12),
     "350m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24, embedding_size=512, norm_at=("out",)),
     "1.3b": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
     "6.7b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
 }
+config = partial(build, "opt", BASE, PRESETS, "125m")
 
 
 class Model(DecoderModel):
@@ -60,19 +60,8 @@ class Model(DecoderModel):
         return (self.project_out(x_BTD) if self.narrow else x_BTD), cache
 
 
-def config(preset: str = "125m", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
-    return build("opt", BASE, PRESETS, preset, overrides)
-
-
-LAYER = rows(
-    ("self_attn.q_proj", "attention/query"),
-    ("self_attn.k_proj", "attention/key"),
-    ("self_attn.v_proj", "attention/value"),
-    ("self_attn.out_proj", "attention/out"),
-    ("fc1", "mlp/up"),
-    ("fc2", "mlp/down"),
-)
+LAYER = within("self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj"))
+LAYER += rows(("fc1", "mlp/up"), ("fc2", "mlp/down"))
 
 
 def names(cfg: ModelConfig) -> tuple:
@@ -106,27 +95,16 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     }
 
 
+FIELDS = dict(
+    hidden_size="d_model", ffn_dim="mlp_dim", num_hidden_layers="decoder_layers", num_attention_heads="num_heads",
+    max_position_embeddings="max_length", activation_function="activation", dropout="dropout",
+)  # fmt: skip
 PUBLISHED = Published(
     model_type="opt",
     prefix="model.",
     names=names,
-    heads={
-        "lm": Head("OPTForCausalLM", llama.LM_HEAD),
-        "sequence_classification": Head("OPTForSequenceClassification", llama.SCORE),
-        "question_answering": Head("OPTForQuestionAnswering", bert.SPANS),
-        "none": Head("OPTModel"),
-    },
-    fields={
-        "vocab_size": "vocab_size",
-        "hidden_size": "d_model",
-        "ffn_dim": "mlp_dim",
-        "num_hidden_layers": "decoder_layers",
-        "num_attention_heads": "num_heads",
-        "max_position_embeddings": "max_length",
-        "activation_function": "activation",
-        "tie_word_embeddings": "tie_embeddings",
-        "dropout": "dropout",
-    },
+    heads=heads("OPT", lm=gpt2.LM_HEAD, sequence_classification=gpt2.SCORE, question_answering=bert.SPANS, none=()),
+    fields=FIELDS,
     harmless=("output_projection",),
     fixed={"enable_bias": True, "layer_norm_elementwise_affine": True},
     read=read,

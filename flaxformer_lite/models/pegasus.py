@@ -4,6 +4,7 @@ Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 
@@ -11,28 +12,21 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bart
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bart.BASE | dict(
     vocab_size=96103, position=Sinusoidal(layout="halves"), norm_at=("in", "final"), activation="relu", embed_power=0.5,
     pad_token_id=0, eos_token_id=None, decoder_start_token_id=None,
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # section 5
     "tiny": bart.PRESETS["tiny"],
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
 }
+config = partial(build, "pegasus", BASE, PRESETS, "large")
 
 
 class Model(EncoderDecoderModel):
     trained_bias = False
-
-
-def config(preset: str = "large", **overrides) -> ModelConfig:
-    """Builds a config with Pegasus' size (section 5); keyword arguments override its fields."""
-    return build("pegasus", BASE, PRESETS, preset, overrides)
 
 
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
@@ -46,7 +40,7 @@ PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
     defaults=dict(vocab_size=50265, encoder_layers=12, decoder_layers=12, activation_function="gelu"),
-    heads={"lm": Head("PegasusForConditionalGeneration", bart.LM_HEAD), "none": Head("PegasusModel")},
+    heads=bart.heads("Pegasus"),
     fields=bart.FIELDS,
     derived=sinusoids,
 )

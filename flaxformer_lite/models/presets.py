@@ -7,12 +7,23 @@ from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.registry import nearest
 
 
-def build(family: str, base: dict[str, Any], presets: Mapping[str, Any], preset: str, overrides: dict) -> ModelConfig:
+def build(
+    family: str,
+    base: Mapping[str, Any],
+    presets: Mapping[str, Any],
+    default: str,
+    /,
+    preset: str = "",
+    **overrides: Any,
+) -> ModelConfig:
     """Builds a config from the family's base, overridden by the preset's sizes, then by the caller's fields.
+
+    A family binds the first four: `config = partial(build, "gpt2", BASE, PRESETS, "small")`.
 
     Raises:
       ConfigError: there is no such preset, or a rule of ModelConfig is broken.
     """
+    preset = preset or default
     if preset not in presets:
         near = nearest(preset, list(presets))
         raise ConfigError(f"{family}: no preset {preset!r}{near}; choose from {', '.join(presets)}.")

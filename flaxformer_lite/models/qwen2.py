@@ -3,21 +3,20 @@
 Reference: Yang et al., "Qwen2 Technical Report" (2024), section 2.2.
 """
 
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows
 from flaxformer_lite.positions.rope import Rope
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = llama.BASE | dict(
     vocab_size=151936, max_length=32768, norm_eps=1e-6, bias_at=("query", "key", "value"), position=Rope(base=1000000.0)
 )
-PRESETS = {
+PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
     "0.5b": dict(
         d_model=896,
@@ -30,11 +29,8 @@ PRESETS = {
     ),
     "7b": dict(d_model=3584, num_heads=28, num_kv_heads=4, mlp_dim=18944, decoder_layers=28, vocab_size=152064),
 }
-
-
-def config(preset: str = "7b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
-    return build("qwen2", BASE, PRESETS, preset, overrides)
+config = partial(build, "qwen2", BASE, PRESETS, "7b")
+Model = DecoderModel
 
 
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:

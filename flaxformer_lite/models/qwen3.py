@@ -3,29 +3,24 @@
 Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 """
 
+from functools import partial
 from typing import Any
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import llama, qwen2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.skeletons.decoder import DecoderModel as Model
+from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Published, rows, within
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
-PRESETS = {
+PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4),
     "0.6b": dict(d_model=1024, num_heads=16, num_kv_heads=8, mlp_dim=3072, decoder_layers=28, tie_embeddings=True),
     "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
 }
+config = partial(build, "qwen3", BASE, PRESETS, "8b")
+Model = DecoderModel
 QK_NORMS = rows(("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm"))
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_NORMS)
-
-
-def config(preset: str = "8b", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 1); keyword arguments override its fields."""
-    return build("qwen3", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:

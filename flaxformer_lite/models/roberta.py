@@ -3,21 +3,22 @@
 Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2 and 4.
 """
 
+from functools import partial
+
 import jax.numpy as jnp
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.segments import positions_in_segments
 from flaxformer_lite.models import bert
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Head, Published, rows
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+from flaxformer_lite.models.weight_map import Published, heads, rows
 
 BASE = bert.BASE | dict(
     vocab_size=50265, max_length=514, type_vocab_size=1, norm_eps=1e-5, pad_token_id=1, head="masked_lm"
 )
 PRESETS = bert.PRESETS
+config = partial(build, "roberta", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
@@ -41,11 +42,6 @@ class Model(EncoderModel):
         return pad + jnp.cumsum(real_BT, axis=1) * real_BT
 
 
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with RoBERTa's sizes (BERT's; the position table has 2 more rows than there are positions)."""
-    return build("roberta", BASE, PRESETS, preset, overrides)
-
-
 LM_HEAD = rows(
     ("lm_head.dense", "masked_lm/dense"),
     ("lm_head.layer_norm", "masked_lm/norm"),
@@ -55,25 +51,14 @@ LM_HEAD = rows(
 FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense"))
 
 
-def heads(name: str) -> dict[str, Head]:
-    """Returns RoBERTa's heads, for classes called `name`; also used by models that only renamed it."""
-    return {
-        "none": Head(f"{name}Model"),
-        "masked_lm": Head(f"{name}ForMaskedLM", LM_HEAD),
-        "causal_lm": Head(f"{name}ForCausalLM", LM_HEAD, fixed=bert.CAUSAL),
-        "sequence_classification": Head(f"{name}ForSequenceClassification", FIRST_TOKEN),
-        "token_classification": Head(f"{name}ForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS),
-        "multiple_choice": Head(f"{name}ForMultipleChoice", bert.CLASSIFIER),
-    }
-
-
+POOLED = dict(sequence_classification=FIRST_TOKEN)
+HEADS = dict(none=(), masked_lm=LM_HEAD, causal_lm=LM_HEAD, **bert.CLASSIFIERS | POOLED)
 PUBLISHED = Published(
     model_type="roberta",
     defaults=dict(max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12),
     prefix="roberta.",
     names=lambda cfg: bert.BODY,
-    heads=heads("Roberta"),
+    heads=heads("Roberta", **HEADS),
     fields=bert.FIELDS,
     fixed=bert.FIXED,
     duplicates={"lm_head.decoder.bias": "lm_head.bias"},

@@ -3,6 +3,7 @@
 Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), section 3.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,19 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import bert, roberta
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, rows
+from flaxformer_lite.models.weight_map import Fields, Published, heads, rows
 from flaxformer_lite.positions.rope import Rope
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bert.BASE | dict(
     vocab_size=50000, max_length=1536, position=Rope(layout="interleaved"), bias_at=("embed", *bert.BASE["bias_at"]),
     head="masked_lm",
 )  # fmt: skip
-PRESETS = {
+PRESETS = {  # the published Chinese models
     "tiny": bert.PRESETS["tiny"],
     "small": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=6),
     "base": bert.PRESETS["base"],
 }
+config = partial(build, "roformer", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
@@ -39,11 +39,6 @@ class Model(EncoderModel):
 
     def summarise(self, x_BTD, attention_mask_BT):
         return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD, attention_mask_BT)
-
-
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with the published Chinese models' sizes; keyword arguments override its fields."""
-    return build("roformer", BASE, PRESETS, preset, overrides)
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -64,15 +59,7 @@ PUBLISHED = Published(
     model_type="roformer",
     prefix="roformer.",
     names=lambda cfg: bert.BODY + rows(("embeddings_project", "embed/project")),
-    heads={
-        "none": Head("RoFormerModel"),
-        "masked_lm": Head("RoFormerForMaskedLM", bert.PREDICTIONS),
-        "causal_lm": Head("RoFormerForCausalLM", bert.PREDICTIONS, fixed=bert.CAUSAL),
-        "sequence_classification": Head("RoFormerForSequenceClassification", roberta.FIRST_TOKEN),
-        "token_classification": Head("RoFormerForTokenClassification", bert.CLASSIFIER),
-        "question_answering": Head("RoFormerForQuestionAnswering", bert.SPANS),
-        "multiple_choice": Head("RoFormerForMultipleChoice", bert.CLASSIFIER),
-    },
+    heads=heads("RoFormer", **roberta.HEADS | dict(masked_lm=bert.PREDICTIONS, causal_lm=bert.PREDICTIONS)),
     fields=bert.FIELDS | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,

@@ -38,11 +38,10 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
     where = "rope_scaling" if fields.get("rope_scaling", {}) else "rope_parameters"
     inner = Fields(fields.get(where, {}), f"{where}.")
     fields.read |= {"rope_parameters", "original_max_position_embeddings"}
+    outer = fields.get(fraction or "partial_rotary_factor", default_fraction)
     options = {
         "base": inner.get("rope_theta", fields.get(base, 10000.0)),
-        "fraction": inner.get(
-            "partial_rotary_factor", fields.get(fraction or "partial_rotary_factor", default_fraction)
-        ),
+        "fraction": inner.get("partial_rotary_factor", outer),
     }
     if options["base"] <= 0:
         raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
@@ -102,7 +101,7 @@ def write_rope(rope: Rope) -> dict[str, Any]:
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}
-        options = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-        zero_is_unset = {name: value for name, value in options.items() if value != 0 or name == "truncate"}
-        found["rope_scaling"] = {"rope_type": rope.scaling, **zero_is_unset}
+        given = {name: value for name, value in options.items() if value != 0 or name == "truncate"}  # 0 is unset
+        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        found["rope_scaling"] = {"rope_type": rope.scaling, **lists}
     return found

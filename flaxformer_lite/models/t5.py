@@ -4,12 +4,14 @@ Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unif
 section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shazeer, "GLU Variants" (2020).
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models import bert, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.models.weight_map import (
@@ -24,8 +26,6 @@ from flaxformer_lite.models.weight_map import (
 )
 from flaxformer_lite.positions.t5_buckets import T5Buckets
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = dict(
     vocab_size=32128, max_length=512, position=T5Buckets(), norm="rms", norm_at=("in", "final"), activation="relu",
     attention_scale=1.0, logit_power=-0.5, dropout=0.1, dropout_at=("embed", "attention", "mlp", "branch", "final"),
@@ -35,14 +35,8 @@ V1_1 = dict(activation="gelu_tanh", mlp="gated", tie_embeddings=False, logit_pow
 
 
 def _sizes(d_model: int, num_heads: int, head_dim: int, mlp_dim: int, layers: int) -> dict:
-    return dict(
-        d_model=d_model,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        mlp_dim=mlp_dim,
-        encoder_layers=layers,
-        decoder_layers=layers,
-    )
+    sizes = dict(d_model=d_model, num_heads=num_heads, head_dim=head_dim, mlp_dim=mlp_dim)
+    return sizes | dict(encoder_layers=layers, decoder_layers=layers)
 
 
 PRESETS = {
@@ -63,7 +57,7 @@ PRESETS = {
         "xxl": _sizes(4096, 64, 64, 10240, 24),
     }.items()
 }
-
+config = partial(build, "t5", BASE, PRESETS, "small")
 
 START, END = 0, 1  # the ids that start the decoder and end an input, if the config names none
 
@@ -86,36 +80,20 @@ class Model(EncoderDecoderModel):
         return END if self.cfg.eos_token_id is None else self.cfg.eos_token_id
 
 
-def config(preset: str = "small", **overrides) -> ModelConfig:
-    """Builds a config with T5's published sizes; keyword arguments override its fields."""
-    return build("t5", BASE, PRESETS, preset, overrides)
-
-
-ATTENTION = rows(("q", "query"), ("k", "key"), ("v", "value"), ("o", "out"))
+ATTENTION = weight_map.projections("q", "k", "v", "o")
 FIXED = {"is_decoder": False}
 HARMLESS = ("n_positions", "scalable_attention", "scale_decoder_outputs")
 DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "d_model": "d_model",
-    "d_kv": "head_dim",
-    "d_ff": "mlp_dim",
-    "num_layers": "encoder_layers",
-    "num_heads": "num_heads",
-    "layer_norm_epsilon": "norm_eps",
-    "dropout_rate": "dropout",
-    "tie_word_embeddings": "tie_embeddings",
-}
+FIELDS = dict(
+    d_model="d_model", d_kv="head_dim", d_ff="mlp_dim", num_layers="encoder_layers", num_heads="num_heads",
+    layer_norm_epsilon="norm_eps", dropout_rate="dropout",
+)  # fmt: skip
 
 
 def names(cfg: ModelConfig) -> tuple[Row, ...]:
     """Returns the rows of both stacks: layer.0 is self-, a decoder's layer.1 cross-attention, the last the mlp."""
-    mlp_rows = (
-        rows(("wi_0", "gate"), ("wi_1", "up"), ("wo", "down"))
-        if cfg.mlp == "gated"
-        else rows(("wi", "up"), ("wo", "down"))
-    )
+    ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     table = "SelfAttention.relative_attention_bias.weight"
     found = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
     for side, mlp in (("encoder", "layer.1"), ("decoder", "layer.2")):
@@ -125,7 +103,7 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
             (f"{mlp}.layer_norm", "mlp_in_norm"),
         )
         layer += within("layer.0.SelfAttention", "attention", ATTENTION)
-        layer += within(f"{mlp}.DenseReluDense", "mlp", mlp_rows)
+        layer += within(f"{mlp}.DenseReluDense", "mlp", rows(*ups, ("wo", "down")))
         if side == "decoder":
             layer += rows(("layer.1.layer_norm", "cross_attention_in_norm"))
             layer += within("layer.1.EncDecAttention", "cross_attention", ATTENTION)
@@ -185,21 +163,20 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
     return write_sizes(cfg) | ({} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled})
 
 
-SPANS = rows(("qa_outputs", "classifier/dense"))
-TOKENS = rows(("classifier", "classifier/dense"))
 SEQUENCE = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
 
 
 def heads(name: str) -> dict[str, Head]:
     """Returns T5's heads, for classes called `name`; also used by models that only renamed it."""
-    return {
-        "lm": Head(f"{name}ForConditionalGeneration"),
-        "none": Head(f"{name}Model"),
-        "encoder": Head(f"{name}EncoderModel"),
-        "sequence_classification": Head(f"{name}ForSequenceClassification", SEQUENCE, "transformer."),
-        "token_classification": Head(f"{name}ForTokenClassification", TOKENS, "transformer."),
-        "question_answering": Head(f"{name}ForQuestionAnswering", SPANS),
-    }
+    return weight_map.heads(
+        name,
+        lm=Head(f"{name}ForConditionalGeneration"),
+        none=(),
+        encoder=(),
+        question_answering=bert.SPANS,
+        sequence_classification=Head(f"{name}ForSequenceClassification", SEQUENCE, "transformer."),
+        token_classification=Head(f"{name}ForTokenClassification", bert.CLASSIFIER, "transformer."),
+    )
 
 
 PUBLISHED = Published(

@@ -5,24 +5,18 @@ Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling fo
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import mt5, t5
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.t5 import Model
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.t5_buckets import T5Buckets
 
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
-
 BASE = mt5.BASE | dict(vocab_size=256384, position=T5Buckets(per_layer=True))
 PRESETS = mt5.PRESETS
-
-
-def config(preset: str = "small", **overrides) -> ModelConfig:
-    """Builds a config with UMT5's sizes; keyword arguments override its fields."""
-    return build("umt5", BASE, PRESETS, preset, overrides)
+config = partial(build, "umt5", BASE, PRESETS, "small")
+Model = t5.Model
 
 
 def read(fields: Fields) -> dict[str, Any]:

@@ -51,10 +51,8 @@ class Row(NamedTuple):
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
         if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
             example = f"{len(paths) if len(paths) > 1 else ''}OI"
-            raise ConfigError(
-                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a digit"
-                f" that says how many are stacked, like {example}."
-            )
+            raise ConfigError(f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a"
+                              f" digit that says how many are stacked, like {example}.")  # fmt: skip
         return paths
 
 
@@ -72,6 +70,24 @@ class Head(NamedTuple):
     rows: tuple[Row, ...] = ()
     prefix: str | None = None
     fixed: Mapping[str, Any] = MappingProxyType({})
+
+
+# transformers' endings of the names of classes, by our name of the head.
+ENDINGS = {
+    "none": "Model", "encoder": "EncoderModel", "lm": "ForCausalLM", "causal_lm": "ForCausalLM",
+    "masked_lm": "ForMaskedLM", "pretraining": "ForPreTraining", "next_sentence": "ForNextSentencePrediction",
+    "sequence_classification": "ForSequenceClassification", "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice",
+}  # fmt: skip
+
+
+def heads(name: str, **found: "Head | tuple[Row, ...]") -> dict[str, Head]:
+    """Builds heads from their rows; their classes are called `name` with the usual ending."""
+    fixed = {"causal_lm": {"is_decoder": True}}
+    return {
+        head: rows if isinstance(rows, Head) else Head(name + ENDINGS[head], rows, fixed=fixed.get(head, {}))
+        for head, rows in found.items()
+    }
 
 
 KINDS = {
@@ -150,8 +166,8 @@ def activation_of(field: str, value: str) -> str:
         if value in names:
             return ours
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
-    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{nearest(str(value), known)}; choose from"
-                      f" {', '.join(known)}.")  # fmt: skip
+    near = nearest(str(value), known)
+    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{near}; choose from {', '.join(known)}.")
 
 
 def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:
@@ -166,9 +182,8 @@ def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], wi
     types = fields.get("layer_types", kind=list)
     kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
     if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
-        raise ConfigError(
-            f"config.json: layer_types={kinds}: must be {layers} entries, each sliding_attention or full_attention."
-        )
+        raise ConfigError(f"config.json: layer_types={kinds}: must be {layers} entries, each sliding_attention or"
+                          f" full_attention.")  # fmt: skip
     if "sliding_attention" in kinds and window < 1:
         raise ConfigError(f"config.json: a layer slides over a window of {window}: must be at least 1.")
     pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
@@ -185,10 +200,6 @@ def nothing(_: Any) -> dict[str, Any]:
     return {}
 
 
-def plain_index(cfg: ModelConfig, layer: int) -> dict[str, int]:
-    return {"i": layer}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """A family's published form: its names, fields and heads.
@@ -198,7 +209,7 @@ class Published:
       prefix: prefix of `names` in all files except the bare model's.
       names: rows of the body, as a function of the config.
       heads: our name of a head -> head; its rows take precedence over the body's.
-      fields: published field -> our field. Absent ones have the value of the family's default preset.
+      fields: published field -> our field, besides SHARED_FIELDS. Absent ones have the value of the default preset.
       defaults: published field -> its value in transformers if absent, where that differs from the default preset's.
       harmless: fields that change no number in this family, in addition to those that never do.
       fixed: fields of which we support only one value.
@@ -225,11 +236,23 @@ class Published:
     derived: Callable[[ModelConfig], dict[str, np.ndarray]] = nothing
     optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    index: Callable[[ModelConfig, int], dict[str, int]] = plain_index
+    index: Callable[[ModelConfig, int], dict[str, int]] = lambda cfg, layer: {"i": layer}
+
+    @property
+    def all_fields(self) -> dict[str, str]:
+        return SHARED_FIELDS | self.fields
+
+
+SHARED_FIELDS = {"vocab_size": "vocab_size", "tie_word_embeddings": "tie_embeddings"}
 
 
 def rows(*pairs: tuple) -> tuple[Row, ...]:
     return tuple(Row(*pair) for pair in pairs)
+
+
+def projections(query: str, key: str, value: str, out: str) -> tuple[Row, ...]:
+    """Returns the rows of an attention's four projections."""
+    return rows((query, "query"), (key, "key"), (value, "value"), (out, "out"))
 
 
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -4,21 +4,16 @@ Reference: Conneau et al., "Unsupervised Cross-lingual Representation Learning a
 """
 
 import dataclasses
+from functools import partial
 
-from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import roberta
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.roberta import Model
-
-__all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
+from flaxformer_lite.models.weight_map import heads
 
 BASE = roberta.BASE | dict(vocab_size=250002)
 PRESETS = roberta.PRESETS
-
-
-def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with XLM-R's sizes (appendix B); keyword arguments override its fields."""
-    return build("xlm_roberta", BASE, PRESETS, preset, overrides)
+config = partial(build, "xlm_roberta", BASE, PRESETS, "base")
+Model = roberta.Model
 
 
 # The prefix of its tensors is RoBERTa's.
@@ -26,5 +21,5 @@ PUBLISHED = dataclasses.replace(
     roberta.PUBLISHED,
     model_type="xlm-roberta",
     defaults={**roberta.PUBLISHED.defaults, "vocab_size": 30522},
-    heads=roberta.heads("XLMRoberta"),
+    heads=heads("XLMRoberta", **roberta.HEADS),
 )

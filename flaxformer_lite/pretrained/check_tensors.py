@@ -25,66 +25,48 @@ def untie_where_tables_differ(spelled: Published, cfg: ModelConfig, tensors: dic
     return cfg if same else dataclasses.replace(cfg, tie_embeddings=False)
 
 
+def _first_of(problems: list[str]) -> str:
+    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
 def check(
     spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
 ) -> None:
     """Checks that every parameter has a tensor of its shape, and every tensor a parameter."""
-
-    def among(problems: list[str]) -> str:
-        return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-
     wanted = {place.name: (ours, place) for ours, place in found.items()}
     if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
-        ours = wanted[missing[0]][0]
-        raise WeightsError(
-            f"{path}: no tensor {missing[0]}{among(missing)}, which head={cfg.head!r} needs for {ours};"
-            f" nothing is initialized instead: choose a head that the file has."
-        )
+        raise WeightsError(f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for {wanted[missing[0]][0]};"
+                           f" nothing is initialized instead: choose a head that the file has.")  # fmt: skip
     wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
     if wrong:
         shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape
-        raise WeightsError(
-            f"{path}: {wrong[0]}{among(wrong)} has shape {list(shape)}, but config.json implies"
-            f" {list(due)}; one of the two is from another model."
-        )
+        raise WeightsError(f"{path}: {_first_of(wrong)} has shape {list(shape)}, but config.json implies {list(due)};"
+                           f" one of the two is from another model.")  # fmt: skip
     integers = [n for n in wanted if n in tensors and tensors[n].array.dtype.kind in "iub"]
     if integers:
-        raise WeightsError(
-            f"{path}: {integers[0]} has dtype {tensors[integers[0]].array.dtype}: quantized weights are"
-            f" not supported; fetch the model in float32, float16 or bfloat16."
-        )
+        dtype = tensors[integers[0]].array.dtype
+        raise WeightsError(f"{path}: {integers[0]} has dtype {dtype}: quantized weights are not supported; fetch the model"
+                           f" in float32, float16 or bfloat16.")  # fmt: skip
     left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
     left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
     left -= _repeated(spelled, cfg, path, tensors, left)
     if left:
-        extra = sorted(left)
-        raise WeightsError(
-            f"{path}: tensor {extra[0]}{among(extra)} has no place in a {cfg.family} with this config.json;"
-            f" nothing is dropped silently: correct the config or the file."
-        )
+        raise WeightsError(f"{path}: tensor {_first_of(sorted(left))} has no place in a {cfg.family} with this config.json;"
+                           f" nothing is dropped silently: correct the config or the file.")  # fmt: skip
 
 
 def _repeated(spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], left: set[str]) -> set[str]:
     """Returns the leftover tensors that follow from others or from the config, after checking that they agree."""
     # A position table is built only if the file has one: config.json by itself might ask for any size.
     tables = [name for name in left if tensors[name].shape[:1] == (cfg.max_length,)]
-    derived, known = spelled.derived(cfg) if tables else {}, set()
-    originals = dict(spelled.duplicates)
-    if cfg.tie_embeddings and (out := tensor_names.vocab_kernel(spelled, cfg)):
-        known.add(out)  # compared already
+    derived, originals = spelled.derived(cfg) if tables else {}, spelled.duplicates
+    compared = {tensor_names.vocab_kernel(spelled, cfg)} if cfg.tie_embeddings else set()
     for name in sorted(left & set(originals)):
         if not np.array_equal(tensors[name].read(), tensors[originals[name]].read()):
             raise WeightsError(f"{path}: {name} differs from {originals[name]}, but should be a copy of it.")
-        known.add(name)
     for name in sorted(left & set(derived)):
-        stored = tensors[name].read().astype(np.float32)
-        if stored.shape != derived[name].shape or not np.allclose(stored, derived[name], atol=_rounding(tensors[name])):
-            raise WeightsError(
-                f"{path}: {name} is not the table that config.json implies; these positions are not supported here."
-            )
-        known.add(name)
-    return known & left
-
-
-def _rounding(tensor: Tensor) -> float:
-    return 1e-5 if tensor.array.dtype == np.float32 else 1e-2
+        stored, rounding = tensors[name].read(), 1e-5 if tensors[name].array.dtype == np.float32 else 1e-2
+        if stored.shape != derived[name].shape or not np.allclose(np.float32(stored), derived[name], atol=rounding):
+            raise WeightsError(f"{path}: {name} is not the table that config.json implies; these positions are not supported"
+                               f" here.")  # fmt: skip
+    return left & {*compared, *originals, *derived}

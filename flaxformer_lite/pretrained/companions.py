@@ -29,11 +29,8 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[st
         (made / inner.file).rename(made / "spiece.model")
     if inner.file == "tokenizer.json":
         _publish_json(inner, model, made, ids)
-    if model.skeleton == "encoder":
-        return {}
-    return {
-        name: i for name, i in generation.items() if name != "pad_token_id"
-    }  # pad_token_id would change a model's numbers
+    generation.pop("pad_token_id", None)  # would change a model's numbers
+    return {} if model.skeleton == "encoder" else generation
 
 
 def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str, int]) -> None:
@@ -42,9 +39,8 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str,
         before, after = ([(known.id_to_token(i), i) for i in side] for side in framing)
         single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
         pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
-        known.post_processor = processors.TemplateProcessing(
-            single=single, pair=pair, special_tokens=list({*before, *after})
-        )
+        specials = list({*before, *after})
+        known.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
         read = json.loads(known.to_str())
         for token in read["added_tokens"]:
             token["lstrip"] |= token["content"] == "[MASK]"  # takes the space before it, like RoBERTa's <mask>

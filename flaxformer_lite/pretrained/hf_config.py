@@ -1,10 +1,10 @@
 """Conversion between config.json and ModelConfig, by the tables of a family file."""
 
-import dataclasses
 import logging
 import operator
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,34 +13,19 @@ from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
+from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
 
 LOG = logging.getLogger("flaxformer_lite")
 
-# Fields that change no number of a forward pass without dropout, in any family. Generation has its own file.
-_HARMLESS = """
-_attn_implementation_autoset _commit_hash _name_or_path _num_labels activation_dropout allow_is_causal_skip
-architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop bad_words_ids
-begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classif_dropout
-classifier_dropout classifier_dropout_prob decoder_layerdrop decoder_start_token_id directionality
-diversity_penalty do_sample dropout dropout_rate dtype early_stopping embd_pdrop embed_dropout
-encoder_layerdrop encoder_no_repeat_ngram_size eos_token_id experts_implementation
-exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_std initializer_factor
-initializer_range is_composition is_encoder_decoder label2id language layerdrop length_penalty max_length
-min_length model_type name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels
-num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id
-pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix
-pretraining_tp problem_type pruned_heads qa_dropout remove_invalid_values reorder_and_upcast_attn
-repetition_penalty resid_dropout resid_pdrop return_dict return_dict_in_generate save_step sep_token_id
-seq_classif_dropout slow_but_exact static_position_embeddings summary_first_dropout summary_last_dropout
-suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k
-top_p torch_dtype torchscript transformers.js_config transformers_version typical_p unsloth_version
-use_bfloat16 use_cache
-"""
-HARMLESS = frozenset(_HARMLESS.split())
 # Fields without a counterpart in config.json, besides Execution's. Families that limit max_length do have one for it.
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding"} - {"pad_token_id"}
+
+
+def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
+    kinds = [replace(kind, window=kind.window or 0, position=kind.position or cfg.position) for kind in cfg.kinds]
+    return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
+
 
 MAY_BE_ZERO = ("type_vocab_size", "eos_token_id", "decoder_start_token_id")
 KINDS = typing.get_type_hints(ModelConfig) | dict.fromkeys(MAY_BE_ZERO, int)
@@ -52,18 +37,11 @@ MEANING = {
     "attention_scale": lambda cfg: cfg.scale,
     "norm_at": lambda cfg: set(cfg.norm_at),
     "bias_at": lambda cfg: set(cfg.bias_at),
-    "windows": lambda cfg: _every_layer(cfg),
-    "pattern": lambda cfg: _every_layer(cfg),
+    "windows": _every_layer,
+    "pattern": _every_layer,
     "decoder_num_heads": lambda cfg: cfg.of_decoder.num_heads,
     "decoder_mlp_dim": lambda cfg: cfg.of_decoder.mlp_dim,
 }
-
-
-def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
-    kinds = [
-        dataclasses.replace(kind, window=kind.window or 0, position=kind.position or cfg.position) for kind in cfg.kinds
-    ]
-    return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
 
 
 def family_of(published: dict[str, Any], folder: Path, family: str | None = None) -> ModuleType:
@@ -125,7 +103,8 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
     if "quantization_config" in published:
         raise ConfigError("config.json: quantization_config: quantized weights are not supported; fetch the model in float32,"
                           " float16 or bfloat16.")  # fmt: skip
-    ours = {ours: value for name, ours in spelled.fields.items() if (value := _same(fields, name, ours)) is not None}
+    read = {ours: _same(fields, name, ours) for name, ours in spelled.all_fields.items()}
+    ours = {name: value for name, value in read.items() if value is not None}
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
     try:
         ours |= spelled.read(fields)
@@ -155,16 +134,15 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
         raise ConfigError(f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"
                           f" {', '.join(spelled.heads)}.")  # fmt: skip
     published = {"model_type": spelled.model_type, "architectures": [head.architecture], "torch_dtype": cfg.param_dtype}
-    for name, field in spelled.fields.items():
-        if (value := getattr(cfg, field)) is None:
-            continue
-        published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
+    for name, field in spelled.all_fields.items():
+        if (value := getattr(cfg, field)) is not None:
+            published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
     published |= spelled.write(cfg) | head.fixed
     if cfg.pad_token_id is not None:
         published["pad_token_id"] = cfg.pad_token_id
     published |= write_labels([f"LABEL_{i}" for i in range(cfg.num_labels)], cfg)
     back = read_config(family, published, cfg.head)
-    for field in dataclasses.fields(ModelConfig):
+    for field in fields_of(ModelConfig):
         meaning = MEANING.get(field.name, operator.attrgetter(field.name))
         was, now = meaning(cfg), meaning(back)
         if was != now and field.name not in OURS_ONLY:
@@ -199,8 +177,7 @@ def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
 def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
     """Returns the fields of config.json that name a model's classes."""
     if len(set(labels)) != cfg.num_labels or len(labels) != cfg.num_labels:
-        raise ConfigError(f"labels={list(labels)!r}: the model has {cfg.num_labels} classes; give each its own"
-                          f" name.")  # fmt: skip
+        raise ConfigError(f"labels={list(labels)!r}: the model has {cfg.num_labels} classes; give each its own name.")
     return {"id2label": {str(i): label for i, label in enumerate(labels)},
             "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
 

@@ -18,12 +18,13 @@ from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
-from flaxformer_lite.pretrained.layouts import Place
+from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
+Reader = Callable[[Slices], np.ndarray]
 LOG = logging.getLogger("flaxformer_lite")
 
 
@@ -111,7 +112,7 @@ def open_pretrained(
     shapes = parameter_shapes(model)
     found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
     check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found)
-    return model, unflatten_dict({p: _stored(cfg, p, leaf, found, tensors) for p, leaf in shapes.items()}, sep="/")
+    return model, _stored(cfg, shapes, lambda one: _reader(found[one], tensors))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Stored:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    read: Callable[[tuple[slice, ...]], np.ndarray]
+    read: Reader
 
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
@@ -166,19 +167,7 @@ def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[
     if missing := [one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape]:
         raise WeightsError(f"{path}: head={head!r} needs {missing[0]}, which this run has not trained; its head is"
                            f" {trained.head!r}.")  # fmt: skip
-    stored = {}
-    for one, leaf in shapes.items():
-        parts = [held[layer] for layer in layers_of(model.cfg, one, (*leaf.shape, 1)[0])]
-        stored[one] = Stored(leaf.shape, np.dtype(leaf.dtype), _part_of(parts, leaf, bool(STACKED.search(one))))
-    return model, unflatten_dict(stored, sep="/")
-
-
-def _part_of(parts: list[np.ndarray], leaf: Any, stacked: bool) -> Callable[[tuple], np.ndarray]:
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        found = np.stack([part[index[1:]] for part in parts[index[0]]]) if stacked else parts[0][index]
-        return found.astype(leaf.dtype)
-
-    return read
+    return model, _stored(model.cfg, shapes, lambda one: held[one].__getitem__)
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
@@ -193,20 +182,26 @@ def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
     return unflatten_dict(placed, sep="/")
 
 
-def _stored(cfg: ModelConfig, path: str, leaf: Any, found: dict[str, Place], tensors: dict[str, Tensor]) -> Stored:
-    layers = [found[one] for one in layers_of(cfg, path, (*leaf.shape, 1)[0])]
-    return Stored(leaf.shape, np.dtype(leaf.dtype), _reader(layers, tensors, leaf, bool(STACKED.search(path))))
+def _stored(cfg: ModelConfig, shapes: dict[str, Any], reader: Callable[[str], Reader]) -> dict:
+    """Makes the tree of parameters from the readers of the layers' parameters by their unstacked paths."""
+
+    def one(path: str, leaf: Any) -> Stored:
+        layers = [reader(layer) for layer in layers_of(cfg, path, (*leaf.shape, 1)[0])]
+
+        def read(index: Slices) -> np.ndarray:
+            if not STACKED.search(path):
+                return layers[0](index).astype(leaf.dtype)
+            return np.stack([layer(index[1:]).astype(leaf.dtype) for layer in layers[index[0]]])
+
+        return Stored(leaf.shape, np.dtype(leaf.dtype), read)
+
+    return unflatten_dict({path: one(path, leaf) for path, leaf in shapes.items()}, sep="/")
 
 
-def _reader(layers: list[Place], tensors: dict[str, Tensor], leaf: Any, stacked: bool) -> Callable[[tuple], np.ndarray]:
-    def one(place: Place, index: tuple[slice, ...]) -> np.ndarray:
+def _reader(place: Place, tensors: dict[str, Tensor]) -> Reader:
+    def read(index: Slices) -> np.ndarray:
         if place.name not in tensors:  # optional, checked before
-            return np.zeros([len(range(n)[s]) for n, s in zip(place.shape, index, strict=True)], leaf.dtype)
-        return place.read(tensors[place.name].read, index).astype(leaf.dtype)
-
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        if not stacked:
-            return one(layers[0], index)
-        return np.stack([one(place, index[1:]) for place in layers[index[0]]])
+            return np.zeros([len(range(n)[s]) for n, s in zip(place.shape, index, strict=True)])
+        return place.read(tensors[place.name].read, index)
 
     return read

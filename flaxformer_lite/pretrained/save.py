@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
+from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
@@ -27,15 +28,9 @@ COMPANIONS = (
     "target.spm", "vocab.json", "vocab.txt", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-DECIDED_HERE = (
-    "architectures",
-    "model_type",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "num_labels",
-    "_name_or_path",
-)
+DECIDED_HERE = {
+    "architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "num_labels", "_name_or_path",
+}  # fmt: skip
 
 
 def save_pretrained(
@@ -76,7 +71,7 @@ def save_pretrained(
     if like and workdir.is_workdir(like):
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
     elif like:
-        config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.fields})
+        config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
     (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
@@ -136,7 +131,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
                 shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
-    kept = (hf_config.HARMLESS - set(DECIDED_HERE)) - (set() if labels_fit else {"id2label", "label2id"})
+    kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})
     return config | {key: value for key, value in old.items() if key in kept - ours}
 
 
@@ -154,7 +149,7 @@ def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
         files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for file, inside in zip(files, shards, strict=True):
         entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
-        save_file(path / f"{file}.part", entries, _arrays(tensors, inside))
+        save_file(path / f"{file}.part", entries, (np.asarray(tensors[name]) for name in inside))
     # Old weights are deleted only once the new ones are complete, as these may have been read from them.
     for old in (*path.glob("model*.safetensors"), path / "model.safetensors.index.json"):
         old.unlink(missing_ok=True)
@@ -164,8 +159,3 @@ def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
         weight_map = {name: file for file, inside in zip(files, shards, strict=True) for name in inside}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _arrays(tensors: dict[str, Any], inside: list[str]) -> Iterator[np.ndarray]:
-    for name in inside:
-        yield np.asarray(tensors[name])

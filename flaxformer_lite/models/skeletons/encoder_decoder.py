@@ -113,25 +113,11 @@ class EncoderDecoderModel(nn.Module):
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
 
-    def _both(
-        self,
-        input_ids,
-        decoder_input_ids,
-        *,
-        attention_mask=None,
-        position_ids=None,
-        segment_ids=None,
-        encoder_output=None,
-        **decoder_inputs,
-    ):
+    def _both(self, input_ids, decoder_input_ids, *, encoder_output=None, position_ids=None, **inputs):
         if encoder_output is None:
-            encoder_output = self.encode(
-                input_ids, attention_mask=attention_mask, position_ids=position_ids, segment_ids=segment_ids
-            )
-        x_BTD, cache = self.decode(
-            decoder_input_ids, encoder_output, attention_mask=attention_mask, segment_ids=segment_ids, **decoder_inputs
-        )
-        return x_BTD, cache, encoder_output
+            source = {name: inputs.get(name) for name in ("attention_mask", "segment_ids")}
+            encoder_output = self.encode(input_ids, position_ids=position_ids, **source)
+        return *self.decode(decoder_input_ids, encoder_output, **inputs), encoder_output
 
     def project(self, x_BTD: jax.Array) -> DeferredLogits:
         """Returns deferred logits [B, T, V] of the decoder's last hidden state."""

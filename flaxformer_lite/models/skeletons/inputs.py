@@ -1,5 +1,7 @@
 """Conversion of user arguments to the masks and positions that layers read, shared by the three skeletons."""
 
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -102,9 +104,9 @@ def position_ids_of(
             check_range(name, positions_BT, span.start, span.stop)
         return jnp.asarray(positions_BT).astype(jnp.int32)
     if segment_ids_BS is not None:
-        return slots.part(positions_in_segments(segment_ids_BS))
+        return slots.own(positions_in_segments(segment_ids_BS))
     if skip_padding and attention_mask_BS is not None:
-        return slots.part(positions_from_mask(attention_mask_BS))
+        return slots.own(positions_from_mask(attention_mask_BS))
     return slots.columns()
 
 
@@ -116,17 +118,13 @@ def visibility(
     structure: Mask | None = None,
 ) -> Mask | None:
     """Combines the structure (causal or not) with padding and segments; None if every token sees all others."""
-    parts = [structure]
+    parts = [] if structure is None else [structure]
     if attention_mask_BS is not None:
         check_keep(attention_mask_BS)
         parts.append(masks.padding(attention_mask_BS.astype(bool)))
     if q_segment_ids_BT is not None:
         parts.append(masks.segments(q_segment_ids_BT, k_segment_ids_BS))
-    mask = None
-    for part in parts:
-        if part is not None:
-            mask = part if mask is None else mask & part
-    return mask
+    return functools.reduce(operator.and_, parts) if parts else None
 
 
 def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:

@@ -9,31 +9,18 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 
 
 class Output(flax.struct.PyTreeNode):
-    """The output of a model; fields that a model or head does not have are None.
+    """The output of a model; fields that a model or head does not have are None."""
 
-    Attributes:
-      last_hidden_state: [B, T, D], after the final norm.
-      logits: [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier, [B, 2] for next sentence.
-      pooler_output: [B, D].
-      prediction_logits: [B, T, V], pretraining head.
-      seq_relationship_logits: [B, 2], pretraining head.
-      sop_logits: [B, 2], ALBERT's pretraining head (sentence order).
-      start_logits: [B, T], question answering.
-      end_logits: [B, T], question answering.
-      encoder_last_hidden_state: [B, S, D], encoder-decoder.
-      cache: the key-value caches after this call, if any were passed.
-    """
-
-    last_hidden_state: jax.Array | None = None
-    logits: jax.Array | None = None
-    pooler_output: jax.Array | None = None
-    prediction_logits: jax.Array | None = None
-    seq_relationship_logits: jax.Array | None = None
-    sop_logits: jax.Array | None = None
-    start_logits: jax.Array | None = None
-    end_logits: jax.Array | None = None
-    encoder_last_hidden_state: jax.Array | None = None
-    cache: Any = None
+    last_hidden_state: jax.Array | None = None  # [B, T, D], after the final norm
+    logits: jax.Array | None = None  # [B, T, V] of a language model, [B, C] or [B, T, C] of a classifier
+    pooler_output: jax.Array | None = None  # [B, D]
+    prediction_logits: jax.Array | None = None  # [B, T, V], pretraining head
+    seq_relationship_logits: jax.Array | None = None  # [B, 2], pretraining head
+    sop_logits: jax.Array | None = None  # [B, 2], ALBERT's pretraining head (sentence order)
+    start_logits: jax.Array | None = None  # [B, T], question answering
+    end_logits: jax.Array | None = None  # [B, T], question answering
+    encoder_last_hidden_state: jax.Array | None = None  # [B, S, D], encoder-decoder
+    cache: Any = None  # the key-value caches after this call, if any were passed
 
 
 class Features(flax.struct.PyTreeNode):

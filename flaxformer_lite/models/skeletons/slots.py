@@ -28,13 +28,9 @@ class Slots:
     first: bool = True
     faults: tuple[jax.Array, ...] = ()
 
-    def own(self, x_BS: jax.Array | None) -> jax.Array | None:
-        """Slices an array over slots to the tokens of this call, [B, T]."""
-        return None if x_BS is None else self.part(x_BS)
-
-    def part(self, x_BS: jax.Array) -> jax.Array:
-        """Slices an array like `own`, if it is not None."""
-        if self.first or self.index is None:
+    def own(self, x_BS: Any) -> Any:
+        """Slices an array over slots (or None) to the tokens of this call, [B, T]."""
+        if x_BS is None or self.first or self.index is None:
             return x_BS
         return jax.lax.dynamic_slice_in_dim(x_BS, self.index, self.length, axis=1)
 
@@ -86,7 +82,7 @@ def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) ->
         if isinstance(broken, jax.core.Tracer):
             faults.append(broken)
         elif broken:
-            raise ConfigError(sentence())
+            raise ConfigError(sentence)
     first = isinstance(index, int) and index == 0
     arrays = [x if x is None or not first else x[:, :length] for x in over_slots.values()]
     index = np.int32(index) if isinstance(index, int) else index.astype(jnp.int32)
@@ -94,43 +90,27 @@ def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) ->
 
 
 def _rules(cache: Any, index, held, unmasked: bool):
-    """Yields pairs of a fault and the function that returns its message."""
+    """Yields pairs of a fault and its message."""
     layers = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
     ring = min((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache) and c.rolls), default=None)
-    yield index < 0, lambda: f"cache_index={index}: the slot of the first token, must not be negative."
+    yield index < 0, f"cache_index={index}: the slot of the first token, must not be negative."
+    holds = f"cache_index={index}: the cache holds {held} positions, and"
     if unmasked:
-        yield (
-            index > held,
-            lambda: (
-                f"cache_index={index}: the cache holds {held} positions, and the slots between were never written;"
-                f" leave cache_index out, or pass an attention_mask over slots."
-            ),
-        )
+        unwritten = "the slots between were never written; leave cache_index out, or pass an attention_mask over slots."
+        yield index > held, f"{holds} {unwritten}"
     if ring is not None:
-        yield (
-            (index > 0) & (index + 1 < held) & (held > ring),
-            lambda: (
-                f"cache_index={index}: the cache holds {held} positions, and a window of {ring} has dropped some that"
-                f" this token would see; keep the earlier cache, or start again from 0."
-            ),
-        )
+        dropped = "dropped some that this token would see; keep the earlier cache, or start again from 0."
+        yield (index > 0) & (index + 1 < held) & (held > ring), f"{holds} a window of {ring} has {dropped}"
 
 
 def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
-    yield (
-        stop > x_BS.shape[1],
-        lambda: (
-            f"{name} has shape {x_BS.shape}: with a cache it is over slots and must reach the last token's, {stop - 1}."
-        ),
-    )
+    length = x_BS.shape[1]
+    rule = f"with a cache it is over slots and must reach the last token's, {stop - 1}"
+    yield stop > length, f"{name} has shape {x_BS.shape}: {rule}."
     if name == "prefix_mask":
-        yield (
-            jnp.any(x_BS.astype(bool) & (jnp.arange(x_BS.shape[1]) >= stop)[None]),
-            lambda: (
-                f"prefix_mask: marks slots from {stop} on, which are not yet read but would be visible to this call; pass the"
-                f" whole prefix in one call."
-            ),
-        )
+        rule = "are not yet read but would be visible to this call; pass the whole prefix in one call"
+        early = jnp.any(x_BS.astype(bool) & (jnp.arange(length) >= stop)[None])
+        yield early, f"prefix_mask: marks slots from {stop} on, which {rule}."
 
 
 def _known(x: Any) -> int | jax.Array:
