@@ -1,10 +1,8 @@
 """Conversion of any checkpoint to published weights, one tensor at a time; the directory appears whole or not at all."""
 
 import argparse
-import contextlib
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,10 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.data.progress import reading
+from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
-from flaxformer_lite.pretrained.save import save_pretrained
+from flaxformer_lite.pretrained.save import write_pretrained
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -36,7 +35,7 @@ def convert(
       ConfigError, WeightsError, CheckpointError: the source cannot be read or has no published form.
     """
     source, shard_bytes = folder_of(src), _bytes_of(shard_size)
-    with _new_directory(Path(dst).expanduser()) as made:
+    with new_directory(Path(dst).expanduser()) as made:
         if workdir.is_workdir(source):
             if head is not None:
                 raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")
@@ -49,7 +48,7 @@ def convert(
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
-            save_pretrained(made, model, watched, shard_bytes=shard_bytes)
+            write_pretrained(made, model, watched, shard_bytes=shard_bytes)
     cfg = model.cfg
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
 
@@ -88,18 +87,3 @@ def _bytes_of(size: str) -> int:
 
 def _size(leaf: Any) -> int:
     return int(np.prod(leaf.shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
-
-
-@contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
-    """Creates a directory beside the target, renamed to the target on success and removed otherwise."""
-    if target.exists():
-        raise ConfigError(f"{target}: exists and is not overwritten; remove it or choose another DST.")
-    made = target.parent / f".{target.name}.partial"
-    shutil.rmtree(made, ignore_errors=True)  # left by a conversion that was killed
-    made.mkdir(parents=True)
-    try:
-        yield made
-        made.rename(target)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)

@@ -184,7 +184,7 @@ class Architecture:
             "decoder_vocab_size",
         )
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            fitting = [k for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]
+            fitting = [k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
             raise ConfigError(
                 f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"

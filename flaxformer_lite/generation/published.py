@@ -1,14 +1,18 @@
 """The generation settings of published weights, from generation_config.json or, in older ones, config.json."""
 
-import json
 from pathlib import Path
 from typing import Any
+
+from flaxformer_lite.files.read import Kind, read_object
 
 SAME = (
     "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "min_length",
     "min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "num_beams", "length_penalty", "early_stopping",
     "suppress_tokens",
 )  # fmt: skip
+KINDS: dict[str, Kind] = {
+    "eos_token_id": (int, list), "suppress_tokens": list, "bad_words_ids": list, "do_sample": bool, "num_beams": int,
+}  # fmt: skip
 DRAWS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}  # transformers' defaults if do_sample is on
 
 
@@ -21,20 +25,13 @@ def published_settings(path: str | Path) -> dict[str, Any]:
       path: a directory written by transformers' save_pretrained; without either file, nothing is set.
 
     Raises:
-      ValueError: a file is not JSON.
+      ConfigError: a file is not JSON, or a setting has another type.
     """
     found: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         file = Path(path).expanduser() / name
-        if not file.exists():
-            continue
-        try:
-            read = json.loads(file.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file}: not JSON ({error}); fetch it again.") from None
-        if not isinstance(read, dict):
-            raise ValueError(f"{file}: must be a JSON object.")
-        found |= {key: value for key, value in read.items() if value is not None}
+        if file.exists():
+            found |= {key: value for key, value in read_object(file, KINDS).items() if value is not None}
     settings = {key: _frozen(found[key]) for key in SAME if key in found}
     words = [word[0] for word in found.get("bad_words_ids", ()) if isinstance(word, list) and len(word) == 1]
     if words:

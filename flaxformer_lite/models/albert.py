@@ -16,6 +16,7 @@ __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 BASE = bert.BASE | dict(
     vocab_size=30000, embedding_size=128, bias_at=("embed", *bert.BASE["bias_at"]), activation="gelu_tanh", dropout=0.0,
 )  # fmt: skip
+DEEPEST = 256  # layers, which the size of the file says nothing about
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embedding_size=64),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=12),
@@ -52,6 +53,8 @@ def read(fields: Fields) -> dict[str, Any]:
             raise ConfigError(f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is supported"
                               f" here.")  # fmt: skip
         return {"encoder_layers": depth, "share_layers": ()}
+    if depth * inner > DEEPEST:
+        raise ConfigError(f"config.json: num_hidden_layers={depth}, inner_group_num={inner}: no model is so deep.")
     order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
     return {"encoder_layers": depth * inner, "share_layers": order}
 

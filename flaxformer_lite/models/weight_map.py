@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import KINDS, brief, is_kind
 from flaxformer_lite.registry import nearest
 
 # Our activations by their names in published configs; if several names mean the same function, the first is written.
@@ -90,15 +91,7 @@ def heads(name: str, **found: "Head | tuple[Row, ...]") -> dict[str, Head]:
     }
 
 
-KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    dict: "an object",
-    list: "a list",
-}
-LARGEST, DEEPEST = 2**31 - 1, 10_000  # upper bounds on any size and any number of layers
+LARGEST, DEEPEST, CLASSES = 2**31 - 1, 10_000, 10**6  # upper bounds on sizes, layers and labels
 
 
 class Fields:
@@ -123,37 +116,31 @@ class Fields:
         if value is None:
             return default
         kind = kind or type(default)
-        if kind in KINDS and not _is(value, kind):
-            raise ConfigError(f"{self.where}{name}={value!r}: must be {KINDS[kind]}.")
-        if kind is int and abs(value) > (DEEPEST if "layer" in name else LARGEST):
-            raise ConfigError(f"{self.where}{name}={value!r}: no model is so large; is it damaged?")
+        if kind in KINDS and not is_kind(value, kind):
+            raise ConfigError(f"{self.where}{name}={brief(value)}: must be {KINDS[kind]}.")
+        if kind is int and abs(value) > (DEEPEST if "layer" in name else CLASSES if name == "num_labels" else LARGEST):
+            raise ConfigError(f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?")
         return float(value) if kind is float else value
 
     def size(self, name: str, default: Any) -> Any:
         """Returns a field that must be at least one."""
         if (value := self.get(name, default)) < 1:
-            raise ConfigError(f"config.json: {name}={value!r}: must be at least 1.")
+            raise ConfigError(f"config.json: {name}={brief(value)}: must be at least 1.")
         return value
 
     def nullable(self, name: str, absent: Any, null: Any = 0) -> Any:
         """Reads a field where null means off and a missing key means the family's default."""
         value = self.get(name, null if name in self.values else absent, type(absent))
         if self.values.get(name) is not None and value <= 0:
-            raise ConfigError(f"config.json: {name}={value!r}: must be positive; null turns it off.")
+            raise ConfigError(f"config.json: {name}={brief(value)}: must be positive; null turns it off.")
         return value
 
     def require(self, name: str, allowed: Any) -> None:
         """Refuses values of a field that we do not compute."""
         if (value := self.get(name, allowed)) != allowed:
             raise ConfigError(
-                f"config.json: {name}={value!r} changes the numbers, and only {allowed!r} is supported here."
+                f"config.json: {name}={brief(value)} changes the numbers, and only {allowed!r} is supported here."
             )
-
-
-def _is(value: Any, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def activation_of(field: str, value: str) -> str:
@@ -167,7 +154,9 @@ def activation_of(field: str, value: str) -> str:
             return ours
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
     near = nearest(str(value), known)
-    raise ConfigError(f"config.json: {field}={value!r}: no such activation here{near}; choose from {', '.join(known)}.")
+    raise ConfigError(
+        f"config.json: {field}={brief(value)}: no such activation here{near}; choose from {', '.join(known)}."
+    )
 
 
 def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:

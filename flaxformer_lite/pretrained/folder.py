@@ -1,15 +1,17 @@
 """Weight files in a published directory: one safetensors file, several with an index, or Flax's old msgpack."""
 
-import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
+from flaxformer_lite.files.publish import recover
+from flaxformer_lite.files.read import brief, read_bytes, read_object, shown
+from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_name, open_file
 
 OTHERS = {
     "pytorch_model.bin": "a pickle, which can run any code when it is opened",
@@ -22,18 +24,13 @@ OTHERS = {
 def read_config(folder: Path) -> dict:
     """Reads config.json."""
     path = folder / "config.json"
-    if not path.is_file():
+    recover(folder)
+    if not path.exists():
         _follow(path)
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(f"{folder}: an adapter without its model; merge the two with peft.")
         raise WeightsError(f"{folder}: no config.json; pass the directory that save_pretrained wrote.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path}: no JSON ({error}).") from None
-    if not isinstance(config, dict):
-        raise WeightsError(f"{path}: must be a JSON object.")
-    return config
+    return read_object(path, error=WeightsError)
 
 
 def open_weights(folder: Path) -> dict[str, Tensor]:
@@ -69,16 +66,14 @@ def _follow(path: Path) -> None:
 
 def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     path = folder / index_name
-    try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(weight_map.values()))
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        raise WeightsError(f"{path}: must be a JSON object with a weight_map that gives each tensor's file.") from None
+    weight_map = read_object(path, {"weight_map": dict}, error=WeightsError).get("weight_map")
+    if weight_map is None or not all(isinstance(file, str) for file in weight_map.values()):
+        raise WeightsError(f"{path}: must be a JSON object with a weight_map that gives each tensor's file.")
     found = {}
-    for file in files:
-        if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+    for file in sorted(set(weight_map.values())):
+        if Path(file).name != file or file in ("", ".", ".."):
             raise WeightsError(
-                f"{path}: names the file {file!r}, which is outside its folder; only plain names are read."
+                f"{path}: names the file {brief(file)}, which is outside its folder; only plain names are read."
             )
         if not (folder / file).is_file():
             _follow(folder / file)
@@ -87,7 +82,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     tensors = {}
     for name, file in weight_map.items():
         if name not in found[file]:
-            raise WeightsError(f"{path}: says that {name} is in {file}, which does not hold it.")
+            raise WeightsError(f"{path}: says that {shown(name)} is in {file}, which does not hold it.")
         tensors[name] = found[file][name]
     for file, inside in found.items():
         if extra := sorted(set(inside) - {name for name, where in weight_map.items() if where == file}):
@@ -96,17 +91,18 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
 
 
 def _msgpack(path: Path) -> dict[str, np.ndarray]:
+    content = read_bytes(path, limit=sys.maxsize, error=WeightsError)
     try:
-        tree = serialization.msgpack_restore(path.read_bytes())
+        tree = serialization.msgpack_restore(content)
     except Exception as error:  # msgpack raises many types
-        raise WeightsError(
-            f"{path}: not a Flax msgpack file, or truncated ({type(error).__name__}: {error})."
-        ) from None
+        why = shown(f"{type(error).__name__}: {error}")
+        raise WeightsError(f"{path}: not a Flax msgpack file, or truncated ({why}).") from None
     tree = tree.get("params", tree) if isinstance(tree, dict) else tree
     if not isinstance(tree, dict):
         raise WeightsError(f"{path}: does not hold a tree of parameters.")
     flat = {"/".join(map(str, key)): leaf for key, leaf in flatten_dict(tree).items()}
     for name, leaf in flat.items():
+        check_name(path, name)
         if not isinstance(leaf, np.ndarray):
             raise WeightsError(f"{path}: {name} is not an array.")
     return flat

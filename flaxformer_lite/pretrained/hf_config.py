@@ -12,6 +12,7 @@ from typing import Any
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, LayerKind, ModelConfig
 from flaxformer_lite.config.architecture import WEIGHTLESS_FIELDS
+from flaxformer_lite.files.read import brief, shown
 from flaxformer_lite.models.weight_map import ACTIVATION_NAMES, Fields, Head, activation_of
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.known_fields import KNOWN
@@ -56,7 +57,7 @@ def family_of(published: dict[str, Any], folder: Path, family: str | None = None
     known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
     if name not in known:
         near = registry.nearest(name, known)
-        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}{near}; the families with"
+        raise ConfigError(f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the families with"
                           f" published weights are {', '.join(known)}; family=module:Model reads by your own.")  # fmt: skip
     return registry.resolve("models", name)
 
@@ -69,7 +70,7 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
     if not hasattr(chosen, "PUBLISHED") or not hasattr(chosen, "config"):
         raise ConfigError(f"family={family!r}: its file needs PUBLISHED and config to read published weights.")
     if published.get("model_type") != (known := chosen.PUBLISHED.model_type):
-        raise ConfigError(f"{folder}/config.json: model_type={published.get('model_type')!r}, where family={family!r} reads"
+        raise ConfigError(f"{folder}/config.json: model_type={brief(published.get('model_type'))}, where family={family!r} reads"
                           f" {known!r}; leave family out, or name another.")  # fmt: skip
     return chosen
 
@@ -88,7 +89,7 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
         if spelled.architecture == architecture:
             return name
     raise ConfigError(
-        f"config.json: architectures[0]={architecture!r} has no head here; pass head=, one of {', '.join(heads)}."
+        f"config.json: architectures[0]={brief(architecture)} has no head here; pass head=, one of {', '.join(heads)}."
     )
 
 
@@ -110,7 +111,7 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
         ours |= spelled.read(fields)
     except ConfigError:
         raise
-    except ValueError as error:  # from a position encoding
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # sizes that nobody computes with
         raise ConfigError(f"config.json: {error}") from None
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
         ours["pad_token_id"] = pad
@@ -119,7 +120,7 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
     fixed = {name: value for name, value in ours.items() if name == "family"}  # a class that the file asks for
     try:
         return family.config(**{**ours, **overrides, **fixed, "head": head})
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json: {error}") from None
 
 
@@ -157,7 +158,7 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
             fields.require(name, allowed)
     for name, allowed in head.fixed.items():
         if (value := fields.get(name, kind=type(allowed))) != allowed:
-            raise ConfigError(f"config.json: {name}={value!r}: a {head.architecture} is supported with {allowed!r} only;"
+            raise ConfigError(f"config.json: {name}={brief(value)}: a {head.architecture} is supported with {allowed!r} only;"
                               f" pass head= to read it as another.")  # fmt: skip
 
 
@@ -167,11 +168,11 @@ def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
     named = {name for name, value in unread.items() if value is not None} - HARMLESS - set(spelled.harmless)
     known = KNOWN[""] | KNOWN[spelled.model_type] if spelled.model_type in KNOWN else named
     if computed := sorted(named & known):
-        raise ConfigError(f"config.json: {computed[0]}={unread[computed[0]]!r} is not supported for {_name(family)}"
+        raise ConfigError(f"config.json: {computed[0]}={brief(unread[computed[0]])} is not supported for {_name(family)}"
                           f" and might change the numbers; remove it from config.json if it does not.")  # fmt: skip
     if named:
         LOG.warning("config.json: %s: not a field of transformers' %s, so ignored there and here.",
-                    ", ".join(sorted(named)), _name(family))  # fmt: skip
+                    ", ".join(map(shown, sorted(named))), _name(family))  # fmt: skip
 
 
 def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def read_labels(published: dict[str, Any]) -> list[str]:
         names = {int(i): label for i, label in named.items()}
         return [str(names[i]) for i in range(len(names))]
     except (AttributeError, ValueError, KeyError):
-        raise ConfigError(f"config.json: id2label={named!r}: must have a name for each of 0, 1, 2, ...") from None
+        raise ConfigError(f"config.json: id2label={brief(named)}: must have a name for each of 0, 1, 2, ...") from None
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:
@@ -199,7 +200,7 @@ def _same(fields: Fields, name: str, ours: str) -> Any:
         return None
     least = int(kind is int and ours not in MAY_BE_ZERO)
     if kind in (int, float) and value < least:
-        raise ConfigError(f"config.json: {name}={value!r}: must be at least {least}.")
+        raise ConfigError(f"config.json: {name}={brief(value)}: must be at least {least}.")
     return activation_of(name, value) if ours == "activation" else value
 
 

@@ -17,6 +17,7 @@ from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.layouts import Place, Slices
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
@@ -81,8 +82,7 @@ def load_labels(path: str | Path) -> list[str]:
     if is_workdir(path):
         return [f"LABEL_{i}" for i in range(read_run_config(path).model.num_labels)]
     published = folder.read_config(path)
-    usual = range(published.get("num_labels") or 2)
-    return hf_config.read_labels(published) or [f"LABEL_{i}" for i in usual]
+    return hf_config.read_labels(published) or [f"LABEL_{i}" for i in range(Fields(published).size("num_labels", 2))]
 
 
 def open_pretrained(

@@ -4,6 +4,7 @@ The tokenizers of data/tokenizer.py return the ids of the bare text, for trainin
 """
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,9 +16,13 @@ import tokenizers
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.data.literal import FAILS, library_errors, literal
+from flaxformer_lite.files.read import brief, read_text
+
+LOG = logging.getLogger("flaxformer_lite")
 
 JSON = "tokenizer.json"
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
+LARGEST_VOCABULARY = 1 << 28  # bytes of a tokenizer.json; the largest published ones have a seventh
 ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
 
 
@@ -35,8 +40,13 @@ class PublishedTokenizer:
     def __init__(self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]):
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
-        longest = config.get("model_max_length")
-        self.max_length = int(longest) if longest and longest < ENDLESS else None
+        for name in ("padding_side", "truncation_side"):
+            if (side := getattr(self, name)) not in ("right", "left"):
+                raise ConfigError(f"tokenizer_config.json: {name}={brief(side)}: must be right or left.")
+        longest = config.get("model_max_length") or ENDLESS
+        if longest < 1:
+            LOG.warning("tokenizer_config.json: model_max_length=%s cuts nothing, as in transformers.", longest)
+        self.max_length = int(longest) if 1 <= longest < ENDLESS else None
         self.chat_template = chat_template
         self.tokens: dict[str, str] = {}
         self.ids: dict[str, int] = {}
@@ -140,8 +150,9 @@ class PublishedTokenizer:
 
 class JsonTokenizer(PublishedTokenizer):
     def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
+        definition = read_text(path, limit=LARGEST_VOCABULARY)
         with library_errors(f"{path}: cannot be read as a tokenizer"):
-            self._tokenizer = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            self._tokenizer = tokenizers.Tokenizer.from_str(definition)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -243,4 +254,5 @@ def _any_of(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def _content(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None

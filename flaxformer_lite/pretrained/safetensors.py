@@ -5,7 +5,8 @@ The format: eight bytes of header length, a JSON header of dtype, shape and byte
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from flaxformer_lite.files.read import brief, open_regular, parse_object, shown
+
 DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
     "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
+LARGEST, MOST_AXES, LONGEST_NAME = 2**60, 32, 1000  # numbers and axes of a tensor, characters of its name
 
 
 class WeightsError(ValueError):
@@ -51,9 +55,8 @@ def open_file(path: Path) -> dict[str, Tensor]:
     Raises:
       WeightsError: the file is truncated or not safetensors, or ranges, shapes or dtypes in its header do not fit it.
     """
-    header, start = _header(path)
-    size = path.stat().st_size - start
-    spans, tensors = [], {}
+    header, body = _header(path)
+    size, spans, tensors = len(body), [], {}
     for name, entry in header.items():
         dtype, shape, (begin, end) = _entry(path, name, entry)
         if not 0 <= begin <= end <= size:
@@ -61,13 +64,11 @@ def open_file(path: Path) -> dict[str, Tensor]:
                 f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
                 f" truncated or its header is damaged; fetch it again."
             )
-        if math.prod(shape) * dtype.itemsize != end - begin:
-            raise WeightsError(
-                f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs"
-                f" {math.prod(shape) * dtype.itemsize} bytes, its header gives {end - begin}: damaged."
-            )
+        if (needed := math.prod(shape) * dtype.itemsize) != end - begin:
+            raise WeightsError(f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, its"
+                               f" header gives {end - begin}: damaged.")  # fmt: skip
         spans.append((begin, end, name))
-        tensors[name] = Tensor(_map(path, dtype, shape, start + begin))
+        tensors[name] = Tensor(body[begin:end].view(dtype).reshape(shape))
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
@@ -105,50 +106,38 @@ def save_file(
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _header(path: Path) -> tuple[dict, int]:
-    with path.open("rb") as file:
-        head = file.read(8)
+def _header(path: Path) -> tuple[dict[str, Any], np.ndarray]:
+    """Reads the header; returns it with a memory map of the bytes behind it, the only one of the file."""
+    with open_regular(path, error=WeightsError) as file:
+        size, head = os.fstat(file.fileno()).st_size, file.read(8)
         if head == b"version ":
             raise WeightsError(f"{path}: only a Git LFS pointer to the weights; run git lfs pull in its directory.")
         length = int.from_bytes(head, "little")
-        if len(head) < 8 or length > min(HEADER_LIMIT, path.stat().st_size - 8):
-            raise WeightsError(f"{path}: not a whole safetensors file ({path.stat().st_size} bytes); fetch it again.")
-        try:
-            header = json.loads(file.read(length), object_pairs_hook=lambda pairs: dict(_unique(path, pairs)))
-        except WeightsError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise WeightsError(f"{path}: the header is not JSON ({error}); fetch it again.") from None
-    if not isinstance(header, dict):
-        raise WeightsError(f"{path}: the header is not a table of tensors; fetch it again.")
-    header.pop("__metadata__", None)
-    return header, 8 + length
+        if len(head) < 8 or length > min(HEADER_LIMIT, size - 8):
+            raise WeightsError(f"{path}: not a whole safetensors file ({size} bytes); fetch it again.")
+        header = parse_object(file.read(length), f"{path}: the header", error=WeightsError)
+        header.pop("__metadata__", None)
+        # Mapped as bytes, as tensors may not be aligned to their dtype.
+        return header, np.memmap(file, np.uint8, "r")[8 + length :].view(np.ndarray)
 
 
-def _unique(path: Path, pairs: list[tuple]) -> Iterator[tuple]:
-    seen = set()
-    for key, value in pairs:
-        if key in seen:
-            raise WeightsError(f"{path}: the header names {key} twice; fetch it again from a source you trust.")
-        seen.add(key)
-        yield key, value
+def check_name(path: Path, name: str) -> None:
+    """Refuses the name of a tensor that could not be printed."""
+    if not name.isprintable() or len(name) > LONGEST_NAME:
+        raise WeightsError(f"{path}: tensor {shown(name)}: a name must be printable and at most {LONGEST_NAME} characters;"
+                           f" fetch it again from a source you trust.")  # fmt: skip
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
+    check_name(path, name)
     try:
         kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise WeightsError(f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets.") from None
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise WeightsError(f"{path}: tensor {name} has dtype {kind}; must be one of {', '.join(DTYPES)}.")
+        raise WeightsError(f"{path}: tensor {name} has dtype {shown(str(kind))}; must be one of {', '.join(DTYPES)}.")
     if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)):
         raise WeightsError(f"{path}: the header's entry for {name} has sizes that are not natural numbers.")
+    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > LARGEST:
+        raise WeightsError(f"{path}: tensor {name} of shape {brief(list(shape))} is larger than any: damaged.")
     return np.dtype(DTYPES[kind]), shape, (begin, end)
-
-
-def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> np.ndarray:
-    if not math.prod(shape):
-        return np.zeros(shape, dtype)
-    # Mapped as bytes: numpy maps only at multiples of the page size, and tensors may not be aligned to their dtype.
-    raw = np.memmap(path, np.uint8, "r", offset, (math.prod(shape) * dtype.itemsize,))
-    return raw.view(dtype).reshape(shape)

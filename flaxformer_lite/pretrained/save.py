@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.models.weight_map import Published
 from flaxformer_lite.pretrained import hf_config, tensor_names
 from flaxformer_lite.pretrained.companions import publish_tokenizer
@@ -44,6 +46,8 @@ def save_pretrained(
 ) -> None:
     """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
 
+    The directory appears, or replaces an earlier model's, whole or not at all; other files in it stay.
+
     Args:
       path: the directory, created if missing.
       model: a linen module of a family with published weights.
@@ -54,10 +58,27 @@ def save_pretrained(
       shard_bytes: largest size of a file; beyond it, several files and an index are written.
 
     Raises:
-      ConfigError: the family's published form cannot express the model.
+      ConfigError: the family's published form cannot express the model, or `path` holds something else, cannot be
+        written, or is being written by another process.
       WeightsError: params do not belong to the model.
     """
-    path, cfg = Path(path).expanduser(), model.cfg
+    path = Path(path).expanduser()
+    _check_kind(path)
+    with new_directory(path, carry=lambda name: not fnmatch(name, "model*.safetensors*")) as made:
+        write_pretrained(made, model, params, like=like, labels=labels, shard_bytes=shard_bytes)
+
+
+def write_pretrained(
+    path: Path,
+    model: Any,
+    params: dict,
+    *,
+    like: str | Path | None = None,
+    labels: Sequence[str] | None = None,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
+    cfg = model.cfg
     family = registry.resolve("models", cfg.family)
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
@@ -65,13 +86,12 @@ def save_pretrained(
     _check(flat, shapes)
     config = hf_config.write_config(family, cfg)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
-    path.mkdir(parents=True, exist_ok=True)
     source = like or model.source
     like = Path(source).expanduser() if source else None
     if like and workdir.is_workdir(like):
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
     elif like:
-        config = _travel(Path(like).expanduser(), path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
+        config = _travel(like, path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
     (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
@@ -111,6 +131,17 @@ class Pieces(list):
         return tensor
 
 
+def _check_kind(path: Path) -> None:
+    """Refuses a directory that holds something else than a model."""
+    if workdir.is_workdir(path) or (path / "checkpoints").is_dir():
+        raise ConfigError(f"{path}: is a training workdir, whose config.json would be lost; choose another directory.")
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    foreign = [name for name in names if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE"))]
+    if foreign and "config.json" not in names:
+        raise ConfigError(f"{path}: holds {foreign[0]} and no config.json, so it is not a model's directory; choose a new or"
+                          f" an empty one.")  # fmt: skip
+
+
 def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
@@ -125,10 +156,9 @@ def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
 
 def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> dict[str, Any]:
     """Copies companion files; returns the config with fields of the old one that are neither numeric nor in `ours`."""
-    if like.resolve() != path.resolve():
-        for name in COMPANIONS:
-            if (like / name).is_file():
-                shutil.copyfile(like / name, path / name)
+    for name in COMPANIONS:
+        if (like / name).is_file():
+            shutil.copyfile(like / name, path / name)
     old = read_config(like)
     labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})
@@ -149,12 +179,7 @@ def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
         files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for file, inside in zip(files, shards, strict=True):
         entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
-        save_file(path / f"{file}.part", entries, (np.asarray(tensors[name]) for name in inside))
-    # Old weights are deleted only once the new ones are complete, as these may have been read from them.
-    for old in (*path.glob("model*.safetensors"), path / "model.safetensors.index.json"):
-        old.unlink(missing_ok=True)
-    for file in files:
-        (path / f"{file}.part").rename(path / file)
+        save_file(path / file, entries, (np.asarray(tensors[name]) for name in inside))
     if len(files) > 1:
         weight_map = {name: file for file, inside in zip(files, shards, strict=True) for name in inside}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}

@@ -1,12 +1,12 @@
 """Reads the tokenizer that lies beside published weights: tokenizer.json or a sentencepiece model, and its special tokens."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer, JsonTokenizer, PublishedTokenizer
 
@@ -19,6 +19,14 @@ OTHERS = (
     "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
     "tokenizer_config.json",
 )  # fmt: skip
+KINDS = {
+    "padding_side": str,
+    "truncation_side": str,
+    "model_max_length": float,
+    "add_bos_token": bool,
+    "add_eos_token": bool,
+}
+LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
 def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedTokenizer:
@@ -86,7 +94,7 @@ def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
 
 def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
     try:
-        inner = plain.SentencePiece(path.read_bytes())
+        inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
     roles = {"pad": inner.pad_id, "eos": inner.eos_id, "bos": inner.bos_id}
@@ -103,21 +111,17 @@ def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: no JSON ({error}).") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must be a JSON object.")
-    return values
+    return read_object(path, KINDS) if path.exists() else {}
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str:
     if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
     template = config.get("chat_template") or ""
     if isinstance(template, list):  # several by name
-        template = next((entry["template"] for entry in template if entry.get("name") == "default"), "")
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default", "")
+    if not isinstance(template, str):
+        raise ConfigError(f"{folder}: chat_template={brief(template)}: must be a text, or a list of objects with name and"
+                          f" template.")  # fmt: skip
     return template

@@ -39,7 +39,7 @@ def test_sampling_only_where_it_is_on(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "generation_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"generation_config.json: not JSON"):
+    with pytest.raises(ValueError, match=r"generation_config.json is not JSON"):
         published_settings(tmp_path)
     (tmp_path / "generation_config.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"generation_config.json: must be a JSON object"):

@@ -69,7 +69,7 @@ CONFIGS = {
 @pytest.mark.parametrize("what", CONFIGS)
 def test_config_that_is_no_json(folder, what):
     (folder / "config.json").write_bytes(CONFIGS[what])
-    with pytest.raises(WeightsError, match=r"config.json: no JSON \("):
+    with pytest.raises(WeightsError, match=r"config.json is not JSON \("):
         load_pretrained(folder)
 
 
@@ -85,11 +85,20 @@ def test_header_whose_dtype_is_a_list(folder):
         load_pretrained(folder)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"weight_map": [', '{"weight_map": {"a": 1, "b": "c"}}', "[" * 100_000])
+INDEXES = {
+    "[]": "must be a JSON object",
+    '{"weight_map": [': "is not JSON",
+    '{"weight_map": [1]}': r"weight_map=\[1\]: must be an object",
+    '{"weight_map": {"a": 1, "b": "c"}}': "weight_map that gives each tensor's file",
+    "[" * 100_000: "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("text", INDEXES)
 def test_index_that_is_none(folder, text):
     (folder / WEIGHTS).rename(folder / f"{WEIGHTS}.index.json")
     (folder / f"{WEIGHTS}.index.json").write_text(text)
-    with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
+    with pytest.raises(WeightsError, match=INDEXES[text]):
         load_pretrained(folder)
 
 

@@ -175,7 +175,7 @@ HEADERS = {
     "dtype unheard of": (entry(FIRST, dtype="F7"), "dtype F7"),
     "entry without a shape": (lambda h: h[FIRST].pop("shape"), "lacks dtype, shape or data_offsets"),
     "no JSON": (lambda h: "{ nothing", "the header is not JSON"),
-    "a list": (lambda h: "[1, 2]", "not a table of tensors"),
+    "a list": (lambda h: "[1, 2]", "the header: must be a JSON object"),
     "a name twice": (lambda h: '{"a": 1, "a": 2}', "names a twice"),
 }
 
@@ -223,9 +223,10 @@ def test_index_that_promises_too_much(folder):
 
 def test_index_that_is_none(folder):
     shard(folder)
-    (folder / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
-        load_pretrained(folder)
+    for text in ("{}", '{"weight_map": {"a": 1}}'):
+        (folder / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(WeightsError, match="weight_map that gives each tensor's file"):
+            load_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"])

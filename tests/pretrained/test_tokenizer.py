@@ -91,7 +91,7 @@ def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, e
         ({"spiece.model": "a", "config.json": '{"model_type": "albert"}'}, "spiece.model of a albert is not read"),
         ({"spiece.model": "a", "config.json": '{"model_type": "t5"}'}, "cannot be read as a sentencepiece model"),
         ({"tokenizer.json": "{"}, "cannot be read as a tokenizer"),
-        ({"tokenizer.json": "{", "tokenizer_config.json": "["}, "no JSON"),
+        ({"tokenizer.json": "{", "tokenizer_config.json": "["}, "is not JSON"),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, files, message):

@@ -1,0 +1,160 @@
+"""Atomic publishing: files and directories that others read appear whole, and a kill leaves the old ones or the new.
+
+They are made under a private name beside their place, flushed to disk, and moved there in one step.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flaxformer_lite.config import ConfigError
+
+EXCHANGE, HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replaces a file; a symbolic link is replaced, not followed."""
+    made = _private(path, "tmp")
+    try:
+        made.write_bytes(content)
+        _flush(made)
+        os.replace(made, path)
+    finally:
+        made.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+@contextlib.contextmanager
+def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -> Iterator[Path]:
+    """Yields an empty directory that takes the place of `target` when the block ends without an error.
+
+    Args:
+      target: path of the directory; a symbolic link is replaced, not followed.
+      carry: whether an entry of an existing directory, by its name, is kept where the new one has none; None refuses an
+        existing target.
+
+    Raises:
+      ConfigError: `target` may not be replaced, cannot be written, or is being written by another process.
+    """
+    target = Path(os.path.abspath(target))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _private_directory(target) as made:
+            _check_replaceable(target, carry)
+            yield made
+            if carry and target.is_dir() and not target.is_symlink():
+                for entry in target.iterdir():
+                    if carry(entry.name) and not os.path.lexists(made / entry.name):
+                        _link(entry, made / entry.name)
+            for path in (*made.rglob("*"), made):
+                if not path.is_symlink():
+                    _flush(path)
+            _check_replaceable(target, carry)  # another process may have been faster
+            _swap(made, target)
+        _flush(target.parent)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written ({error}); choose another directory.") from error
+
+
+def recover(target: Path) -> None:
+    """Moves a directory back that a kill between two renames has left aside (see `_swap`)."""
+    asides = [] if os.path.lexists(target) else sorted(target.parent.glob(f".{target.name}.*.old"))
+    for aside in asides[:1]:
+        with contextlib.suppress(OSError):
+            aside.rename(target)
+
+
+@contextlib.contextmanager
+def _private_directory(target: Path) -> Iterator[Path]:
+    """Makes a directory that is locked as long as this process lives; removes those of processes that were killed."""
+    made, own = _private(target, "tmp"), re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
+    with contextlib.ExitStack() as stack:
+        with _opened(target.parent) as parent:
+            fcntl.flock(parent, fcntl.LOCK_EX)  # one at a time looks for others
+            for other in [path for path in target.parent.iterdir() if own.fullmatch(path.name)]:
+                with contextlib.suppress(FileNotFoundError), _opened(other) as directory:
+                    if not _lock(directory):
+                        raise ConfigError(f"{target}: another process is writing it (if none is, remove {other}); wait for it,"
+                                          f" or choose another directory.")  # fmt: skip
+                shutil.rmtree(other, ignore_errors=True)
+            recover(target)
+            made.mkdir()
+            _lock(stack.enter_context(_opened(made)))
+        stack.callback(shutil.rmtree, made, ignore_errors=True)
+        stack.callback(_unlink, made)
+        yield made
+
+
+def _check_replaceable(target: Path, carry: Callable[[str], bool] | None) -> None:
+    if carry is None and os.path.lexists(target):
+        raise ConfigError(f"{target}: exists and is not overwritten; remove it or choose another.")
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"{target}: is a file; choose another directory.")
+    if target.is_mount() or target == Path.cwd():
+        raise ConfigError(f"{target}: cannot be replaced as a whole, as it is a mount point or the current folder; choose a"
+                          f" directory in it.")  # fmt: skip
+
+
+def _swap(made: Path, target: Path) -> None:
+    """Moves a directory to its place; what was there is then at `made`."""
+    if not os.path.lexists(target):
+        made.rename(target)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        if libc.renameat2(HERE, os.fsencode(made), HERE, os.fsencode(target), EXCHANGE) == 0:
+            return
+        if (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+            raise OSError(number, os.strerror(number))
+    aside = _private(target, "old")  # a kill before the next rename leaves it to `recover`
+    target.rename(aside)
+    made.rename(target)
+    aside.rename(made)
+
+
+def _private(path: Path, ending: str) -> Path:
+    return path.parent / f".{path.name}.{secrets.token_hex(8)}.{ending}"
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _lock(directory: int) -> bool:
+    with contextlib.suppress(OSError):  # held, or a file system without locks
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _flush(path: Path) -> None:
+    with _opened(path) as number:
+        os.fsync(number)
+
+
+def _link(source: Path, place: Path) -> None:
+    """Gives an entry a second place, without a copy where the file system can."""
+    if source.is_dir() and not source.is_symlink():
+        shutil.copytree(source, place, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b)))
+        return
+    try:
+        os.link(source, place, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, place, follow_symlinks=False)
+
+
+def _unlink(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()

@@ -1,0 +1,142 @@
+"""Bounded reading of files that others wrote: regular ones only, of limited size, their JSON limited in depth and numbers."""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from flaxformer_lite.config import ConfigError
+
+LARGEST = 1 << 26  # bytes of a JSON file; the largest index of published shards has less than a tenth
+DEEPEST = 100  # objects and lists within each other
+DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict: "an object",
+    list: "a list",
+}
+Kind = type | tuple[type, ...]
+SHOWN = 120  # most characters of a name from a file in a message
+
+
+def open_regular(path: Path, *, error: type[Exception] = ConfigError) -> BinaryIO:
+    """Opens a regular file; a device or pipe is refused without waiting for it.
+
+    Raises:
+      error: the file is of another kind, or cannot be read.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        raise error(f"{path}: cannot be read ({getattr(failure, 'strerror', failure)}).") from None
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise error(f"{path}: not a regular file; put the file itself there.")
+
+
+def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = ConfigError) -> bytes:
+    """Reads a regular file of at most `limit` bytes."""
+    with open_regular(path, error=error) as file:
+        if (size := os.fstat(file.fileno()).st_size) > limit:
+            raise error(f"{path}: {size:,} bytes, where {limit:,} are the most; is it the right file?")
+        return file.read(size)
+
+
+def read_text(path: Path, *, limit: int = LARGEST, error: type[Exception] = ConfigError) -> str:
+    """Reads UTF-8 text like `read_bytes`."""
+    try:
+        return read_bytes(path, limit=limit, error=error).decode()
+    except UnicodeDecodeError as failure:
+        raise error(f"{path} is not UTF-8 at byte {failure.start}; fetch it again.") from None
+
+
+def read_object(path: Path, kinds: Mapping[str, Kind] | None = None, *, error: type[Exception] = ConfigError) -> dict:
+    """Reads a JSON object.
+
+    Args:
+      path: path of the file.
+      kinds: types that fields must have, for those that are present and not null.
+      error: type of the exception.
+
+    Raises:
+      error: the file cannot be read, is not an object, exceeds a bound, or a field has another type.
+    """
+    values = parse_object(read_bytes(path, error=error), str(path), error=error)
+    for name, kind in (kinds or {}).items():
+        if (value := values.get(name)) is not None and not is_kind(value, kind):
+            raise error(f"{path}: {name}={brief(value)}: must be {spelled(kind)}.")
+    return values
+
+
+def parse_object(text: bytes, where: str, *, error: type[Exception] = ConfigError) -> dict[str, Any]:
+    """Parses a JSON object from `where`.
+
+    Raises:
+      error: it is none, holds a key twice with different values, a number of too many digits, or is nested too deeply.
+    """
+    try:
+        values = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
+        _check_depth(values)
+    except (ValueError, RecursionError) as failure:
+        why = "nested too deeply" if isinstance(failure, RecursionError) else failure
+        raise error(f"{where} is not JSON ({why}); fetch it again.") from None
+    if not isinstance(values, dict):
+        raise error(f"{where}: must be a JSON object.")
+    return values
+
+
+def is_kind(value: Any, kind: Kind) -> bool:
+    """Returns whether a JSON value is of a type, or of one of several; a whole number is a number, true is not."""
+    if isinstance(kind, tuple):
+        return any(is_kind(value, one) for one in kind)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def spelled(kind: Kind) -> str:
+    """Returns the name of a type for a message."""
+    return " or ".join(map(spelled, kind)) if isinstance(kind, tuple) else KINDS[kind]
+
+
+def shown(name: str) -> str:
+    """Returns a name from a file for a message: as it is, or escaped and cut if it is unprintable or long."""
+    return name if name.isprintable() and len(name) <= SHOWN else brief(name)
+
+
+def brief(value: Any) -> str:
+    """Returns a value from a file for a message: escaped, and cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"it names {shown(key)} twice, with different values")
+        found[key] = value
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
+
+
+def _check_depth(values: Any) -> None:
+    level, depth = [values], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} deep")
+        inner = (x.values() if isinstance(x, dict) else x for x in level)
+        level = [x for held in inner for x in held if isinstance(x, (dict, list))]
