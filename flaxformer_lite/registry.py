@@ -85,7 +85,7 @@ def code_of(cls: type) -> tuple[str, ...]:
 
 def nearest(name: str, choices: list[str]) -> str:
     """Returns `'; did you mean X?'` if a choice is close to `name`, else an empty string."""
-    close = difflib.get_close_matches(name, choices, n=1)
+    close = difflib.get_close_matches(name[:100], choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

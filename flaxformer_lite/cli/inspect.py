@@ -42,7 +42,7 @@ class Contents(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(args.directory), args.family)
-    out = Console(width=None if Console().is_terminal else 200, highlight=False)
+    out = Console(width=None if Console().is_terminal else 200, highlight=False, markup=False, emoji=False)
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"

@@ -52,8 +52,8 @@ FIELDS = dict(
 
 def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
     """Returns the heads of decoders that are variations of Llama."""
-    spans = Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
-    return weight_map.heads(name, **gpt2.HEADS | dict(token_classification=gpt2.SCORE, question_answering=spans))
+    own: dict[str, Head | tuple] = {"question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)}
+    return weight_map.heads(name, **{**gpt2.HEADS, "token_classification": gpt2.SCORE, **own})
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:

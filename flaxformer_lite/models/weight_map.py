@@ -229,7 +229,7 @@ class Published:
 
     @property
     def all_fields(self) -> dict[str, str]:
-        return SHARED_FIELDS | self.fields
+        return {**SHARED_FIELDS, **self.fields}
 
 
 SHARED_FIELDS = {"vocab_size": "vocab_size", "tie_word_embeddings": "tie_embeddings"}

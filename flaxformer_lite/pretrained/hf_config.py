@@ -69,9 +69,9 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
         raise ConfigError(f"family={family!r}: {error}") from None
     if not hasattr(chosen, "PUBLISHED") or not hasattr(chosen, "config"):
         raise ConfigError(f"family={family!r}: its file needs PUBLISHED and config to read published weights.")
-    if published.get("model_type") != (known := chosen.PUBLISHED.model_type):
-        raise ConfigError(f"{folder}/config.json: model_type={brief(published.get('model_type'))}, where family={family!r} reads"
-                          f" {known!r}; leave family out, or name another.")  # fmt: skip
+    if (named := published.get("model_type")) != (known := chosen.PUBLISHED.model_type):
+        raise ConfigError(f"{folder}/config.json: model_type={brief(named)}, where family={family!r} reads {known!r}; leave"
+                          f" family out, or name another.")  # fmt: skip
     return chosen
 
 
