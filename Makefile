@@ -83,8 +83,9 @@ meshes: $(STAMP)  ## one step of four families on seven meshes of made-up device
 	    $$(printf -- "--config.mesh.%s " $$mesh)) || { echo "$$said"; exit 1; }; \
 	  echo "$$name $$mesh: $$(echo "$$said" | tail -1)"; done; done
 
-faults: $(STAMP)  ## kill -9 a run fifty times at random instants and compare its end with an uninterrupted one
+faults: $(STAMP)  ## kill -9 runs and writers of weights at random instants and compare what they leave with the whole
 	$(BIN)/python tools/faults.py --kills=50
+	$(BIN)/python tools/publishers.py --kills=100 --pairs=20 --folder=runs/publishers
 
 CANARY := .venv-canary/bin
 canary:  ## run the tests of test-fast and of attention on the newest jax and flax, those before a release too

@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 
 from flaxformer_lite.checkpoints.digest import Leaves, describe
+from flaxformer_lite.files.read import read_object
 from flaxformer_lite.runtime.processes import ALONE, Processes
 
 STATE, RECORD = "state", "meta"  # folders of a checkpoint
@@ -84,7 +85,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB"
                 f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
             )
-        record = sealed({**meta, "leaves": describe(state)})
+        record = sealed({**meta, "step": step, "leaves": describe(state)})
         self.wait()
         self._saving = step
         try:
@@ -113,7 +114,11 @@ class Checkpoints(contextlib.AbstractContextManager):
             record, damaged[step] = self._all(read_record, at)
             if record is None:
                 continue
-            accept(record)
+            try:
+                accept(record)
+            except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # another kind of record
+                damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
+                continue
             _compare(step, record["leaves"], wanted)
             request = ocp.args.StandardRestore(target)
             state, damaged[step] = self._all(self._reader.restore, at / STATE, args=request)
@@ -215,13 +220,16 @@ def read_record(step_folder: Path) -> dict[str, Any]:
       CheckpointError: it was changed, or does not exist.
     """
     path = step_folder / RECORD / "metadata"
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: {getattr(error, 'strerror', None) or 'no longer JSON'}") from None
+    record = read_object(path, {"step": int, "leaves": dict}, error=CheckpointError)
     stored = record.pop("digest", None)
     if sealed(record)["digest"] != stored:
         raise CheckpointError(f"{path}: its content does not match its digest")
+    if str(record.get("step", step_folder.name)) != step_folder.name:
+        raise CheckpointError(f"{path}: it is of step {record['step']}, a copy of another checkpoint")
+    if not all(
+        isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str] for leaf in record["leaves"].values()
+    ):
+        raise CheckpointError(f"{path}: its leaves are not described")
     return record
 
 

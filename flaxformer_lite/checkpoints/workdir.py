@@ -1,5 +1,6 @@
-"""Read-only access to a training workdir: its config, and the parameters of its newest undamaged checkpoint."""
+"""A training workdir as others read it: its config, its tokenizer, and the parameters of its newest undamaged checkpoint."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,15 @@ from flax.traverse_util import unflatten_dict
 
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import STATE, CheckpointError, broken_leaf, hush_other_reads, read_record
-from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict
+from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, to_config_dict
+from flaxformer_lite.data import tokenizer
+from flaxformer_lite.files.publish import new_directory, write_file
+from flaxformer_lite.files.read import read_bytes, read_object
 from flaxformer_lite.models import build_model
+
+TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
+LARGEST_VOCABULARY = 1 << 28  # bytes
+CHANGED = "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
 
 
 class Run(NamedTuple):
@@ -36,19 +44,27 @@ class Run(NamedTuple):
 def is_workdir(folder: Path) -> bool:
     """Returns whether training wrote this folder, not save_pretrained."""
     try:
-        return {"hash", "config"} == set(json.loads((folder / "config.json").read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return {"hash", "config"} <= set(read_object(folder / "config.json"))
+    except ConfigError:
         return False
+
+
+def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any) -> None:
+    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read without its command."""
+    with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
+        tokenizer.save(made)
+    config = to_config_dict(cfg).to_dict()
+    inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer"), "config": config}
+    write_file(folder / "config.json", f"{json.dumps(inputs, indent=2)}\n".encode())
 
 
 def read_config(folder: Path) -> ExperimentConfig:
     """Reads the run's resolved config.
 
     Raises:
-      ConfigError: it was written by another version of the code.
+      ConfigError: it was changed since, or written by another version of the code.
     """
-    stored = json.loads((folder / "config.json").read_text())["config"]
-    return from_config_dict(ExperimentConfig, stored, where=f"{folder}/config.json")
+    return from_config_dict(ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json")
 
 
 def read_run(folder: Path) -> Run:
@@ -80,11 +96,26 @@ def tokenizer_folder(folder: Path) -> Path:
     """Returns the folder where a run keeps its tokenizer.
 
     Raises:
-      ConfigError: the folder does not exist.
+      ConfigError: the folder does not exist, or was changed since.
     """
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it.")
+    if _inputs(folder).get("tokenizer") not in (None, _tokenizer_hash(folder / "tokenizer")):
+        raise ConfigError(f"{folder}/tokenizer: {CHANGED}")
     return folder / "tokenizer"
+
+
+def _inputs(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    inputs = read_object(path, {"hash": str, "config": dict, "tokenizer": str})
+    if fingerprint(inputs.get("config") or {}) != inputs.get("hash"):
+        raise ConfigError(f"{path}: {CHANGED}")
+    return inputs
+
+
+def _tokenizer_hash(folder: Path) -> str:
+    files = [folder / name for name in TOKENIZERS if (folder / name).exists()]
+    return hashlib.sha256(b"".join(read_bytes(file, limit=LARGEST_VOCABULARY) for file in files)).hexdigest()[:16]
 
 
 def _params(folder: Path) -> dict:

@@ -1,7 +1,6 @@
 """Opening of models and tokenizers from a directory of published weights or a training workdir."""
 
 import contextlib
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import read_object
 from flaxformer_lite.pretrained.load import load_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
@@ -64,11 +64,7 @@ def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; {} if there is no such file."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}).") from None
-    return values if isinstance(values, dict) else {}
+    return read_object(path) if path.exists() else {}
 
 
 @contextlib.contextmanager

@@ -126,8 +126,8 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def fingerprint(cfg: Any) -> str:
-    """Hashes the whole config; the hash is stored with the run and compared on resume."""
-    text = json.dumps(to_config_dict(cfg).to_dict(), sort_keys=True)
+    """Hashes a whole config, or the plain values of one; the hash is stored with the run and compared on resume."""
+    text = json.dumps(cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

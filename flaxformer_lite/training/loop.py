@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,8 @@ import jax
 
 from flaxformer_lite.analysis import flops, recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints
-from flaxformer_lite.config import ExperimentConfig, fingerprint
+from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
@@ -65,10 +65,10 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
         terminal.rows("flaxformer_lite", text.banner(experiment, workdir, start))
-        for notice in notices:
+        for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         if group.first:
-            _keep_inputs(experiment, workdir)
+            write_inputs(workdir, experiment.cfg, experiment.train_data.tokenizer)
         trainer = Trainer(experiment, checkpoints, recorder, terminal, group)
         state, caught = trainer.train(state, start)
         if group.first and not caught:
@@ -194,13 +194,3 @@ def _begin(
     if restored.step >= cfg.train.steps:
         notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
     return restored.state, restored.step, notices
-
-
-def _keep_inputs(experiment: Experiment, workdir: Path) -> None:
-    """Writes the resolved config with its hash, and the tokenizer, so that the run can be read without its command."""
-    config = {"hash": fingerprint(experiment.cfg), "config": resume.plain(experiment.cfg)}
-    written = workdir / "config.json.tmp"
-    written.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    written.replace(workdir / "config.json")
-    (workdir / "tokenizer").mkdir(exist_ok=True)
-    experiment.train_data.tokenizer.save(workdir / "tokenizer")

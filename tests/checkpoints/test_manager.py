@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 
@@ -9,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import describe, digest
-from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line, sealed
 from flaxformer_lite.config import MeshConfig
 
 
@@ -123,6 +124,31 @@ def test_a_changed_record_is_damage_too(folder):
     path.write_text(path.read_text().replace("step 3", "step 4"))
     got = restore(folder)
     assert got.step == 2 and "meta/metadata: its content does not match its digest" in got.notices[0]
+
+
+RECORDS = {
+    "leaves that are a list": ({"leaves": []}, "leaves=[]: must be an object"),
+    "a leaf without a shape": ({"leaves": {"kernel": ["float32"]}}, "its leaves are not described"),
+    "a step that is a text": ({"step": "3"}, "step='3': must be a whole number"),
+    "what only the caller knows": ({"note": None}, "its record cannot be read (TypeError"),
+}
+
+
+@pytest.mark.parametrize("what", RECORDS)
+def test_a_record_of_another_kind_is_damage_although_its_digest_fits(folder, what):
+    changes, message = RECORDS[what]
+    path = folder / "3" / "meta" / "metadata"
+    record = json.loads(path.read_text()) | changes
+    del record["digest"]
+    path.write_text(json.dumps(sealed(record)))
+    got = restore(folder, accept=lambda meta: meta["note"] + "")
+    assert got.step == 2 and digest(got.state) == digest(tree(2)) and message in got.notices[0]
+
+
+def test_a_copy_under_another_step_is_damage(folder):
+    shutil.copytree(folder / "2", folder / "9")
+    got = restore(folder)
+    assert got.step == 3 and "it is of step 2, a copy of another checkpoint" in got.notices[0]
 
 
 def test_never_starts_afresh_where_all_are_damaged(folder):

@@ -17,6 +17,7 @@ from flaxformer_lite.models import bert
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.training import loop
+from flaxformer_lite.training.start.preflight import RunError
 from tests.training import tiny_runs
 
 IDS = np.array([[7, 100, 104, 9]], np.int32)
@@ -92,6 +93,30 @@ def test_a_damaged_checkpoint_is_said(run, tmp_path, caplog):
     _, params = load_pretrained(copy)
     assert "checkpoint of step 2 cannot be read" in caplog.text and "step 1 is used" in caplog.text
     assert jax.tree.leaves(params)
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("config.json", "config.json: is not what the run wrote, by the hash"),
+    ("tokenizer/tokenizer.bytes", "tokenizer: is not what the run wrote, by the hash"),
+])  # fmt: skip
+def test_a_changed_input_is_said(run, tmp_path, name, message):
+    shutil.copytree(run, tmp_path / "run")
+    text = (tmp_path / "run" / name).read_text()
+    (tmp_path / "run" / name).write_text(text.replace("32", "16", 1) if name == "config.json" else text + " ")
+    with pytest.raises(ConfigError, match=message):
+        save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "run"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_are_not_saved_over_a_run_nor_a_run_over_weights(run, tmp_path):
+    model, params = load_pretrained(run)
+    with pytest.raises(ConfigError, match="run: is a training workdir"):
+        save_pretrained(run, model, params)
+    save_pretrained(tmp_path / "out", model, params)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(RunError, match=r"out: holds a config.json that no run wrote"):
+        loop.run(workdir.read_config(run), tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 def test_names_of_classes(run, tmp_path):

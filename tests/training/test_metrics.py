@@ -68,6 +68,20 @@ def test_recorder_rewinds_to_the_restored_step(tmp_path):
     assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
 
 
+def test_damaged_lines_are_dropped_with_a_notice_and_a_cut_one_without(tmp_path):
+    lines = [b'{"step": 1, "split": "train", "loss": 2.0}', b'{"step": 2, "split": "tr\xffin"}', b"[" * 5000, b'{"step": "3"}',
+             b'{"step": 3, "split": "train", "loss": "low"}', b'{"step": 4, "split": "eval"}', b'{"step": 5, "sp']  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    recorder = Recorder(tmp_path, 9)
+    recorder.close()
+    assert (
+        [record["step"] for record in recorder.history]
+        == [1, 4]
+        == [r["step"] for r in read(tmp_path / "metrics.jsonl")]
+    )
+    assert "line 2, 3, 4, 5; dropped" in recorder.notices[0] and Recorder(tmp_path, 9).notices == []
+
+
 def test_tensorboard_gets_the_same_figures(tmp_path, monkeypatch):
     recorder = Recorder(tmp_path, -1)
     seen = []

@@ -9,6 +9,11 @@ from typing import Any
 
 import tensorboardX
 
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
+
+LARGEST = 1 << 30  # bytes of metrics.jsonl
 Record = dict[str, Any]
 LATEST = ("learning_rate", "param_norm")  # reported as of the end of the interval; all others as the mean
 
@@ -82,17 +87,21 @@ class Recorder:
 
     Attributes:
       history: every record of the run so far, in order.
+      notices: one about lines of the file that could not be read.
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
         self._path, self._board = workdir / "metrics.jsonl", None
         self.history: list[Record] = []
+        self.notices: list[str] = []
         if not writes:
             return
-        self.history = [record for record in read(self._path) if record["step"] <= last_step]
-        rewound = self._path.with_suffix(".tmp")
-        rewound.write_text("".join(_line(record) for record in self.history), encoding="utf-8")
-        rewound.replace(self._path)
+        records, damaged = _read(self._path)
+        if damaged:
+            lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
+            self.notices.append(f"{self._path}: no record of a step can be read from line {lines}; dropped.")
+        self.history = [record for record in records if record["step"] <= last_step]
+        write_file(self._path, "".join(_line(record) for record in self.history).encode())
         self._board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=last_step + 1)
 
     def add(self, record: Record) -> None:
@@ -119,11 +128,27 @@ def _line(record: Record) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """Reads the records of a metrics.jsonl, without a last line that a kill has cut off."""
-    if not path.exists():
-        return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            records.append(json.loads(line))
-    return records
+    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are damaged."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Record], list[int]]:
+    """Returns the records, and the numbers of the damaged lines."""
+    records, damaged = [], []
+    lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(_record(line))
+        except ConfigError:
+            damaged += [number] if number < len(lines) else []  # a kill leaves a last line without an end
+    return records, damaged
+
+
+def _record(line: bytes) -> Record:
+    record = parse_object(line, "metrics.jsonl")
+    numbers = [value for name, value in record.items() if name != "split"]
+    if not (is_kind(record.get("step"), int) and is_kind(record.get("split"), str)):
+        raise ConfigError("metrics.jsonl: not a record of a step")
+    if not all(isinstance(value, (int, float)) for value in numbers):
+        raise ConfigError("metrics.jsonl: holds a value that is no number")
+    return record

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.runtime.processes import Processes
@@ -62,6 +63,9 @@ def data_facts(data: Dataset, checkpoints: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _locked(workdir: Path, token: str) -> Iterator[None]:
+    if (workdir / "config.json").exists() and not is_workdir(workdir) and not (workdir / ".lock").exists():
+        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, and"
+                       f" would lose it; choose another --workdir.")  # fmt: skip
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         lock = open(workdir / ".lock", "a+")  # noqa: SIM115
