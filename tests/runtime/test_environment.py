@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import os
 import subprocess
@@ -56,43 +57,39 @@ def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_
     assert not environment.only_cpu(bare)
 
 
-def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(tmp_path):
-    said = (
-        "import os; from flaxformer_lite.runtime import environment; environment.configure();"
-        " print(os.environ['JAX_COMPILATION_CACHE_DIR'])"
-    )
+@pytest.fixture
+def configured(tmp_path, monkeypatch):
+    """Environment variables as a command sets them, of a process that has only those given and does not start again."""
 
-    def folder(**environment):
-        environment = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **environment}
-        return subprocess.run(
-            [sys.executable, "-c", said], env=environment, capture_output=True, text=True
-        ).stdout.strip()
+    def run(**given):
+        monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path), environment.BEGUN: "again", **given})
+        environment.configure()
+        return os.environ
 
-    cache = DataConfig.cache.replace("~", str(tmp_path))
-    assert folder() == str(environment.compiled(cache)) and Path(folder()).is_dir()
-    assert folder(JAX_COMPILATION_CACHE_DIR="/mine") == "/mine"
+    before = gc.get_threshold()
+    yield run
+    gc.set_threshold(*before)
 
 
-def test_python_looks_for_cycles_less_often():
-    said = "import gc; from flaxformer_lite.runtime import environment; environment.configure(); print(gc.get_threshold()[0])"
-    variables = {"PYTHONPATH": str(ROOT), "HOME": "/nowhere"}
-    done = subprocess.run([sys.executable, "-c", said], env=variables, capture_output=True, text=True)
-    assert int(done.stdout) == environment.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
+def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(configured, tmp_path):
+    folder = environment.compiled(DataConfig.cache.replace("~", str(tmp_path)))
+    assert configured()["JAX_COMPILATION_CACHE_DIR"] == str(folder) and folder.is_dir()
+    assert configured(JAX_COMPILATION_CACHE_DIR="/mine")["JAX_COMPILATION_CACHE_DIR"] == "/mine"
 
 
-def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options():
-    said = "import os; from flaxformer_lite.runtime import environment; environment.configure(); print(os.environ['XLA_FLAGS'])"
+def test_python_looks_for_cycles_less_often(configured):
+    gc.set_threshold(500)
+    configured()
+    assert gc.get_threshold()[0] == environment.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
 
-    def flags(**environment):
-        done = subprocess.run([sys.executable, "-c", said], env={"PYTHONPATH": str(ROOT), "HOME": "/nowhere", **environment},
-                              capture_output=True, text=True)  # fmt: skip
-        return done.stdout.strip()
 
+def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options(configured):
     ours, theirs = f"{environment.EXTRA}={environment.FUSION}", f"{environment.EXTRA}=xla_cpu_optimize_for_size"
-    assert flags() == ours
-    assert flags(XLA_FLAGS="--xla_dump_to=x") == f"--xla_dump_to=x {ours}"
-    assert flags(XLA_FLAGS=theirs) == theirs
-    assert flags(XLA_FLAGS="flags.txt") == "flags.txt"
+    for given, due in (
+        ({}, ours), ({"XLA_FLAGS": "--xla_dump_to=x"}, f"--xla_dump_to=x {ours}"), ({"XLA_FLAGS": theirs}, theirs),
+        ({"XLA_FLAGS": "flags.txt"}, "flags.txt"),
+    ):  # fmt: skip
+        assert configured(**given)["XLA_FLAGS"] == due
 
 
 @pytest.fixture
