@@ -11,13 +11,14 @@ from configs import bert_tiny, gpt2_small
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.data.tokenizer import load
-from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.models import llama
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import text
 from flaxformer_lite.training.start.adopt import read_experiment
 from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.setup import prepare
 from tests.cli import models
+from tests.models.tiny import built
 from tests.training import tiny_runs
 
 
@@ -26,9 +27,7 @@ def published(tmp_path_factory):
     """A Llama of two layers with a tokenizer."""
     folder = tmp_path_factory.mktemp("llama") / "published"
     cfg = llama.config("tiny", vocab_size=448, d_model=16, num_heads=2, num_kv_heads=1, mlp_dim=24, decoder_layers=2)
-    model = build_model(cfg)
-    params = model.init(jax.random.key(3), np.zeros((1, 2), np.int32))["params"]
-    save_pretrained(folder, model, params, like=models.directory(folder.parent / "gpt2"))
+    save_pretrained(folder, *built(cfg), like=models.directory(folder.parent / "gpt2"))
     return folder
 
 

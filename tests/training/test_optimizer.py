@@ -43,16 +43,20 @@ def test_no_warmup_starts_at_the_peak():
     assert rates(schedule="cosine", warmup_steps=0)[0] == 2.0
 
 
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
 PARAMS = {
-    "token_embed": {"embedding": jnp.ones((8, 4))},
-    "embed": {"position": {"table": jnp.ones((8, 4))}, "norm": {"scale": jnp.ones(4), "bias": jnp.ones(4)}},
+    "token_embed": {"embedding": ones(8, 4)},
+    "embed": {"position": {"table": ones(8, 4)}, "norm": {"scale": ones(4), "bias": ones(4)}},
     "layers": {  # scanned: biases are matrices by rank
         "attention": {
-            "query": {"kernel": jnp.ones((2, 4, 2, 2)), "bias": jnp.ones((2, 2, 2))},
-            "out": {"kernel": jnp.ones((2, 2, 2, 4))},
+            "query": {"kernel": ones(2, 4, 2, 2), "bias": ones(2, 2, 2)},
+            "out": {"kernel": ones(2, 2, 2, 4)},
         },
-        "mlp": {"up": {"kernel": jnp.ones((2, 4, 8))}},
-        "norm": {"scale": jnp.ones((2, 4))},
+        "mlp": {"up": {"kernel": ones(2, 4, 8)}},
+        "norm": {"scale": ones(2, 4)},
     },
 }
 
@@ -73,12 +77,17 @@ def test_decay_spares_the_tables_of_every_position_encoding(name):
     assert not [path for path, on in paths.items() if on and not path.endswith(("/kernel", "token_embed/embedding"))]
 
 
+def updates_of(tx, grads, params=PARAMS):
+    """The first updates, by one program."""
+    return jax.device_get(jax.jit(lambda grads, params: tx.update(grads, tx.init(params), params)[0])(grads, params))
+
+
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
 def test_zero_gradient_shrinks_by_rate_times_decay(name):
     cfg = OptimizerConfig(name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2)
     tx = optimizer.build(cfg, 10)
-    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
-    updates, _ = tx.update(zeros, tx.init(PARAMS), PARAMS)
+    zeros = jax.tree.map(np.zeros_like, PARAMS)
+    updates = updates_of(tx, zeros)
     np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -0.1, rtol=1e-6)
     assert (updates["layers"]["norm"]["scale"] == 0).all()
     assert (updates["embed"]["position"]["table"] == 0).all()
@@ -86,14 +95,16 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_norm_of_small_leaves_and_large(dtype):
-    keys = iter(jax.random.split(jax.random.key(0), 6))
+    draw, parts = np.random.default_rng(0), (slice(None), slice(1), slice(4, None))
     shapes = ((256, 64), (cpu_tuning.SMALL - 1,), (cpu_tuning.SMALL,), (12, 64), (768,), ())
-    tree = [jax.random.normal(next(keys), shape, dtype) for shape in shapes]
-    for some in (tree, tree[:1], tree[4:]):
-        numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in some])
-        for joined in (True, False):
-            np.testing.assert_allclose(optimizer.norm(some, join_small=joined), np.linalg.norm(numbers), rtol=1e-6)
-    assert optimizer.norm(tree).dtype == jnp.float32
+    tree = [np.asarray(draw.standard_normal(shape), jnp.dtype(dtype)) for shape in shapes]
+    norms = jax.jit(
+        lambda tree: [[optimizer.norm(tree[some], join_small=on) for on in (True, False)] for some in parts]
+    )(tree)
+    for some, found in zip(parts, norms, strict=True):
+        numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in tree[some]])
+        np.testing.assert_allclose(found, np.linalg.norm(numbers), rtol=1e-6)
+    assert norms[0][0].dtype == jnp.float32
     sums = [
         str(jax.make_jaxpr(lambda x, on=on: optimizer.norm(x, join_small=on))(tree)).count("reduce_sum[")
         for on in (0, 1)
@@ -108,8 +119,8 @@ def test_clip_bounds_the_global_norm():
         ),
         1,
     )
-    grads = jax.tree.map(lambda p: 3.0 * p, PARAMS)
-    updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+    grads = jax.tree.map(lambda p: 3 * p, PARAMS)
+    updates = updates_of(tx, grads)
     np.testing.assert_allclose(np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6)
 
 
@@ -124,7 +135,7 @@ def first_updates(name, grads, params=PARAMS, **fields):
         weight_decay=0,
     )
     tx = optimizer.build(cfg, 10)
-    return tx.update(grads, tx.init(params), params)[0]
+    return updates_of(tx, grads, params)
 
 
 def test_clipping_comes_before_the_direction():
@@ -158,9 +169,10 @@ def test_lion_by_hand():
         b1=0.9,
         b2=0.99,
     )
-    tx, params = optimizer.build(cfg, 10), {"kernel": jnp.ones(())}
-    first, opt_state = tx.update({"kernel": jnp.ones(())}, tx.init(params), params)
-    second, _ = tx.update({"kernel": jnp.full((), -0.5)}, opt_state, params)
+    tx, params = optimizer.build(cfg, 10), {"kernel": ones()}
+    update = jax.jit(tx.update)
+    first, opt_state = update({"kernel": ones()}, jax.jit(tx.init)(params), params)
+    second, _ = update({"kernel": np.float32(-0.5)}, opt_state, params)
     assert (first["kernel"], second["kernel"]) == (-1, 1)
 
 
@@ -171,8 +183,9 @@ def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
         ),
         1,
     )
-    grads = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), PARAMS)
-    updates, _ = tx.update(grads, tx.init(PARAMS), PARAMS)
+    draw = np.random.default_rng(0)
+    grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), PARAMS)
+    updates = updates_of(tx, grads)
     attention, up = updates["layers"]["attention"], updates["layers"]["mlp"]["up"]["kernel"]
     for matrix in (*attention["query"]["kernel"].reshape(2, 4, 4), *attention["out"]["kernel"].reshape(2, 4, 4), *up):
         singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (0.2 * np.sqrt(max(matrix.shape)))

@@ -12,23 +12,22 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from flaxformer_lite.training.start import precompile
-from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 
-def build(folder, mode="jit"):
-    cfg = tiny_runs.config(folder, mesh=MeshConfig(data=1, mode=mode))
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    cfg = tiny_runs.config(tmp_path_factory.mktemp("text"), mesh=MeshConfig(data=1))
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384))
     return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
 
 
-def test_a_step_compiled_ahead_is_the_same_step(tmp_path):
-    plain = build(tmp_path)
+def test_a_step_compiled_ahead_is_the_same_step(plain):
     batch = sharding.place_batch(jax.tree.map(lambda x: np.ones(x.shape, x.dtype), plain.batch), plain.mesh)
-    _, due = plain.train_step(initial_state(plain), batch)
+    _, due = plain.train_step(tiny_runs.any_state(plain), batch)
     with precompile.precompile(plain, "train_step") as ready:
         assert ready.eval_step is plain.eval_step and ready.train_step is not plain.train_step
-        state, metrics = ready.train_step(initial_state(ready), batch)
+        state, metrics = ready.train_step(tiny_runs.any_state(ready), batch)
     assert {n: float(x) for n, x in metrics.items()} == {n: float(x) for n, x in due.items()}
     assert int(ready.train_step(state, batch)[0].step) == 2
 
@@ -52,9 +51,9 @@ class Slow:
         return lambda *_: self.outcome
 
 
-def test_it_compiles_before_it_is_called_and_the_unneeded_never(tmp_path):
+def test_it_compiles_before_it_is_called_and_the_unneeded_never(plain):
     first, second = Slow("evaluated"), Slow("trained")
-    toy = dataclasses.replace(build(tmp_path), eval_step=first, train_step=second)
+    toy = dataclasses.replace(plain, eval_step=first, train_step=second)
     with precompile.precompile(toy, "eval_step", "train_step") as ready:
         assert first.begun.wait(60)
     first.may_end.set()
@@ -62,10 +61,10 @@ def test_it_compiles_before_it_is_called_and_the_unneeded_never(tmp_path):
     assert not second.begun.is_set()
 
 
-def test_what_fails_to_compile_is_raised_by_the_call(tmp_path):
+def test_what_fails_to_compile_is_raised_by_the_call(plain):
     step = Slow(ValueError("no such shape"))
     step.may_end.set()
-    toy = dataclasses.replace(build(tmp_path), train_step=step)
+    toy = dataclasses.replace(plain, train_step=step)
     with precompile.precompile(toy, "train_step") as ready, pytest.raises(ValueError, match="no such shape"):
         ready.train_step(None, None)
 
@@ -92,7 +91,7 @@ def test_what_fails_to_be_made_is_raised_by_the_call():
         state()
 
 
-def test_under_pmap_the_program_stays_as_it_is(tmp_path):
-    plain = build(tmp_path, "pmap")
-    with precompile.precompile(plain, "train_step") as ready:
-        assert ready is plain
+def test_under_pmap_the_program_stays_as_it_is(plain):
+    mapped = dataclasses.replace(plain, cfg=dataclasses.replace(plain.cfg, mesh=MeshConfig(data=1, mode="pmap")))
+    with precompile.precompile(mapped, "train_step") as ready:
+        assert ready is mapped

@@ -1,6 +1,7 @@
 """The table before the first step, against what the arrays of the state themselves say."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -11,42 +12,50 @@ from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.training import program
 from flaxformer_lite.training.report import sharding_report
-from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
 
-def built(tmp_path, mesh, train=None, **sizes):
-    cfg = tiny_runs.config(tmp_path, train={"batch_size": 16, **(train or {})}, mesh=mesh)
-    model = dataclasses.replace(cfg.model, vocab_size=512, **sizes)
-    cfg = dataclasses.replace(cfg, model=model)
-    return program.build(cfg, sharding.build_mesh(mesh), dummy.example(cfg))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """built(mesh, ..) -> the program of a run, built once."""
+    folder = tmp_path_factory.mktemp("text")
+
+    @functools.cache
+    def build(mesh, accumulate=1, **sizes):
+        cfg = tiny_runs.config(folder, train={"batch_size": 16, "accumulate": accumulate}, mesh=mesh)
+        model = dataclasses.replace(cfg.model, vocab_size=512, **sizes)
+        cfg = dataclasses.replace(cfg, model=model)
+        return program.build(cfg, sharding.build_mesh(mesh), dummy.example(cfg))
+
+    return build
 
 
-def table(*args, **sizes):
-    return dict(sharding_report.sharding_report(built(*args, **sizes)))
+@pytest.fixture(scope="module")
+def table(built):
+    return lambda *args, **sizes: dict(sharding_report.sharding_report(built(*args, **sizes)))
 
 
-def test_one_device_has_no_table(tmp_path):
-    assert table(tmp_path, MeshConfig(data=1)) == {}
+def test_one_device_has_no_table(table):
+    assert table(MeshConfig(data=1)) == {}
 
 
-def test_batch_and_rows(tmp_path):
-    rows = table(tmp_path, MeshConfig(data=2, fsdp=2, context=2), train={"accumulate": 2})
+def test_batch_and_rows(table):
+    rows = table(MeshConfig(data=2, fsdp=2, context=2), accumulate=2)
     assert rows["batch"] == (
         "16 sequences, 4 a device in 2 microbatches of 2 (data x fsdp = 4), each cut in 2 along its length"
     )
     assert rows["reads"].startswith("all rows of each batch, from ")
 
 
-def test_a_process_reads_its_own_rows(tmp_path, monkeypatch):
+def test_a_process_reads_its_own_rows(table, monkeypatch):
     monkeypatch.setattr(sharding, "batch_rows", lambda mesh, size: jax.numpy.arange(8, 16))
-    assert table(tmp_path, MeshConfig(data=8))["reads"].startswith("rows 8 to 15 of 16 in process 0 of 1")
+    assert table(MeshConfig(data=8))["reads"].startswith("rows 8 to 15 of 16 in process 0 of 1")
 
 
-def test_bytes_are_those_of_the_arrays(tmp_path):
+def test_bytes_are_those_of_the_arrays(built):
     """Compares with the state itself, on its first device."""
-    one = built(tmp_path, MeshConfig(data=2, fsdp=2, tensor=2))
-    state, first = initial_state(one), jax.devices()[0]
+    one = built(MeshConfig(data=2, fsdp=2, tensor=2))
+    state, first = tiny_runs.any_state(one), jax.devices()[0]
 
     def held(tree):
         parts = [part for leaf in jax.tree.leaves(tree) for part in leaf.addressable_shards if part.device == first]
@@ -59,13 +68,13 @@ def test_bytes_are_those_of_the_arrays(tmp_path):
     assert re.search(r"activations about [1-9]", said)
 
 
-def test_what_is_whole_and_why(tmp_path):
-    assert "mesh.fsdp=1 and mesh.tensor=1 split no weights" in table(tmp_path, MeshConfig(data=8))["replicated"]
-    rows = table(tmp_path, MeshConfig(fsdp=2), max_length=2**15)
+def test_what_is_whole_and_why(table):
+    assert "mesh.fsdp=1 and mesh.tensor=1 split no weights" in table(MeshConfig(data=8))["replicated"]
+    rows = table(MeshConfig(fsdp=2), max_length=2**15)
     assert rows["replicated"].endswith(
         r"; the largest: embed/position/position 2.1 MB by the rule position(_\d+)?/\w+$"
     )
-    assert "the largest" not in table(tmp_path, MeshConfig(fsdp=2))["replicated"]
+    assert "the largest" not in table(MeshConfig(fsdp=2))["replicated"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,11 @@ def build(accumulate=1, dropout=0.0, tx=None, name="adamw", objective=None):
         accumulate=accumulate,
         chunks=1,
     )
-    return jax.jit(fn), state.create(toy.init, tx)
+    return jax.jit(fn), jax.jit(lambda: state.create(toy.init, tx))()
+
+
+def norm(tree):
+    return np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))]))
 
 
 def test_loss_and_gradient_norm_are_those_of_the_whole_batch():
@@ -43,9 +48,9 @@ def test_loss_and_gradient_norm_are_those_of_the_whole_batch():
         return jnp.average(losses, weights=batch["targets"]["weights"])
 
     _, metrics = train(start, batch)
-    loss, grads = jax.value_and_grad(mean_loss)(start.params)
+    loss, grads = jax.device_get(jax.jit(jax.value_and_grad(mean_loss))(start.params))
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
-    np.testing.assert_allclose(metrics["grad_norm"], optax.tree.norm(grads), rtol=1e-5)
+    np.testing.assert_allclose(metrics["grad_norm"], norm(grads), rtol=1e-5)
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])
@@ -83,9 +88,9 @@ def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate
         return sums.loss["weights"] / sums.weight["weights"] + sums.loss["pair_weights"] / sums.weight["pair_weights"]
 
     after, metrics = train(start, batch)
-    loss, grads = jax.value_and_grad(mean_loss)(start.params)
+    loss, grads = jax.jit(jax.value_and_grad(mean_loss))(start.params)
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
-    for new, old, grad in zip(*map(jax.tree.leaves, (after.params, start.params, grads)), strict=True):
+    for new, old, grad in zip(*map(jax.tree.leaves, jax.device_get((after.params, start.params, grads))), strict=True):
         np.testing.assert_allclose(old - new, grad, atol=2e-6)
 
 
@@ -160,8 +165,9 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
     start = state.create(lambda: jnp.zeros(()), optax.sgd(0.1))
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("d",))
     over = jax.shard_map(fn, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
-    _, metrics = over(start, {"inputs": {}, "targets": {"weights": jnp.ones((8, 3))}})
-    draws = [jax.random.uniform(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), i)) for i in range(4)]
+    _, metrics = jax.jit(over)(start, {"inputs": {}, "targets": {"weights": jnp.ones((8, 3))}})
+    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.fold_in(jax.random.key(0), 0)))(np.arange(4))
+    draws = np.asarray(jax.vmap(jax.random.uniform)(keys))
     np.testing.assert_allclose(metrics["loss"], np.mean(draws), rtol=1e-6)
     np.testing.assert_allclose(metrics["square"], np.mean(np.square(draws)), rtol=1e-6)
 
@@ -169,8 +175,8 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
 def test_param_norm_is_that_of_the_new_parameters():
     train, start = build()
     after, metrics = train(start, toy.batch(8))
-    np.testing.assert_allclose(metrics["param_norm"], optax.tree.norm(after.params), rtol=1e-6)
-    assert metrics["param_norm"] != optax.tree.norm(start.params)
+    np.testing.assert_allclose(metrics["param_norm"], norm(after.params), rtol=1e-6)
+    assert abs(metrics["param_norm"] - norm(start.params)) > 1e-4
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
@@ -185,10 +191,11 @@ def test_each_optimizer_lowers_the_loss(name):
 
 def test_eval_step_turns_dropout_off_and_gives_sums():
     model = toy.Toy(0.5)
-    evaluate = step.eval_step(toy.features(model), toy.NextToken(), chunks=1)
+    evaluate = jax.jit(step.eval_step(toy.features(model), toy.NextToken(), chunks=1))
     sums = evaluate(toy.init(model), toy.batch(4))
     assert sums.weight["weights"] == toy.batch(4)["targets"]["weights"].sum()
-    assert sums == evaluate(toy.init(model), toy.batch(4))
+    still = jax.jit(step.eval_step(toy.features(toy.Toy()), toy.NextToken(), chunks=1))
+    assert jax.device_get(sums) == jax.device_get(still(toy.init(model), toy.batch(4)))
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "adafactor", "muon"])

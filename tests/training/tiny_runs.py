@@ -3,6 +3,9 @@
 import dataclasses
 import json
 
+import jax
+import numpy as np
+
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,
@@ -61,3 +64,16 @@ def config(folder, family="gpt2", train=None, **parts):
 def steps(cfg, count, **train):
     """The same config with another number of steps."""
     return dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=count, **train))
+
+
+def any_state(program):
+    """A state with noise for parameters: the package's own takes a program for each shape of them."""
+    noise = np.random.default_rng(0)
+
+    def fill(path, target):
+        value = np.zeros(target.shape)
+        if jax.tree_util.keystr(path).startswith(".params"):
+            value = 0.1 * noise.standard_normal(target.shape) + (path[-1].key == "scale")
+        return jax.device_put(value.astype(target.dtype), target.sharding)
+
+    return jax.tree_util.tree_map_with_path(fill, program.target)

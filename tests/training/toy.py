@@ -1,6 +1,7 @@
 """A linen model and an objective of a few lines, so that the trainer is tested without the library's own models."""
 
 import dataclasses
+import functools
 
 import flax
 import flax.linen as nn
@@ -78,5 +79,6 @@ def batch(rows, seed=0):
     return {"inputs": inputs, "targets": {"labels": ids[:, 1:].astype(np.int32), "weights": weights}}
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def init(model=None, seed=0):
     return (model or Toy()).init(jax.random.key(seed), jnp.zeros((1, LENGTH), jnp.int32))["params"]
