@@ -1,4 +1,4 @@
-"""train.py itself, shrunken, in processes of its own."""
+"""train.py itself, shrunken, in processes of its own, and the same run in this one."""
 
 import contextlib
 import json
@@ -8,6 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from configs import gpt2_tiny
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.start.adopt import read_experiment
 from tests.training import tiny_runs
 
 ROOT = Path(__file__).parents[2]
@@ -30,13 +36,33 @@ SETTINGS = {
 }
 
 
+def fields(folder, settings):
+    """The fields of a run's config that are not its page's."""
+    return {**SETTINGS, "data.path": str(tiny_runs.text(folder)), "data.cache": str(folder / "cache"), **settings}
+
+
 def command(folder, workdir, settings, *flags, ids=None):
     """A command line; with `ids`, a file that gets a line for each training example that is made."""
-    data = {"data.path": tiny_runs.text(folder), "data.cache": folder / "cache"}
-    overrides = [f"--config.{name}={value}" for name, value in {**SETTINGS, **data, **settings}.items()]
+    overrides = [f"--config.{name}={value}" for name, value in fields(folder, settings).items()]
     program = [str(RECORDER), str(ids)] if ids else []
     own = [f"--workdir={workdir}", *overrides, *flags]
     return [sys.executable, *program, "train.py", "--config=configs/gpt2_tiny.py", *own]
+
+
+def alone(folder, workdir, settings):
+    """Runs the same in this process; returns the (position, row) of each training example that was made."""
+    page, made, make = gpt2_tiny.get_config(), [], Dataset.example
+    page.update_from_flattened_dict(fields(folder, settings))
+
+    def noted(self, row, seed, position):
+        if seed == SETTINGS["seed"]:
+            made.append((position, row))
+        return make(self, row, seed, position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dataset, "example", noted)
+        loop.run(read_experiment(page), workdir)
+    return made
 
 
 def environment(devices):
@@ -52,7 +78,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(arguments, devices=1):
+def start(arguments, devices):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(arguments, cwd=ROOT, env=environment(devices), **pipes)
 

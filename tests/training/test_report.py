@@ -80,12 +80,16 @@ def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
     assert "wider" in commands(monkeypatch, cfg) and "wider" not in commands(monkeypatch, own)
 
 
-@pytest.mark.parametrize(("family", "uses"), [("gpt2", {"write"}), ("bert", {"guess", "compare"}), ("t5", {"write"})])
-def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("family", "uses"), [("bert", {"guess", "compare"}), ("t5", {"write"})])
+def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
     loop.run(cfg, tmp_path / "a run")
-    printed = capsys.readouterr().out.split("next\n")[1].splitlines()
-    rows = (line.split(maxsplit=1) for line in printed)
+    run_as_printed(capsys.readouterr().out, uses, capsys)
+
+
+def run_as_printed(said, uses, capsys):
+    """Runs the commands that a run offers at its end; test_loop.py does it for a decoder."""
+    rows = (line.split(maxsplit=1) for line in said.split("next\n")[1].splitlines())
     offered = {row[0]: row[1] for row in rows if row[0] in ("write", "guess", "compare")}
     assert set(offered) == uses
     for line in offered.values():

@@ -34,7 +34,8 @@ def uninterrupted(folder):
     with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
         ended = launched.outputs(started)
     assert [code for _, _, code in ended] == [0, 0], ended
-    return folder / "run", ended, [path.read_text().split("\n")[:-1] for path in ids]
+    made = [[tuple(map(int, line.split())) for line in path.read_text().splitlines()] for path in ids]
+    return folder / "run", ended, made
 
 
 def losses(workdir):
@@ -43,22 +44,15 @@ def losses(workdir):
     }
 
 
-def alone(folder, workdir, settings, devices, ids=None):
-    (ended,) = launched.outputs([launched.start(launched.command(folder, workdir, settings, ids=ids), devices)])
-    assert ended[2] == 0, ended
-    return ended
-
-
 def test_losses_of_one_process_and_each_example_once_in_order(folder, uninterrupted):
     workdir, _, made = uninterrupted
-    alone(folder, folder / "alone", SETTINGS, 8, ids=folder / "ids")
+    whole = {example for example in launched.alone(folder, folder / "alone", SETTINGS) if example[0] < STEPS * BATCH}
     np.testing.assert_allclose(list(losses(workdir).values()), list(losses(folder / "alone").values()), rtol=1e-5)
     assert len(losses(workdir)) == STEPS
-    trained = [{line for line in lines if int(line.split()[0]) < STEPS * BATCH} for lines in made]
+    trained = [{example for example in examples if example[0] < STEPS * BATCH} for examples in made]
     assert not trained[0] & trained[1] and len(trained[0]) == len(trained[1]) == STEPS * BATCH // 2
-    whole = (folder / "ids").read_text().split("\n")[:-1]
-    assert trained[0] | trained[1] == {line for line in whole if int(line.split()[0]) < STEPS * BATCH}
-    assert max(collections.Counter(line for lines in made for line in lines).values()) == 1
+    assert trained[0] | trained[1] == whole
+    assert max(collections.Counter(example for examples in made for example in examples).values()) == 1
 
 
 def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
@@ -92,16 +86,16 @@ def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_
 
 
 @pytest.mark.parametrize("devices", [4, 1])
-def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices):
+def test_fewer_devices_go_on_to_rounding(folder, uninterrupted, devices, capsys):
     workdir = folder / f"on{devices}"
     shutil.copytree(uninterrupted[0], workdir)
     shutil.rmtree(workdir / "checkpoints" / str(STEPS))
-    mesh = {"mesh.data": -1, "mesh.fsdp": min(2, devices), "mesh.tensor": 1}
-    out, _, _ = alone(folder, workdir, {**SETTINGS, **mesh}, devices, ids=folder / f"ids{devices}devices")
-    assert "after step 3" in out
+    parts = min(2, devices)
+    mesh = {"mesh.data": devices // parts, "mesh.fsdp": parts, "mesh.tensor": 1}
+    made = launched.alone(folder, workdir, {**SETTINGS, **mesh})
+    assert "after step 3" in capsys.readouterr().out
     np.testing.assert_allclose(list(losses(workdir).values()), list(losses(uninterrupted[0]).values()), rtol=1e-5)
-    made = [int(line.split()[0]) for line in (folder / f"ids{devices}devices").read_text().split("\n")[:-1]]
-    assert [p for p in sorted(made) if p < STEPS * BATCH] == list(range(3 * BATCH, STEPS * BATCH))
+    assert sorted(at for at, _ in made if at < STEPS * BATCH) == list(range(3 * BATCH, STEPS * BATCH))
 
 
 def test_a_process_that_differs_is_named_before_the_first_step(folder):
