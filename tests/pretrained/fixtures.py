@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import safe_open
 
 from flaxformer_lite import load_pretrained, registry
 
@@ -21,6 +22,15 @@ NAMES = [name for name, row in MANIFEST.items() if row["model_type"].replace("-"
 def expected(name):
     with np.load(ROOT / name / "expected.npz") as file:
         return dict(file)
+
+
+def stored(folder):
+    """The tensors of a directory's files, by name."""
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "numpy") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors
 
 
 def part(name, prefix):

@@ -14,6 +14,7 @@ from flaxformer_lite.modules.layout import unstack_layers
 from flaxformer_lite.pretrained import hf_config
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh
+from tests.models.tiny import built
 from tests.pretrained.fixtures import MANIFEST, ROOT, loaded
 
 PAIRS = [name for name, entry in MANIFEST.items() if entry["kind"] == "seq2seq"]
@@ -104,9 +105,7 @@ def test_scanned(name, tmp_path):
 def test_a_vocabulary_for_each_side(tied, tmp_path):
     """Two tables of two sizes, each split over the mesh, and back again."""
     sizes = {"vocab_size": 64, "decoder_vocab_size": 96, "decoder_num_heads": 2, "decoder_mlp_dim": 40}
-    model = build_model("marian", "tiny", tie_embeddings=tied, pad_token_id=63, **sizes)
-    ids = np.ones((1, 4), np.int32)
-    params = model.init(jax.random.key(0), ids, ids)["params"]
+    model, params = built(build_model("marian", "tiny", tie_embeddings=tied, pad_token_id=63, **sizes).cfg)
     save_pretrained(tmp_path, model, params)
     assert json.loads((tmp_path / "config.json").read_text())["decoder_start_token_id"] == 63
     assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied

@@ -18,6 +18,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.start.preflight import RunError
+from tests.pretrained.fixtures import outputs
 from tests.training import tiny_runs
 
 IDS = np.array([[7, 100, 104, 9]], np.int32)
@@ -57,9 +58,9 @@ def test_on_a_mesh(run):
 
 
 def test_a_head_that_the_run_has_and_one_that_it_lacks(run):
-    model, params = load_pretrained(run, "masked_lm")
-    due = load_pretrained(run)[0].apply({"params": load_pretrained(run)[1]}, IDS).prediction_logits
-    np.testing.assert_allclose(model.apply({"params": params}, IDS).logits, due, rtol=1e-5, atol=1e-6)
+    due = outputs(*load_pretrained(run), {"input_ids": IDS}).prediction_logits
+    got = outputs(*load_pretrained(run, "masked_lm"), {"input_ids": IDS}).logits
+    np.testing.assert_allclose(got, due, rtol=1e-5, atol=1e-6)
     with pytest.raises(
         WeightsError, match=r"head='sequence_classification' needs classifier.*has not trained; its head is"
     ):
