@@ -7,6 +7,8 @@ from flaxformer_lite import generate
 from tests.pretrained.fixtures import MANIFEST, loaded, part
 
 NAMES = [name for name, entry in MANIFEST.items() if entry.get("generate")]
+# One of each kind: the other families' prefill and steps are the same functions as in their beam search.
+GREEDY = [name for name in NAMES if "penalties" in MANIFEST[name]["generate"]]
 
 
 def settings_of(way):
@@ -19,6 +21,8 @@ def test_every_way_of_writing(name):
     model, params = loaded(name)
     prompts = part(name, "generate/in/")
     for way, settings in MANIFEST[name]["generate"].items():
+        if settings["num_beams"] == 1 and name not in GREEDY:
+            continue
         want = part(name, f"generate/{way}/")
         found = generate(model, params, **prompts, return_scores=True, **settings_of(settings))
         np.testing.assert_array_equal(found.sequences, want["sequences"], err_msg=way)
