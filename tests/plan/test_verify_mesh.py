@@ -12,6 +12,7 @@ from flaxformer_lite.attentions import context_parallel
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, from_config_dict
 from flaxformer_lite.plan import verify_mesh
 from flaxformer_lite.sharding import activations
+from tests.training import tiny_runs
 
 SMALL = {"d_model": 32, "num_heads": 4, "head_dim": 8, "mlp_dim": 48}
 MESHES = {
@@ -24,11 +25,10 @@ MESHES = {
     "fsdp_context_tensor": {"data": 1, "fsdp": 2, "context": 2, "tensor": 2},
 }
 EVERYTHING = "fsdp_context_tensor"
-CASES = [  # `make meshes` runs them all
-    ("bert_tiny", "fsdp"), ("bert_tiny", "context"), ("bert_tiny", EVERYTHING),
-    ("gpt2_tiny", "data"), ("gpt2_tiny", "fsdp_tensor"), ("gpt2_tiny", EVERYTHING),
-    ("t5_tiny", "tensor"), ("t5_tiny", "context_tensor"), ("t5_tiny", EVERYTHING),
-    ("llama_tiny", "context"), ("llama_tiny", EVERYTHING),
+CASES = [  # every family on three axes at once, and each axis by itself in one; `make meshes` runs them all
+    ("bert_tiny", "fsdp"), ("bert_tiny", EVERYTHING), ("gpt2_tiny", "data"), ("gpt2_tiny", "fsdp_tensor"),
+    ("gpt2_tiny", EVERYTHING), ("t5_tiny", "tensor"), ("t5_tiny", EVERYTHING), ("llama_tiny", "context"),
+    ("llama_tiny", EVERYTHING),
 ]  # fmt: skip
 
 
@@ -47,7 +47,9 @@ def small(name):
 
 @functools.cache
 def reference(name):
-    return verify_mesh.reference(small(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify_mesh, "initial_state", tiny_runs.any_state)
+        return verify_mesh.reference(small(name))
 
 
 @pytest.mark.parametrize(("name", "mesh"), CASES)

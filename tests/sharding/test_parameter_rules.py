@@ -16,7 +16,7 @@ from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs, path_of
-from tests.models.tiny import FAMILIES, POSITIONS, small
+from tests.models.tiny import PAIRS, small
 
 CONFIGS = sorted(path.stem for path in Path(__file__).parents[2].joinpath("configs").glob("*.py"))
 MATRIX = re.compile(r"^(encoder|decoder)/.*kernel$|token_embed/embedding$")  # heads stay whole
@@ -48,8 +48,7 @@ def test_shipped_config_splits_all_that_is_large(name):
     assert sum(whole) < 0.02 * sum(math.prod(leaf.shape) for _, leaf, _ in found) or sum(whole) < 2_000_000
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize(("family", "position"), PAIRS)
 def test_every_encoding_is_covered(family, position):
     cfg = small(family, vocab_size=64, position=registry.resolve_class("positions", position)())
     assert not unsplit_matrices(cfg)
