@@ -173,7 +173,7 @@ def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
     flat = flatten_dict(stored, sep="/")
     if not mesh:
-        return unflatten_dict({path: jnp.asarray(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/")
+        return unflatten_dict({path: jax.device_put(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/")
     specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
     placed = {
         path: jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), leaf.read)

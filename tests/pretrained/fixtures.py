@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import safe_open
 
@@ -51,7 +50,7 @@ def errors(model, params, name):
     """The largest difference of every output of every case, relative to the largest value; padding aside."""
     for case in MANIFEST[name]["cases"]:
         inputs = part(name, f"{case}/in/")
-        output = outputs(model, params, {key: jnp.asarray(value) for key, value in inputs.items()})
+        output = outputs(model, params, inputs)
         for field, due in part(name, f"{case}/out/").items():
             got = np.asarray(getattr(output, field), np.float32)
             assert got.shape == due.shape, f"{case} {field}"
