@@ -68,14 +68,18 @@ def on(mesh, attend):
     return run
 
 
+@functools.cache
+def of_one_device(case):
+    return everything(dense.attend, None, case)
+
+
 @pytest.mark.parametrize("case", MASKS)
 @pytest.mark.parametrize(
     ("name", "sizes"), [("dense", {"context": 4, "data": 2}), ("blockwise", {"context": 2, "data": 2, "tensor": 2})]
 )
 def test_equals_one_device_in_value_and_gradient(name, sizes, case):
     got = everything(context_parallel.spread(BLOCKS[name]), mesh_of(**sizes), case)
-    wanted = everything(dense.attend, None, case)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), got, wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), got, of_one_device(case))
 
 
 def test_crosses_from_one_split_sequence_to_another():

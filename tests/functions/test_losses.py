@@ -1,4 +1,6 @@
 import dataclasses
+import functools
+import itertools
 import re
 
 import jax
@@ -41,33 +43,36 @@ def plain(x, kernel, bias, labels, weights, scale=1.0, softcap=0.0, z_loss=0.0, 
     return (weights * loss).sum(), (weights * nll).sum(), weights.sum(), (weights * correct).sum()
 
 
-@pytest.mark.parametrize("placed", [UNSHARDED, TUNED], ids=["plain", "tuned"])
-@pytest.mark.parametrize("chunks", [1, 4, 100])
 @pytest.mark.parametrize("options", [
     {}, {"bias": True}, {"scale": 0.3, "softcap": 2.0, "bias": True}, {"z_loss": 1e-2}, {"label_smoothing": 0.1},
     {"bias": True, "scale": 0.3, "softcap": 2.0, "z_loss": 1e-2, "label_smoothing": 0.1},
 ])  # fmt: skip
-def test_fused_equals_plain_in_value_and_gradient(case, options, chunks, placed):
+def test_fused_equals_plain_in_value_and_gradient(case, options):
     x, kernel, bias, labels, weights = case
     options = dict(options)
     bias = bias if options.pop("bias", False) else None
     head = {name: options[name] for name in ("scale", "softcap") if name in options}
     loss_options = {name: options[name] for name in ("z_loss", "label_smoothing") if name in options}
 
-    def fused(x, kernel, bias):
-        projection = DeferredLogits(x, kernel, bias, **head, sharding=placed)
-        ce = cross_entropy(projection, labels, weights, chunks=chunks, **loss_options)
-        return 2 * ce.loss_sum, (ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum)
-
     def reference(x, kernel, bias):
         sums = plain(x, kernel, bias, labels, weights, **options)
         return 2 * sums[0], sums
 
-    (_, sums), grads = jax.jit(jax.value_and_grad(fused, (0, 1, 2), has_aux=True))(x, kernel, bias)
-    (_, expected), expected_grads = jax.value_and_grad(reference, (0, 1, 2), has_aux=True)(x, kernel, bias)
-    undifferentiated = fused(x, kernel, bias)[1]
-    for ours, wanted in ((sums, expected), (undifferentiated, expected), (grads, expected_grads)):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), ours, wanted)
+    (_, expected), expected_grads = jax.jit(jax.value_and_grad(reference, (0, 1, 2), has_aux=True))(x, kernel, bias)
+    for placed, chunks in itertools.product((UNSHARDED, TUNED), (1, 4, 100)):
+
+        def fused(x, kernel, bias, placed=placed, chunks=chunks):
+            projection = DeferredLogits(x, kernel, bias, **head, sharding=placed)
+            ce = cross_entropy(projection, labels, weights, chunks=chunks, **loss_options)
+            return 2 * ce.loss_sum, (ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum)
+
+        def both(*arrays, fused=fused):
+            return jax.value_and_grad(fused, (0, 1, 2), has_aux=True)(*arrays), fused(*arrays)[1]
+
+        ((_, sums), grads), undifferentiated = jax.jit(both)(x, kernel, bias)
+        close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6, err_msg=f"{chunks=}, {placed=}")
+        for ours, wanted in ((sums, expected), (undifferentiated, expected), (grads, expected_grads)):
+            jax.tree.map(close, ours, wanted)
 
 
 def test_a_gpu_compares_where_others_look_up(case):
@@ -77,8 +82,8 @@ def test_a_gpu_compares_where_others_look_up(case):
         ce = cross_entropy(DeferredLogits(x, kernel, sharding=placed), labels, weights, label_smoothing=0.1)
         return ce.loss_sum, (ce.nll_sum, ce.correct_sum)
 
-    looked_up = jax.value_and_grad(run, 1, has_aux=True)(labels, x, UNSHARDED)
-    compared = jax.value_and_grad(run, 1, has_aux=True)(labels, x)
+    both = jax.jit(jax.value_and_grad(run, 1, has_aux=True), static_argnums=2)
+    looked_up, compared = both(labels, x, UNSHARDED), both(labels, x, GPU)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), compared, looked_up)
     assert "scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: run(labels, x)[0]))(x))
     assert jnp.isnan(run(labels.at[1, 3].set(V), x)[0]) and weights[1, 3] > 0
@@ -93,22 +98,27 @@ def test_labels_of_bytes_and_derivatives_in_both_modes(dtype):
     def loss(logits):
         return cross_entropy(logits, labels).loss_sum
 
-    softmax = jax.nn.softmax(logits)
-    due = softmax - jax.nn.one_hot(labels.astype(jnp.int32), 384)
-    np.testing.assert_allclose(jax.grad(loss)(logits), due, atol=1e-6)
-    np.testing.assert_allclose(jax.jvp(loss, (logits,), (direction,))[1], (due * direction).sum(), rtol=1e-5)
-    curved = jax.jvp(jax.grad(loss), (logits,), (direction,))[1]
-    np.testing.assert_allclose(
-        curved, softmax * (direction - (softmax * direction).sum(axis=-1, keepdims=True)), atol=1e-6
-    )
+    def due(logits, direction):
+        softmax = jax.nn.softmax(logits)
+        slope = softmax - jax.nn.one_hot(labels.astype(jnp.int32), 384)
+        curve = softmax * (direction - (softmax * direction).sum(axis=-1, keepdims=True))
+        return slope, (slope * direction).sum(), curve
+
+    def derivatives(logits, direction):
+        slope, curve = jax.jvp(jax.grad(loss), (logits,), (direction,))
+        return slope, jax.jvp(loss, (logits,), (direction,))[1], curve
+
+    ours, wanted = (jax.jit(function)(logits, direction) for function in (derivatives, due))
+    for got, expected, tolerance in zip(ours, wanted, ({"atol": 1e-6}, {"rtol": 1e-5}, {"atol": 1e-6}), strict=True):
+        np.testing.assert_allclose(got, expected, **tolerance)
 
 
 @pytest.mark.parametrize("tokens", [(6,), (2, 3), (2, 3, 1)])
 def test_any_leading_axes(case, tokens):
     x, kernel, bias, labels, weights = case
     x, labels, weights = x[:2, :3].reshape(*tokens, D), labels[:2, :3].reshape(tokens), weights[:2, :3].reshape(tokens)
-    ce = cross_entropy(DeferredLogits(x, kernel, bias), labels, weights, chunks=2)
-    wanted = plain(x, kernel, bias, labels, weights)
+    ce = jax.jit(lambda *head: cross_entropy(DeferredLogits(*head), labels, weights, chunks=2))(x, kernel, bias)
+    wanted = jax.jit(plain)(x, kernel, bias, labels, weights)
     np.testing.assert_allclose((ce.loss_sum, ce.nll_sum, ce.weight_sum, ce.correct_sum), wanted, rtol=1e-5)
 
 
@@ -136,7 +146,7 @@ def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(ca
         return plain(x, kernel.astype(jnp.bfloat16).astype(jnp.float32), bias, labels, weights)[0] / weights.sum()
 
     loss, grads = jax.jit(jax.value_and_grad(fused, (0, 1, 2)))(x, kernel, bias)
-    wanted, wanted_grads = jax.value_and_grad(reference, (0, 1, 2))(x, kernel, bias)
+    wanted, wanted_grads = jax.jit(jax.value_and_grad(reference, (0, 1, 2)))(x, kernel, bias)
     assert loss.dtype == jnp.float32 and [g.dtype for g in grads] == [jnp.bfloat16, jnp.float32, jnp.float32]
     np.testing.assert_allclose(loss, wanted, rtol=1e-5)
     for g, w in zip(grads, wanted_grads, strict=True):
@@ -145,7 +155,7 @@ def test_bfloat16_features_have_float32_sums_and_gradients_of_their_own_dtype(ca
 
 def test_labels_without_weight_may_be_anything_and_others_may_not(case):
     x, kernel, _, labels, weights = case
-    grad = jax.value_and_grad(lambda x, labels: cross_entropy(DeferredLogits(x, kernel), labels, weights).loss_sum)
+    grad = jax.jit(jax.value_and_grad(lambda x, y: cross_entropy(DeferredLogits(x, kernel), y, weights).loss_sum))
     loss, d_x = grad(x, labels)
     ignored_loss, ignored_d_x = grad(x, labels.at[0, 0].set(-100).at[0, 1].set(V))
     assert loss == ignored_loss and (d_x == ignored_d_x).all() and (d_x[0, :2] == 0).all()
@@ -154,7 +164,8 @@ def test_labels_without_weight_may_be_anything_and_others_may_not(case):
 
 def test_huge_logits_stay_finite(case):
     x, kernel, _, labels, _ = case
-    loss, grad = jax.value_and_grad(lambda x: cross_entropy(DeferredLogits(1e4 * x, kernel), labels).loss_sum)(x)
+    huge = lambda x: cross_entropy(DeferredLogits(1e4 * x, kernel), labels).loss_sum  # noqa: E731
+    loss, grad = jax.jit(jax.value_and_grad(huge))(x)
     assert jnp.isfinite(loss) and jnp.isfinite(grad).all()
 
 
@@ -192,9 +203,8 @@ def test_a_vocabulary_of_fewer_words_than_slices(vocabulary):
     x, kernel, labels = jax.random.normal(jax.random.key(0), (7, 5)), jnp.ones((vocabulary, 5)), jnp.zeros(7, jnp.int32)
 
     def gradient(chunks):
-        return jax.grad(lambda k: cross_entropy(DeferredLogits(x, k, sharding=TUNED), labels, chunks=chunks).loss_sum)(
-            kernel
-        )
+        loss = lambda k: cross_entropy(DeferredLogits(x, k, sharding=TUNED), labels, chunks=chunks).loss_sum  # noqa: E731
+        return jax.jit(jax.grad(loss))(kernel)
 
     np.testing.assert_allclose(gradient(3), gradient(1), atol=1e-6)
 
@@ -229,7 +239,7 @@ def test_gather_positions():
     positions = jnp.asarray([[4, 0, 0], [2, 3, 1]])
     gathered = gather_positions(x, positions)
     np.testing.assert_array_equal(gathered, [[x[b, p] for p in row] for b, row in enumerate(positions)])
-    grad = jax.grad(lambda x: gather_positions(x, positions).sum())(x)
+    grad = jax.jit(jax.grad(lambda x: gather_positions(x, positions).sum()))(x)
     np.testing.assert_array_equal(grad[0, :, 0], [2, 0, 0, 0, 1])
 
 
@@ -262,7 +272,7 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
         return jax.value_and_grad(loss, argnums=(0, 1))(placed.constrain(x, "BTD"), kernel, placed)
 
     compiled = jax.jit(split).lower(x, kernel).compile()
-    wanted = jax.value_and_grad(loss, argnums=(0, 1))(x, kernel)
+    wanted = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(x, kernel)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), compiled(x, kernel), wanted)
     exchanged = {c.kind for c in hlo.collectives(hlo.parse(compiled.as_text()))}
     assert exchanged == {"all-reduce"}  # of the loss and of the kernel's gradient; no token leaves its device

@@ -1,6 +1,7 @@
 """Attention, blocks and stacks used by themselves do what their config and arguments say."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +35,15 @@ def config(position="nope", **options):
                                   "init_stddev": 0.3, "position": encoding, "windows": (0,)} | options)  # fmt: skip
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def begun(layer, x, *inputs):
+    """One program for all inputs of one shape."""
+    return layer.apply(layer.init(jax.random.key(0), X, *inputs), x, *inputs)
+
+
 def applied(name, cfg, context, x=X, causal=True):
-    layer = LAYERS[name](cfg, causal)
     inputs = (POSITIONS, context) if name == "stack" else (context,)
-    variables = jax.jit(layer.init)(jax.random.key(0), X, *inputs)
-    return jax.jit(layer.apply)(variables, x, *inputs)
+    return begun(LAYERS[name](cfg, causal), x, *inputs)
 
 
 @pytest.mark.parametrize("name", LAYERS)
