@@ -1,6 +1,8 @@
+import functools
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,11 +18,20 @@ def bert(tmp_path_factory):
     return models.directory(tmp_path_factory.mktemp("bert"), "bert", "masked_lm")
 
 
-def alone(folder, text):
-    """The vector of one text without padding, by numpy."""
-    model, params = load_pretrained(folder)
+@functools.partial(jax.jit, static_argnums=0)
+def forward(model, params, ids):
+    return model.apply({"params": params}, ids).last_hidden_state
+
+
+def vectors(folder, text):
+    """The encoder's vector of each token, without padding."""
     ids = np.asarray([load_tokenizer(folder).encode(text)])
-    mean = np.asarray(model.apply({"params": params}, ids).last_hidden_state)[0].astype(np.float64).mean(axis=0)
+    return np.asarray(forward(*load_pretrained(folder), ids))[0].astype(np.float64)
+
+
+def alone(folder, text):
+    """The vector of one text, by numpy."""
+    mean = vectors(folder, text).mean(axis=0)
     return mean / np.linalg.norm(mean)
 
 
@@ -47,9 +58,7 @@ def test_vectors_of_the_first_token(bert, tmp_path):
     out = tmp_path / "vectors.npy"
     main(["embed", "--model", str(bert), "--text", TEXTS[0], "--text", TEXTS[2], "--out", str(out)])
     shutil.rmtree(bert / "1_Pooling")
-    model, params = load_pretrained(bert)
-    ids = np.asarray([load_tokenizer(bert).encode(TEXTS[0])])
-    due = np.asarray(model.apply({"params": params}, ids).last_hidden_state)[0, 0]
+    due = vectors(bert, TEXTS[0])[0]
     np.testing.assert_allclose(np.load(out)[0], due / np.linalg.norm(due), atol=1e-5)
 
 

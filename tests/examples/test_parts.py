@@ -1,8 +1,7 @@
 """Parts of a model written outside the package: each trains by the command line's path, and no file of the core knows of it."""
 
 import dataclasses
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import jax
@@ -20,6 +19,7 @@ from flaxformer_lite.training.start.adopt import read_experiment
 from tests.examples import trials
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+ROOT = Path(__file__).parents[2]
 SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 24, "decoder_layers": 2, "vocab_size": 37, "dropout": 0.0}
 IDS = jnp.asarray(np.random.default_rng(0).integers(1, 37, (2, 8)), jnp.int32)
 
@@ -57,24 +57,21 @@ def test_experts_alike_are_one_feed_forward():
     np.testing.assert_allclose(moe.apply({"params": alike}, x), plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_balance_of_experts_reaches_the_loss(tmp_path, accumulate):
+SCANNED = {"train.accumulate": 2, "model.scan": True, "mesh.fsdp": 2, "mesh.tensor": 2}
+
+
+@pytest.mark.parametrize("changes", [{}, SCANNED], ids=["plain", "accumulated, scanned and sharded"])
+def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
     name = "examples.mixture_of_experts:MoeConfig"
-    changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, "train.accumulate": accumulate}
+    changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, **changes}
     _, records = trials.train(tmp_path, **changes)
     train = [record for record in records if record["split"] == "train"]
     for record in train:  # each of two layers adds at least balance * 1
         assert 1.0 <= record["load_balancing"] < 2.0
         np.testing.assert_allclose(record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5)
+    assert train[-1]["nll"] < train[0]["nll"]
     assert "load_balancing" not in records[-1], "held-out loss is the objective's own"
     assert trials.resolved(tmp_path)["model"]["feed_forward"]["balance"] == 0.5
-
-
-def test_experts_are_scanned_and_sharded(tmp_path):
-    name = "examples.mixture_of_experts:MoeConfig"
-    changes = {"model.feed_forward.name": name, "model.scan": True, "mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}
-    _, records = trials.train(tmp_path, **changes)
-    assert records[-1]["loss"] < records[0]["loss"] and "load_balancing" in records[1]
 
 
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):
@@ -141,10 +138,7 @@ def test_lora_of_rank_zero():
         lora.LoraConfig(rank=0)
 
 
-def test_a_model_of_ones_own():
-    done = subprocess.run(
-        [sys.executable, "examples/own_model.py"], cwd=Path(__file__).parents[2], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    linen, of_nnx = (float(line.split()[1]) for line in done.stdout.splitlines())
+def test_a_model_of_ones_own(capsys):
+    runpy.run_path(str(ROOT / "examples" / "own_model.py"), run_name="__main__")
+    linen, of_nnx = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
     assert 5 < linen < 6 and 5 < of_nnx < 6
