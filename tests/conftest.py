@@ -30,6 +30,7 @@ from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+RUNS = ("cli", "examples", "plan", "tools", "training")  # folders of few tests that take long
 MEMORY = 1_500_000_000  # bytes of one process
 LIBC = ctypes.CDLL(None)
 limit = MEMORY
@@ -39,6 +40,11 @@ def resident() -> int:
     """Returns the bytes of memory that this process holds, on Linux."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+
+
+def pytest_collection_modifyitems(items):
+    """Begins with the longest files, so that no worker is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.parent.name not in RUNS)
 
 
 @pytest.fixture(autouse=True)
