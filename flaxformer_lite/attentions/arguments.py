@@ -78,22 +78,15 @@ class Arguments:
 
 
 def check_mask(
-    mask: masks.Mask | jax.Array | None,
-    batch: int,
-    rows: int,
-    columns: int,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
-) -> None:
+    mask: masks.Mask | jax.Array | None, batch: int, rows: int, columns: int,
+    q_index: jax.Array | None = None, k_index: jax.Array | None = None,
+) -> None:  # fmt: skip
     """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or column in silence.
 
     A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and keys.
     """
-    if mask is None:
-        return
-    if not isinstance(mask, masks.Mask):
+    if mask is not None and not isinstance(mask, masks.Mask):
         _check_mask_array(mask, batch, rows, columns)
-        return
     for name, size, height, width in _sizes(mask):
         if size not in (1, batch):
             raise ValueError(f"{name} has {size} rows for a batch of {batch}: needs one per example, or one for all.")
@@ -125,17 +118,12 @@ def scores(
 
 
 def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
+    shapes = f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}"
     if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
-        raise ValueError(
-            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: each must be [batch, length, heads,"
-            f" head_dim]; a single head is an axis of size one."
-        )
+        raise ValueError(f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size one.")
     (B, _, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
     if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
-        raise ValueError(
-            f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}: batch and head_dim of q and k, and"
-            f" batch, length and heads of k and v, must agree."
-        )
+        raise ValueError(f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must agree.")
     if N % K:
         raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
 

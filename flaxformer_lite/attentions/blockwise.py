@@ -1,11 +1,10 @@
 """Scaled dot-product attention one block at a time: memory linear in the length, forward and backward.
 
-The softmax of a row is built up online: over the blocks of columns seen so far, the row keeps its largest logit, the
-sum of its exponentials and the sum of values weighted by them, rescaled whenever the largest grows. The backward pass
-recomputes each block's weights from the logarithm of the sum. Blocks that the mask rules out are never computed.
+A row keeps its largest logit so far, the sum of its exponentials and the sum of values weighted by them, rescaled
+whenever the largest grows. The backward pass recomputes each block's weights from the logarithm of the sum. Blocks that
+the mask rules out are never computed.
 
-Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, FlashAttention, sections 3.1 and B.4
-  (arXiv:2205.14135).
+Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.1 and B.4 (arXiv:2205.14135).
 """
 
 import functools
@@ -22,15 +21,9 @@ from flaxformer_lite.functions import kernels, masks
 
 
 def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: arguments.Arguments,
-    /,
-    *,
-    q_block: int = 256,
-    k_block: int = 256,
-) -> jax.Array:
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /, *,
+    q_block: int = 256, k_block: int = 256,
+) -> jax.Array:  # fmt: skip
     """Computes `dense.attend` without ever holding T x S logits; see there for the other arguments.
 
     Mask and bias are evaluated one block at a time, so a relative bias is never built whole either. Values and
@@ -48,8 +41,7 @@ def attend(
     """
     if q_block < 1 or k_block < 1:
         raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block must be at least 1.")
-    resolved, bias = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias
-    T, S = q_BTNH.shape[1], k_BSKH.shape[1]
+    resolved, bias, T, S = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias, q_BTNH.shape[1], k_BSKH.shape[1]
     q_block, k_block = min(q_block, T), min(k_block, S)
     q_extra, k_extra = -T % q_block, -S % k_block
     plan = _Plan(resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block)
@@ -65,10 +57,8 @@ def attend(
         dropout_key=args.dropout_key if args.drops else None,
         spans=_spans(resolved, q_index_T, T, S, q_block, k_block),
     )
-    padded = [
-        jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0)))
-        for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra))
-    ]
+    arrays = zip((q_BTNH, k_BSKH, v_BSKH), (q_extra, k_extra, k_extra), strict=True)
+    padded = [jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x, extra in arrays]
     return _attend(plan, *padded, bias, given)[:, :T]
 
 
@@ -102,10 +92,8 @@ def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(
-    plan: _Plan, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, bias: Any, given: _Given
-) -> jax.Array:
-    return _attend_forward(plan, q_BTNH, k_BSKH, v_BSKH, bias, given)[0]
+def _attend(plan: _Plan, *arrays: Any) -> jax.Array:
+    return _attend_forward(plan, *arrays)[0]
 
 
 def _attend_forward(
@@ -129,11 +117,8 @@ def _attend_forward(
             total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
             return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
 
-        start = (
-            jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32),
-            jnp.zeros((B, N, t, 1)),
-            jnp.zeros((B, t, N, v_BSKH.shape[-1])),
-        )
+        top_BNT1 = jnp.full((B, N, t, 1), kernels.MASKED, jnp.float32)
+        start = (top_BNT1, jnp.zeros((B, N, t, 1)), jnp.zeros((B, t, N, v_BSKH.shape[-1])))
         top_BNT1, total_BNT1, out_BTNH = _over_columns(given, i, columns, start)
         seen_BNT1 = total_BNT1 > 0
         total_BNT1 = jnp.where(seen_BNT1, total_BNT1, 1)
@@ -165,11 +150,10 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
             d_weights_BNTS = _drop(plan, given, d_dropped_BNTS, i, j)
             d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
             here = (0, j * plan.k_block, 0, 0)
-            block = (0, 0, i * plan.q_block, j * plan.k_block)
-            d_bias = [
-                _add_at(total, (0,) * total.ndim if callable(bias) else block, part)
-                for total, part in zip(d_bias, _floats(d_part), strict=True)
-            ]
+            if callable(bias):
+                d_bias = [total + part.astype(total.dtype) for total, part in zip(d_bias, _floats(d_part), strict=True)]
+            elif bias is not None:
+                d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
             return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
 
         d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))

@@ -16,13 +16,7 @@ from flaxformer_lite.attentions import arguments, dense
 
 
 def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: arguments.Arguments,
-    /,
-    *,
-    blocks: int = 4,
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /, *, blocks: int = 4
 ) -> jax.Array:
     """Computes `dense.attend`; see there for the other arguments. Dropout draws different random numbers.
 
@@ -44,13 +38,10 @@ def attend(
     out = []
     for number, (rows, columns) in enumerate(steps):
         own = dataclasses.replace(
-            args,
-            mask=resolved.mask,
-            bias=_part(args.bias, rows, columns),
+            args, mask=resolved.mask, bias=_part(args.bias, rows, columns),
             dropout_key=None if args.dropout_key is None else jax.random.fold_in(args.dropout_key, number),
-            q_index=resolved.q_index_T[rows],
-            k_index=resolved.k_index_S[columns],
-        )
+            q_index=resolved.q_index_T[rows], k_index=resolved.k_index_S[columns],
+        )  # fmt: skip
         out.append(dense.attend(q_BTNH[:, rows], k_BSKH[:, columns], v_BSKH[:, columns], own))
     return jnp.concatenate(out, axis=1)
 

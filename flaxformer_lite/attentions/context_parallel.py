@@ -2,15 +2,13 @@
 
 Each device computes its own rows and gathers all keys and values, which pass around a ring of neighbors: memory is
 linear in the length, masks and biases of any kind work unchanged, and the softmax of a row is computed on one device.
-(Ring attention, which uses one part of the keys at a time, would save the gathered keys; with grouped heads these are
-small compared to the rest, and the running softmax would have to be merged between devices.)
+Ring attention would not gather the keys, which are small with grouped heads, but merge softmaxes between devices.
 
 If later rows see more, as under a causal mask, each device swaps the second half of its rows with its mirror image: out
 of 2n halves it then holds numbers 2i and 2n - 1 - 2i, and all devices have the same work.
 
 Reference: Grattafiori et al. 2024, section 3.3.2, context parallelism by gathered keys and values (arXiv:2407.21783);
-Liu
-  et al. 2023, Ring Attention (arXiv:2310.01889).
+Liu et al. 2023, Ring Attention (arXiv:2310.01889).
 """
 
 import dataclasses
@@ -47,7 +45,7 @@ def spread(attend: Callable) -> Callable:
         check_mask(mask, q_BTNH.shape[0], T, S)
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
-        halves = 2 if _lopsided(mask, T, S, ring.count) else 1
+        inside, halves = args.sharding.inside_shard(), 2 if _lopsided(mask, T, S, ring.count) else 1
 
         def on_one_device(
             q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, rows_T: jax.Array,
@@ -57,13 +55,9 @@ def spread(attend: Callable) -> Callable:
             parts = _exchange(jnp.split(q_BTNH, halves, axis=1), ring)
             outs = []
             for q_part, rows in zip(parts, _exchange(jnp.split(rows_T, halves), ring), strict=True):
+                key = None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0])
                 own = dataclasses.replace(
-                    args,
-                    mask=mask,
-                    bias=_of_rows(bias, rows),
-                    dropout_key=None if dropout_key is None else jax.random.fold_in(dropout_key, rows[0]),
-                    q_index=rows,
-                    sharding=args.sharding.inside_shard(),
+                    args, mask=mask, bias=_of_rows(bias, rows), dropout_key=key, q_index=rows, sharding=inside
                 )
                 outs.append(attend(q_part, k_BSKH, v_BSKH, own))
             return jnp.concatenate(_exchange(outs, ring), axis=1)

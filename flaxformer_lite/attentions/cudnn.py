@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attentions import arguments
-from flaxformer_lite.attentions.mask_structure import structure_of
-from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.attentions.mask_structure import check_supported, structure_of, unsupported_arguments
 
 KERNEL: Literal["cudnn", "xla"] = "cudnn"  # tests put JAX's own "xla" in its place, which runs anywhere
 DTYPES = ("bfloat16", "float16")
@@ -23,13 +22,7 @@ WIDEST = 128  # widest head; Hopper takes 256, but a described GPU does not say 
 PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they are needed
 
 
-def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: arguments.Arguments,
-    /,
-) -> jax.Array:
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
     """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
@@ -40,12 +33,9 @@ def attend(
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
-    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
-    if reason:
-        raise ConfigError(f"attention 'cudnn': {reason}; set model.attention=auto, or implementation='auto'.")
+    structure = check_supported("cudnn", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
     bias: Any = args.bias
-    structure, letters = structure_of(args.mask), "BNTS"
-    assert structure is not None, "unsupported_reason has seen it"
+    letters = "BNTS"
     if callable(bias):
         bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
     elif bias is not None:
@@ -70,13 +60,7 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
     if args.softcap:
         return "the kernel has no soft cap"
-    if args.drops:
-        return "the kernel drops no weights (attention dropout)"
-    if args.has_slots:
-        return "rows and columns are slots of a cache"
-    if args.sharding.num_shards("T").count > 1:
-        return "the sequence is split over mesh.context"
-    return _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
+    return unsupported_arguments(args) or _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
 
 
 def _unsupported_device() -> str:

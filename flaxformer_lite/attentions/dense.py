@@ -3,33 +3,17 @@
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attentions import arguments
-from flaxformer_lite.attentions.arguments import Arguments
+from flaxformer_lite.attentions.arguments import Arguments, scores
 from flaxformer_lite.functions import kernels
 
 
-def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: Arguments,
-    /,
-) -> jax.Array:
-    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head.
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
+    """Computes `softmax(scale Q K^T + bias) V` over the visible columns, for each head; see `dispatch.attention`.
 
         >>> from flaxformer_lite.functions import masks
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
         >>> attend(q, k, v, Arguments(mask=masks.causal())).shape
         (2, 5, 4, 8)
-
-    The order is scale, soft cap, bias, mask, softmax, dropout. Logits and softmax are float32 for any input dtype. A
-    row that sees nothing has output zero and passes no gradient back.
-
-    Args:
-      q_BTNH, k_BSKH, v_BSKH, args: as in `dispatch.attention`.
-
-    Returns:
-      Array [B, T, N, H] in the dtype of the values.
 
     Raises:
       ValueError: shapes that do not fit each other.
@@ -45,13 +29,7 @@ def attend(
     return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor_BNTS)
 
 
-def weights(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: Arguments,
-    /,
-) -> jax.Array:
+def weights(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
     """Computes the weights of `attend`, float32 [B, N, T, S], before dropout; a row sums to one, or to zero if it sees
     nothing.
 
@@ -69,4 +47,4 @@ def _scores(
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
         bias = bias(q_BTNH, rows_T, columns_S)
     visible_BTS = None if resolved.mask is None else resolved.mask(resolved.q_index_T, resolved.k_index_S)
-    return arguments.scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS
+    return scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS

@@ -10,6 +10,7 @@ import jax
 from flaxformer_lite import registry
 from flaxformer_lite.attentions.arguments import Arguments, Bias
 from flaxformer_lite.attentions.context_parallel import spread
+from flaxformer_lite.attentions.mask_structure import AUTO
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
@@ -23,22 +24,13 @@ CHUNKED_FROM = 256  # rows; causal attention with its gradient on a CPU is 1.45 
 
 
 def attention(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    /,
-    *,
-    mask: masks.Mask | jax.Array | None = None,
-    bias: Bias | jax.Array | None = None,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    q_index: jax.Array | None = None,
-    k_index: jax.Array | None = None,
-    sharding: ActivationSharding = UNSHARDED,
-    implementation: str = "auto",
-) -> jax.Array:
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, *,
+    mask: masks.Mask | jax.Array | None = None, bias: Bias | jax.Array | None = None,
+    scale: float | None = None, softcap: float = 0.0,
+    dropout_rate: float = 0.0, dropout_key: jax.Array | None = None,
+    q_index: jax.Array | None = None, k_index: jax.Array | None = None,
+    sharding: ActivationSharding = UNSHARDED, implementation: str = "auto",
+) -> jax.Array:  # fmt: skip
     """Computes `softmax(scale Q K^T + bias) V` by the implementation that suits these devices best.
 
         >>> q = k = v = jnp.ones((2, 5, 4, 8))
@@ -83,7 +75,7 @@ def attention(
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
-    """Computes `attention` by the dense implementation, the reference for the others. Takes the same options."""
+    """Computes `attention`, with the same options, by the dense implementation, the reference for the others."""
     return attention(q_BTNH, k_BSKH, v_BSKH, **options, implementation="dense")
 
 
@@ -92,8 +84,7 @@ def select_implementation(name: str, target: int, source: int, sharding: Activat
     shards, platform = sharding.num_shards("T").count, sharding.platform
     if not (isinstance(target, int) and isinstance(source, int)):  # symbolic lengths of jax.export cannot be compared
         if name not in ("auto", "dense"):
-            raise ConfigError(f"attention {name!r}: needs known lengths; to export with a symbolic one, set"
-                              f" model.attention=auto, or implementation='auto'.")  # fmt: skip
+            raise ConfigError(f"attention {name!r}: needs known lengths; to export with a symbolic one, {AUTO}.")
         return registry.resolve("attentions", "dense").attend
     if name == "auto":
         name = "blockwise" if target // shards * source > WHOLE else "dense"
@@ -104,10 +95,7 @@ def select_implementation(name: str, target: int, source: int, sharding: Activat
         _say(f"attention: {name}")
     homes = [home for home, names in FUSED.items() if name in names]
     if homes and platform not in homes:
-        raise ConfigError(
-            f"attention {name!r}: is a kernel for {homes[0]} devices, but these are {platform}; set"
-            f" model.attention=auto, or implementation='auto'."
-        )
+        raise ConfigError(f"attention {name!r}: is a kernel for {homes[0]} devices, but these are {platform}; {AUTO}.")
     attend = registry.resolve("attentions", name).attend
     return spread(attend) if shards > 1 else attend
 

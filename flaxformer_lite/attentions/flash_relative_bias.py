@@ -12,19 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attentions import arguments, flash_relative_bias_kernel, splash
-from flaxformer_lite.attentions.mask_structure import structure_of
-from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.attentions.mask_structure import check_supported
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 
 
-def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: arguments.Arguments,
-    /,
-) -> jax.Array:
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
     """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     Args:
@@ -35,14 +28,8 @@ def attend(
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
-    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
-    if reason:
-        raise ConfigError(
-            f"attention 'flash_relative_bias': {reason}; set model.attention=auto, or implementation='auto'."
-        )
+    structure = check_supported("flash_relative_bias", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
     bias: Any = args.bias  # with a method of_distance, by the check above
-    structure = structure_of(args.mask)
-    assert structure is not None, "unsupported_reason has seen it"
     (T, S), lanes = (q_BTNH.shape[1], k_BSKH.shape[1]), splash.LANES
     diagonals_NL = bias.of_distance(q_BTNH, T + -T % lanes, S + -S % lanes)
     kernel = functools.partial(
@@ -62,7 +49,7 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
         return "the kernel has no grouped heads, and needs values as wide as keys"
     if k_BSKH.shape[1] > LONGEST:
         return f"more than {LONGEST} columns"
-    return splash.unsupported_arguments(args)
+    return splash.unsupported_on_tpu(args)
 
 
 def _attend(
@@ -71,15 +58,11 @@ def _attend(
 ) -> jax.Array:  # fmt: skip
     """Pads to whole blocks and runs the kernel, on one device. The diagonals are those of the padded lengths."""
     (B, T, _, _), S = q_BTNH.shape, k_BSKH.shape[1]
-    q_extra, k_extra = -T % splash.LANES, -S % splash.LANES
-    q_ids = jnp.zeros((B, T), jnp.int32) if q_ids is None else jnp.broadcast_to(q_ids, (B, T))
-    k_ids = jnp.zeros((B, S), jnp.int32) if k_ids is None else jnp.broadcast_to(k_ids, (B, S))
-    q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
-               for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
-    scale, left, right = static
-    block = 256 if (T + q_extra) % 256 == 0 and S + k_extra <= 1024 else 128
-    out_BNTH = flash_relative_bias_kernel.attend(
-        flash_relative_bias_kernel.Plan(scale, left, right, block, interpret), q, k, v, diagonals_NL.astype(jnp.float32),
-        jnp.pad(q_ids, ((0, 0), (0, q_extra))), jnp.pad(k_ids, ((0, 0), (0, k_extra)), constant_values=-1),
-    )  # fmt: skip
+    q_ids = jnp.broadcast_to(jnp.int32(0) if q_ids is None else q_ids, (B, T))
+    k_ids = jnp.broadcast_to(jnp.int32(0) if k_ids is None else k_ids, (B, S))
+    q, k, v = (splash.pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BSKH, v_BSKH))
+    block = 256 if q.shape[2] % 256 == 0 and k.shape[2] <= 1024 else 128
+    plan = flash_relative_bias_kernel.Plan(*static, block, interpret)
+    ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, -1)
+    out_BNTH = flash_relative_bias_kernel.attend(plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids)
     return jnp.swapaxes(out_BNTH[:, :, :T], 1, 2)

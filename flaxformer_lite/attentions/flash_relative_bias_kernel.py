@@ -30,14 +30,9 @@ class Plan(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
-    plan: Plan,
-    q_BNTH: jax.Array,
-    k_BNSH: jax.Array,
-    v_BNSH: jax.Array,
-    diagonals_NL: jax.Array,
-    q_ids_BT: jax.Array,
-    k_ids_BS: jax.Array,
-) -> jax.Array:
+    plan: Plan, q_BNTH: jax.Array, k_BNSH: jax.Array, v_BNSH: jax.Array, diagonals_NL: jax.Array,
+    q_ids_BT: jax.Array, k_ids_BS: jax.Array,
+) -> jax.Array:  # fmt: skip
     """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and columns of equal ids.
 
     Args:
@@ -49,15 +44,8 @@ def attend(
     return _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS)[0]
 
 
-def _forward(
-    plan: Plan,
-    q_BNTH: jax.Array,
-    k_BNSH: jax.Array,
-    v_BNSH: jax.Array,
-    diagonals_NL: jax.Array,
-    q_ids_BT: jax.Array,
-    k_ids_BS: jax.Array,
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS = arrays
     (B, N, T, H), S, t = q_BNTH.shape, k_BNSH.shape[2], plan.block
     rows, columns = _row_spec(t, H), _column_spec(S, H)
     out_BNTH, lse_BNT1 = pl.pallas_call(
@@ -69,7 +57,7 @@ def _forward(
         interpret=plan.interpret,
         name="relative_fwd",
     )(q_BNTH, k_BNSH, v_BNSH, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None])
-    return out_BNTH, (q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS, out_BNTH, lse_BNT1)
+    return out_BNTH, (*arrays, out_BNTH, lse_BNT1)
 
 
 def _backward(plan: Plan, saved: tuple[jax.Array, ...], d_out_BNTH: jax.Array) -> tuple[Any, ...]:
@@ -84,9 +72,7 @@ def _backward(plan: Plan, saved: tuple[jax.Array, ...], d_out_BNTH: jax.Array) -
         out_specs=[rows, columns, columns, diagonals],
         out_shape=[
             jax.ShapeDtypeStruct(q_BNTH.shape, q_BNTH.dtype),
-            jax.ShapeDtypeStruct(k_BNSH.shape, jnp.float32),
-            jax.ShapeDtypeStruct(v_BNSH.shape, jnp.float32),
-            jax.ShapeDtypeStruct((N, 1, T + S), jnp.float32),
+            *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (k_BNSH.shape, v_BNSH.shape, (N, 1, T + S))),
         ],
         interpret=plan.interpret,
         name="relative_bwd",
@@ -99,16 +85,9 @@ attend.defvjp(_forward, _backward)
 
 
 def _forward_kernel(
-    plan: Plan,
-    q_ref: Any,
-    k_ref: Any,
-    v_ref: Any,
-    diagonals_ref: Any,
-    q_ids_ref: Any,
-    k_ids_ref: Any,
-    out_ref: Any,
+    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, out_ref: Any,
     lse_ref: Any,
-) -> None:
+) -> None:  # fmt: skip
     scores_TS, seen_TS = _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref)
     top_T1 = scores_TS.max(axis=-1, keepdims=True)
     weights_TS = jnp.where(seen_TS, jnp.exp(scores_TS - top_T1), 0.0)
@@ -157,11 +136,11 @@ def _scores(
     scores_TS = _inner(q_ref[0, 0], k_ref[0, 0]) * plan.scale + bias_TS
     seen_TS = q_ids_ref[0] == k_ids_ref[0]
     ahead_TS = lax.broadcasted_iota(jnp.int32, (t, S), 1) - lax.broadcasted_iota(jnp.int32, (t, S), 0)
-    ahead_TS = ahead_TS - pl.program_id(2) * t
+    ahead_TS -= pl.program_id(2) * t
     if plan.left is not None:
-        seen_TS = seen_TS & (ahead_TS >= -plan.left)
+        seen_TS &= ahead_TS >= -plan.left
     if plan.right is not None:
-        seen_TS = seen_TS & (ahead_TS <= plan.right)
+        seen_TS &= ahead_TS <= plan.right
     return jnp.where(seen_TS, scores_TS, MASKED), seen_TS
 
 

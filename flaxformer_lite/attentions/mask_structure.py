@@ -1,10 +1,14 @@
-"""The structure of a mask, as fused kernels take it: a window, documents, kept columns; not an array."""
+"""What fused kernels share: the structure of a mask (a window, documents, kept columns) and the calls they refuse."""
 
 from typing import NamedTuple
 
 import jax
 
+from flaxformer_lite.attentions.arguments import Arguments
+from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
+
+AUTO = "set model.attention=auto, or implementation='auto'"  # the way out of a kernel that cannot take a call
 
 
 class Structure(NamedTuple):
@@ -19,7 +23,7 @@ class Structure(NamedTuple):
 
 def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
     """Returns the structure of a mask, or None if no kernel can take it: unions, negations, arrays."""
-    if mask is None or isinstance(mask, masks.Full):
+    if mask is None:
         return Structure()
     if isinstance(mask, masks.Window):
         return Structure(mask.left, mask.right)
@@ -31,6 +35,23 @@ def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
         a, b = structure_of(mask.a), structure_of(mask.b)
         return None if a is None or b is None else _both(a, b)
     return None
+
+
+def unsupported_arguments(args: Arguments) -> str:
+    """Returns why no fused kernel can take this call, or an empty string."""
+    if args.drops:
+        return "the kernel drops no weights (attention dropout)"
+    if args.has_slots:
+        return "rows and columns are slots of a cache"
+    return "the sequence is split over mesh.context" if args.sharding.num_shards("T").count > 1 else ""
+
+
+def check_supported(name: str, reason: str, args: Arguments) -> Structure:
+    """Returns the structure of the mask, or refuses the call for a reason that is not empty."""
+    structure = structure_of(args.mask)
+    if reason or structure is None:
+        raise ConfigError(f"attention {name!r}: {reason}; {AUTO}.")
+    return structure
 
 
 def _both(a: Structure, b: Structure) -> Structure | None:

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
 from flaxformer_lite.attentions import arguments
-from flaxformer_lite.attentions.mask_structure import Structure, structure_of
-from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.attentions.mask_structure import Structure, check_supported, structure_of, unsupported_arguments
 from flaxformer_lite.functions import masks
 
 LANES = 128  # width of a TPU's vector unit; lengths are padded to a multiple of it
@@ -23,13 +22,7 @@ ROWS = 128  # rows compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
 
 
-def attend(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    args: arguments.Arguments,
-    /,
-) -> jax.Array:
+def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
     """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
 
     On other devices than TPUs the kernel is interpreted, which is only for tests.
@@ -39,11 +32,7 @@ def attend(
       ValueError: shapes that do not fit each other.
     """
     resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
-    reason = unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args)
-    if reason:
-        raise ConfigError(f"attention 'splash': {reason}; set model.attention=auto, or implementation='auto'.")
-    structure = structure_of(args.mask)
-    assert structure is not None, "unsupported_reason has seen it"
+    structure = check_supported("splash", unsupported_reason(q_BTNH, k_BSKH, v_BSKH, args), args)
     kernel = functools.partial(
         _attend, (structure.left, structure.right), args.softcap, args.sharding.platform != "tpu"
     )
@@ -58,24 +47,16 @@ def attend(
 
 def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
     """Returns why the kernel cannot take this call, or an empty string."""
-    if args.bias is not None:
-        return "the kernel adds no bias"
-    return unsupported_arguments(args)
+    return unsupported_on_tpu(args) if args.bias is None else "the kernel adds no bias"
 
 
-def unsupported_arguments(args: arguments.Arguments) -> str:
+def unsupported_on_tpu(args: arguments.Arguments) -> str:
     """Returns why no TPU kernel can take this call, or an empty string."""
     if args.sharding.platform not in ("tpu", "cpu"):
         return f"the kernel is for TPUs, not for {args.sharding.platform}"
-    if args.drops:
-        return "the kernel drops no weights (attention dropout)"
-    if args.has_slots:
-        return "rows and columns are slots of a cache"
-    if args.sharding.num_shards("T").count > 1:
-        return "the sequence is split over mesh.context"
-    if args.mask is not None and structure_of(args.mask) is None:
+    if structure_of(args.mask) is None:
         return "the mask is not an intersection of windows, documents and padding"
-    return ""
+    return unsupported_arguments(args)
 
 
 Window = tuple[int | None, int | None]
@@ -94,23 +75,26 @@ def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
     return q_BT.astype(jnp.int32), jnp.where(visible_BS, k_BS, -1).astype(jnp.int32)
 
 
+def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
+    """Pads an axis to a multiple of LANES."""
+    widths = [(0, -size % LANES if i == axis else 0) for i, size in enumerate(x.shape)]
+    return jnp.pad(x, widths, constant_values=fill)
+
+
 def _attend(
     window: Window, softcap: float, interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
     q_ids: jax.Array | None, k_ids: jax.Array | None,
 ) -> jax.Array:  # fmt: skip
     """Pads to whole blocks and runs the kernel on each example, on one device."""
     (B, T, N, _), S = q_BTNH.shape, k_BSKH.shape[1]
-    q_extra, k_extra = -T % LANES, -S % LANES
-    if k_extra and k_ids is None:
-        q_ids, k_ids = jnp.ones((B, 1), jnp.int32), jnp.ones((B, S), jnp.int32)
-    q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, extra), (0, 0)))
-               for x, extra in ((q_BTNH, q_extra), (k_BSKH, k_extra), (v_BSKH, k_extra)))  # fmt: skip
+    if S % LANES and k_ids is None:
+        q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
+    q, k, v = (pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BSKH, v_BSKH))
     ids = None
     if q_ids is not None and k_ids is not None:
-        q_ids = jnp.pad(jnp.broadcast_to(q_ids, (B, T)), ((0, 0), (0, q_extra)))
-        k_ids = jnp.pad(jnp.broadcast_to(k_ids, (B, S)), ((0, 0), (0, k_extra)), constant_values=-1)
-        ids = splash_attention_kernel.SegmentIds(q_ids, k_ids)
-    kernel = _kernel(window, N, T + q_extra, S + k_extra, softcap, interpret)
+        q_ids, k_ids = jnp.broadcast_to(q_ids, (B, T)), jnp.broadcast_to(k_ids, (B, S))
+        ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, -1))
+    kernel = _kernel(window, N, q.shape[2], k.shape[2], softcap, interpret)
     out = jax.vmap(kernel)(q, k, v, ids)
     return jnp.swapaxes(out[:, :, :T], 1, 2).astype(v_BSKH.dtype)
 

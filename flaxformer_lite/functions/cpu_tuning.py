@@ -21,9 +21,7 @@ SMALL = 2**14  # size of a small array
 
 
 def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
-    """Returns `x` once `done` is computed: forces execution order where XLA:CPU ignores optimization barriers.
-
-    XLA:CPU drops barriers, but it cannot drop a test whether a number is NaN.
+    """Returns `x` once `done` is computed. XLA:CPU drops barriers, but it cannot drop a test whether a number is NaN.
 
     Gain: no figure of its own; `recompute_matmul` and `accumulate_product` rely on it, and without it all chunks of
     logits would exist at once.
@@ -34,8 +32,9 @@ def schedule_after(done: Sequence[jax.Array], x: jax.Array) -> jax.Array:
     return x
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def recompute_matmul(make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: jax.Array) -> jax.Array:
-    """Computes `make(inputs) @ kernel`, keeping only the inputs and recomputing the rest in the backward pass.
+    """Computes `make(inputs) @ kernel` [..., O], keeping only the inputs and recomputing the rest in the backward pass.
 
     Reverse mode only. On accelerators, remat decides what is kept; this rule made GPT-2 XL's step 8% longer there, by
     the TPU compiler's estimate.
@@ -48,16 +47,8 @@ def recompute_matmul(make: Callable[[Any], jax.Array], inputs: Any, kernel_IO: j
       inputs: an array or a tree of arrays.
       kernel_IO: the weight, in the dtype that `make` returns.
 
-    Returns:
-      Array [..., O].
-
     Reference: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174), section 4.
     """
-    return _recomputed(make, inputs, kernel_IO)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recomputed(make: Callable[..., Any], inputs: Any, kernel_IO: jax.Array) -> Any:
     return make(inputs) @ kernel_IO
 
 
@@ -74,7 +65,7 @@ def _backward(make: Callable[..., Any], residuals: Any, d_out: jax.Array) -> tup
     return *pull(d_out @ kernel_IO.T), jnp.tensordot(made, d_out, (rows, rows))
 
 
-_recomputed.defvjp(_forward, _backward)
+recompute_matmul.defvjp(_forward, _backward)
 
 
 def accumulate_product(
@@ -102,7 +93,6 @@ def schedule_after_sum(total_VD: jax.Array, x: jax.Array) -> jax.Array:
     """Returns `x`, to be computed only after the sum, of which it reads one row.
 
     The row's number is hidden from XLA, which would read a known row before the sum and copy the whole array to do so.
-    The gain is part of `accumulate_product`'s.
     """
     row = jnp.isnan(x[(0,) * x.ndim]).astype(jnp.int32)
     return schedule_after([jax.lax.dynamic_index_in_dim(total_VD, row)], x)

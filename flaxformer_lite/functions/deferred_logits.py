@@ -12,21 +12,12 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class DeferredLogits:
-    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`.
+    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`; a softcap of 0 is none."""
 
-    Attributes:
-      x: features [..., D], in the dtype of the matmul (a CPU computes it in float32).
-      kernel_VD: the vocabulary's vectors; tied embeddings are passed as they are.
-      bias_V: bias, or None.
-      scale: factor on the dot products (T5's D ** -0.5).
-      softcap: the cap; 0 is none.
-      sharding: where features and logits live.
-    """
-
-    x: jax.Array
-    kernel_VD: jax.Array
+    x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)
+    kernel_VD: jax.Array  # the vocabulary's vectors; tied embeddings are passed as they are
     bias_V: jax.Array | None = None
-    scale: float = field(default=1.0, metadata={"static": True})
+    scale: float = field(default=1.0, metadata={"static": True})  # T5's D ** -0.5
     softcap: float = field(default=0.0, metadata={"static": True})
     sharding: ActivationSharding = field(default=UNSHARDED, metadata={"static": True})
 

@@ -12,6 +12,7 @@ Reference: Nadaraya 1964, On estimating regression; Tsai et al. 2019, Transforme
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,14 +61,11 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
 
 
 def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
-    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`.
+    """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`; a row of zeros stays zero.
 
     Args:
       kernel_BNTS: float, nonnegative.
       visible_BTS: bool [B or 1, T, S], True = counts.
-
-    Returns:
-      Weights of the same shape and dtype: rows sum to one, or are all zero where the kernel is.
     """
     if visible_BTS is not None:
         kernel_BNTS = jnp.where(visible_BTS[:, None], kernel_BNTS, 0)
@@ -112,17 +110,13 @@ def pool(weights_BNTS: jax.Array, v_BSKH: jax.Array, /, *, dtype: DTypeLike | No
 
 @jax.custom_jvp
 def softmax_pool(
-    scores_BNTS: jax.Array,
-    v_BSKH: jax.Array,
-    visible_BTS: jax.Array | None = None,
-    factor_BNTS: jax.Array | None = None,
-    /,
-) -> jax.Array:
+    scores_BNTS: jax.Array, v_BSKH: jax.Array,
+    visible_BTS: jax.Array | None = None, factor_BNTS: jax.Array | None = None, /,
+) -> jax.Array:  # fmt: skip
     """Computes `pool(factor softmax(scores), v)`, keeping one T x S array and dividing T x H outputs, not T x S weights.
 
-    The backward pass uses `exp(scores - top)` and the sum of each row; differentiating a softmax step by step would
-    keep two or three arrays of that size. It takes row means over the products at hand, not from output and gradient,
-    as rounding would then not cancel.
+    The backward pass uses `exp(scores - top)` and the sum of each row, where a plain softmax would keep two or three
+    such arrays. It takes row means over the products at hand, not from output and gradient, so that rounding cancels.
 
     Args:
       scores_BNTS: float32, finite; a row entirely below half of MASKED counts as one that sees nothing.
@@ -170,14 +164,9 @@ def _mean(kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array 
 
 
 def kernel_weights(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    /,
-    *,
-    kernel: Callable[[jax.Array], jax.Array] = gaussian,
-    bandwidth: float = 1.0,
-    visible_BTS: jax.Array | None = None,
-) -> jax.Array:
+    q_BTNH: jax.Array, k_BSKH: jax.Array, /, *,
+    kernel: Callable[[jax.Array], jax.Array] = gaussian, bandwidth: float = 1.0, visible_BTS: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
     """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
 
     If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product
@@ -202,15 +191,6 @@ def kernel_weights(
     return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
 
 
-def kernel_attention(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
-    /,
-    *,
-    kernel: Callable[[jax.Array], jax.Array] = gaussian,
-    bandwidth: float = 1.0,
-    visible_BTS: jax.Array | None = None,
-) -> jax.Array:
-    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H]: `kernel_weights`, then `pool`."""
-    return pool(kernel_weights(q_BTNH, k_BSKH, kernel=kernel, bandwidth=bandwidth, visible_BTS=visible_BTS), v_BSKH)
+def kernel_attention(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, /, **options: Any) -> jax.Array:
+    """Regresses the values on the keys by Nadaraya-Watson, [B, T, N, H]; the options are those of `kernel_weights`."""
+    return pool(kernel_weights(q_BTNH, k_BSKH, **options), v_BSKH)

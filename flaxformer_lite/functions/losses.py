@@ -19,19 +19,12 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the global weight.
+    """Sums over tokens, so that microbatches, devices and hosts add up exactly; divide once, by the global weight."""
 
-    Attributes:
-      loss_sum: the minimized loss, with smoothing and z-loss. The only sum with a gradient.
-      nll_sum: the plain negative log-likelihood in nats, for perplexity and bits per byte.
-      weight_sum: total weight of the tokens.
-      correct_sum: total weight of the tokens where the label has the highest logit.
-    """
-
-    loss_sum: jax.Array
-    nll_sum: jax.Array
-    weight_sum: jax.Array
-    correct_sum: jax.Array
+    loss_sum: jax.Array  # the minimized loss, with smoothing and z-loss; the only sum with a gradient
+    nll_sum: jax.Array  # the plain negative log-likelihood in nats, for perplexity and bits per byte
+    weight_sum: jax.Array  # total weight of the tokens
+    correct_sum: jax.Array  # total weight of the tokens where the label has the highest logit
 
 
 class _Options(NamedTuple):
@@ -42,20 +35,14 @@ class _Options(NamedTuple):
 
 
 def cross_entropy(
-    projection: DeferredLogits | jax.Array,
-    labels: jax.Array,
-    weights: jax.Array | None = None,
-    /,
-    *,
-    z_loss: float = 0.0,
-    label_smoothing: float = 0.0,
-    chunks: int = 4,
-) -> CrossEntropy:
+    projection: DeferredLogits | jax.Array, labels: jax.Array, weights: jax.Array | None = None, /, *,
+    z_loss: float = 0.0, label_smoothing: float = 0.0, chunks: int = 4,
+) -> CrossEntropy:  # fmt: skip
     """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp z_v`, in float32.
 
     Given a `DeferredLogits`, the logits of only one chunk of tokens exist at a time, and only once: if the loss is
-    differentiated, the forward pass turns each chunk's logits into gradients straight away. The chunks divide the last
-    axis of tokens, so a batch split over devices stays split; they are unrolled, as XLA parallelizes loops badly.
+    differentiated, the forward pass turns them into gradients straight away. The chunks divide the last axis of tokens,
+    so a batch split over devices stays split; they are unrolled, as XLA parallelizes loops badly.
 
         >>> projection = DeferredLogits(jnp.ones((2, 6, 4)), jnp.zeros((10, 4)))
         >>> ce = cross_entropy(projection, jnp.zeros((2, 6), jnp.int32))
@@ -85,19 +72,17 @@ def cross_entropy(
     if not tokens or labels.shape != tokens or weights.shape != tokens:
         raise ValueError(f"labels {labels.shape}, weights {weights.shape}: both need one entry per token, {tokens}.")
     if not 0 <= label_smoothing < 1 or z_loss < 0 or chunks < 1:
-        raise ValueError(
-            f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need"
-            f" 0 <= label_smoothing < 1, z_loss >= 0, chunks >= 1."
-        )
-    sharding = projection.sharding if isinstance(projection, DeferredLogits) else UNSHARDED
-    options = _Options(z_loss, label_smoothing, chunks, sharding.platform)
+        raise ValueError(f"label_smoothing={label_smoothing}, z_loss={z_loss}, chunks={chunks}: need 0 <= label_smoothing < 1,"
+                         f" z_loss >= 0, chunks >= 1.")  # fmt: skip
     weights = jax.lax.stop_gradient(weights)
     labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):
-        options = options._replace(chunks=pieces_of(labels.size, projection.x.shape[-1], chunks))
+        pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
+        options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform)
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
     else:
+        options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform)
         loss_sum, nll_sum, correct_sum = _sums(options, projection.astype(jnp.float32), labels, weights)
     nll_sum, correct_sum = jax.lax.stop_gradient((nll_sum, correct_sum))
     return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
@@ -123,9 +108,8 @@ def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
 def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
     """Sums loss, negative log-likelihood and correct labels, with weights."""
     # A label with weight zero may be anything (-100); with a positive weight, one outside the vocabulary gives NaN.
-    labels = jnp.where(
-        weights == 0, 0, jnp.where(labels < 0, logits.shape[-1], labels)
-    )  # a lookup would count negative ones from the end
+    labels = jnp.where(labels < 0, logits.shape[-1], labels)  # a lookup would count negative ones from the end
+    labels = jnp.where(weights == 0, 0, labels)
     top = jax.lax.stop_gradient(logits.max(axis=-1))
     if options.platform == "gpu":
         label_logit = top + _compared(logits - top[..., None], labels)
@@ -141,13 +125,11 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
 
 
 def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the logits of the labels, NaN for an unknown label, by comparison instead of a lookup.
+    """Returns the logits of the labels, NaN for an unknown one, by a comparison, which a GPU fuses with other passes.
 
-    The gradient of a lookup is a scatter into all logits, which costs a GPU another pass over them; a comparison fuses
-    with passes that are made anyhow.
+    The gradient of a lookup is a scatter into all logits, which costs another pass.
     """
-    columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    found = jnp.where(columns == labels[..., None], logits, 0).sum(axis=-1)
+    found = jnp.where(_is_label(logits, labels), logits, 0).sum(axis=-1)
     return jnp.where((labels >= 0) & (labels < logits.shape[-1]), found, jnp.nan)
 
 
@@ -158,15 +140,14 @@ def _looked_up(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 @_looked_up.defjvp
-def _looked_up_jvp(
-    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+def _looked_up_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     logits, labels = primals
-    columns = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    found = (columns == labels[..., None]).astype(
-        logits.dtype
-    )  # XLA:CPU would fuse a where() by itself, before the first chunk
+    found = _is_label(logits, labels).astype(logits.dtype)  # XLA:CPU would fuse a where() before the first chunk
     return _looked_up(logits, labels), (found * tangents[0]).sum(axis=-1)
+
+
+def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    return jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1) == labels[..., None]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -255,10 +236,7 @@ def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array
 def _add_product(projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
     """Computes `total + d_dots^T x`, summed over tokens."""
     tokens = tuple(range(x.ndim - 1))
-
-    def product(d_dots: jax.Array, x: jax.Array) -> jax.Array:
-        return projection.dot(d_dots, x, (tokens, tokens))
-
+    product = functools.partial(projection.dot, axes=(tokens, tokens))
     if total_VD is None:
         return product(d_dots, x)
     if projection.sharding.is_single_cpu:

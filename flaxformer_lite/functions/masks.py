@@ -64,11 +64,7 @@ class Mask:
     def __or__(self, other: "Mask | jax.Array") -> "Mask":
         return Or(self, _operand(other))
 
-    def __rand__(self, other: jax.Array) -> "Mask":
-        return And(_operand(other), self)
-
-    def __ror__(self, other: jax.Array) -> "Mask":
-        return Or(_operand(other), self)
+    __rand__, __ror__ = __and__, __or__
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -77,12 +73,6 @@ class Mask:
 @dataclass_transform(eq_default=False, frozen_default=True)
 def _mask(cls: type[M]) -> type[M]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
-
-
-@_mask
-class Full(Mask):
-    def allows(self, q_index_T: jax.Array, k_index_S: jax.Array, /) -> jax.Array:
-        return jnp.ones((1, *q_index_T.shape, *k_index_S.shape), bool)
 
 
 @_mask
@@ -177,7 +167,7 @@ class Not(Mask):
 
 def full() -> Mask:
     """Lets every row see every column."""
-    return Full()
+    return Window(None, None)
 
 
 def causal() -> Mask:
@@ -235,10 +225,9 @@ def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
 def dense(mask_BTS: jax.Array) -> "Dense":
     """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines with others."""
     mask_BTS = _array("mask", mask_BTS)
-    if mask_BTS.ndim == 2:
-        mask_BTS = mask_BTS[None]
-    elif mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
+    if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
         mask_BTS = mask_BTS[:, 0]
+    mask_BTS = mask_BTS[None] if mask_BTS.ndim == 2 else mask_BTS
     return Dense(_boolean("dense(mask)", mask_BTS, "[batch, target, source]"))
 
 
@@ -258,10 +247,8 @@ def materialize(mask: Mask, length: int) -> Mask:
     """Evaluates a mask over length x length once, for all layers, keeping its static column bounds."""
     array = dense(mask.dense(length))
     reach = np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
-    left, right = max(-reach[:, 0].min(), 0), max(reach[:, 1].max() - 1, 0)
-    if left >= length - 1 and right >= length - 1:
-        return array
-    return array & Window(int(left), int(right))
+    left, right = int(max(-reach[:, 0].min(), 0)), int(max(reach[:, 1].max() - 1, 0))
+    return array if min(left, right) >= length - 1 else array & Window(left, right)
 
 
 def _least(a: Slot, b: Slot) -> Slot:

@@ -1,22 +1,19 @@
 """Layer and root-mean-square normalization over the last axis, computed in float32 for any input dtype."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float) -> jax.Array:
-    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias.
+    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias, in the dtype of x.
 
     Args:
       x: [..., D], any float dtype.
-      scale: [D].
-      bias: [D] or None.
+      scale, bias: [D]; the bias may be None.
       eps: added to the variance.
-
-    Returns:
-      [..., D] in x's dtype.
 
     Reference: Ba, Kiros, Hinton, "Layer Normalization" (2016), section 3.
     """
@@ -25,15 +22,12 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /,
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
-    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale.
+    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale, in the dtype of x.
 
     Args:
       x: [..., D], any float dtype.
       scale: [D].
       eps: added to the mean square.
-
-    Returns:
-      [..., D] in x's dtype.
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
     """
@@ -47,12 +41,11 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 
 
 @_standardised.defjvp
-def _standardised_jvp(
-    eps: float, centre: bool, primals: tuple[jax.Array], tangents: tuple[jax.Array]
-) -> tuple[jax.Array, jax.Array]:
+def _standardised_jvp(eps: float, centre: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """Keeps the result and one number per row for the backward pass; plain differentiation would keep three arrays."""
-    y, shrink = _standardise(*primals, eps, centre)
-    d_x = tangents[0] - _mean(tangents[0]) if centre else tangents[0]
+    (x,), (d_x,) = primals, tangents
+    y, shrink = _standardise(x, eps, centre)
+    d_x = d_x - _mean(d_x) if centre else d_x
     return y, shrink * (d_x - y * _mean(y * d_x))
 
 

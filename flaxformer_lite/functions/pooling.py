@@ -5,14 +5,11 @@ import jax.numpy as jnp
 
 
 def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array) -> jax.Array:
-    """Pools token vectors into the unit vector along their mean: y / |y|, y = sum_t keep_t x_t / sum_t keep_t.
+    """Pools token vectors into the unit vector along their mean, y / |y|, y = sum_t keep_t x_t, as float32 [B, D].
 
     Args:
       x_BTD: hidden states.
-      keep_BT: nonzero where a token counts; an attention mask.
-
-    Returns:
-      float32 [B, D] of length one; zero where no token counts.
+      keep_BT: nonzero where a token counts; an attention mask. Where none does, the result is zero.
 
     Reference: Reimers and Gurevych 2019, "Sentence-BERT", section 3 (arXiv:1908.10084).
     """

@@ -10,12 +10,12 @@ import numpy as np
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Sines and cosines of the angles of P pairs of dimensions at each position.
+    """Sines and cosines of the angles of P pairs of dimensions at each position, with YaRN's attention scaling.
 
     Attributes:
-      sin_BTP, cos_BTP: float32; B is 1 if all examples share positions. They include YaRN's attention scaling.
-      values: whether the values of attention rotate too, not only queries and keys.
+      sin_BTP, cos_BTP: float32; B is 1 if all examples share positions.
       interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
+      values: whether the values of attention rotate too, not only queries and keys.
     """
 
     sin_BTP: jax.Array
@@ -45,11 +45,8 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
     The dot product of a query rotated by m and a key rotated by n depends on m - n only.
 
     Args:
-      x_BTNH: queries or keys.
+      x_BTNH: queries or keys; the result has their dtype, the arithmetic is float32.
       phase: the phase of the same T positions.
-
-    Returns:
-      Array of the shape and dtype of `x_BTNH`; the arithmetic is float32.
 
     Raises:
       ValueError: the phase rotates more dimensions than a head has.
@@ -58,18 +55,10 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
     """
     pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
-        raise ValueError(
-            f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this head_dim."
-        )
+        raise ValueError(f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this head.")
     sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
     turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
-    if phase.interleaved:
-        a, b = turned[..., 0::2], turned[..., 1::2]
-    else:
-        a, b = turned[..., :pairs], turned[..., pairs:]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if phase.interleaved else jnp.split(turned, 2, axis=-1)
     a, b = a * cos_BT1P - b * sin_BT1P, b * cos_BT1P + a * sin_BT1P
-    if phase.interleaved:
-        turned = jnp.stack([a, b], axis=-1).reshape(turned.shape)
-    else:
-        turned = jnp.concatenate([a, b], axis=-1)
+    turned = jnp.stack([a, b], axis=-1).reshape(turned.shape) if phase.interleaved else jnp.concatenate([a, b], axis=-1)
     return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)

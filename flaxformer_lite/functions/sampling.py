@@ -108,8 +108,7 @@ def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
 
     Each row has its own key, so that no row's token depends on the others. One uniform number per row selects first a
     block of tokens by the blocks' cumulative probabilities, then the token within it; a token of probability zero is
-    never
-    drawn.
+    never drawn.
     """
     weights_BV = jnp.exp(logits_BV - jnp.max(logits_BV, axis=-1, keepdims=True))
     blocks_BMW = _blocks(weights_BV, 0.0)
@@ -129,9 +128,8 @@ def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     blocks_BMW = _blocks(x_BT, -jnp.inf)
     _, block_Bn = jax.lax.top_k(blocks_BMW.max(axis=-1), min(n, blocks_BMW.shape[1]))
     block_Bn = jnp.sort(block_Bn, axis=-1)  # equal entries keep their order in the row
-    values, place = jax.lax.top_k(
-        jnp.take_along_axis(blocks_BMW, block_Bn[:, :, None], axis=1).reshape(len(x_BT), -1), n
-    )
+    chosen_BnW = jnp.take_along_axis(blocks_BMW, block_Bn[:, :, None], axis=1)
+    values, place = jax.lax.top_k(chosen_BnW.reshape(len(x_BT), -1), n)
     return values, jnp.take_along_axis(block_Bn, place // BLOCK, axis=1) * BLOCK + place % BLOCK
 
 

@@ -5,37 +5,34 @@ import jax.numpy as jnp
 
 
 def positions_in_segments(segment_ids_BT: jax.Array) -> jax.Array:
-    """Counts positions from zero in each segment, so that a packed document is numbered as if it were alone.
+    """Counts positions from zero in each segment, int32 [B, T], so that a packed document is numbered as if it were alone.
 
         >>> positions_in_segments(jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
         [[0, 1, 2, 0, 1, 0]]
 
     Args:
       segment_ids_BT: integer ids, constant within a document; 0 marks padding.
-
-    Returns:
-      int32 positions_BT.
     """
-    if segment_ids_BT.ndim != 2:
-        raise ValueError(f"segment_ids has shape {segment_ids_BT.shape}: must be [batch, length].")
+    _check_rank("segment_ids", segment_ids_BT)
     index_BT = jax.lax.broadcasted_iota(jnp.int32, segment_ids_BT.shape, 1)
     changed_BT = jnp.diff(segment_ids_BT, axis=1, prepend=segment_ids_BT[:, :1]) != 0
     return index_BT - jax.lax.cummax(jnp.where(changed_BT, index_BT, 0), axis=1)
 
 
 def positions_from_mask(attention_mask_BT: jax.Array) -> jax.Array:
-    """Counts positions over real tokens only, so that padding on the left does not shift a sentence.
+    """Counts positions over real tokens only, int32 [B, T], so that padding on the left does not shift a sentence.
 
         >>> positions_from_mask(jnp.array([[0, 0, 1, 1, 1]])).tolist()
         [[0, 0, 0, 1, 2]]
 
     Args:
-      attention_mask_BT: bool or integer, nonzero = a real token.
-
-    Returns:
-      int32 positions_BT; padding before the first token has position 0.
+      attention_mask_BT: bool or integer, nonzero = a real token; padding before the first has position 0.
     """
-    if attention_mask_BT.ndim != 2:
-        raise ValueError(f"attention_mask has shape {attention_mask_BT.shape}: must be [batch, length].")
+    _check_rank("attention_mask", attention_mask_BT)
     real_BT = attention_mask_BT.astype(bool).astype(jnp.int32)
     return jnp.maximum(jnp.cumsum(real_BT, axis=1) - 1, 0)
+
+
+def _check_rank(name: str, array_BT: jax.Array) -> None:
+    if array_BT.ndim != 2:
+        raise ValueError(f"{name} has shape {array_BT.shape}: must be [batch, length].")

@@ -87,11 +87,7 @@ class ActivationSharding:
 
 
 def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = None) -> Names:
-    """Returns the names in axes.py of the letters.
-
-    Raises:
-      ValueError: an unknown letter, or not one letter for each axis if a shape is given.
-    """
+    """Returns the names in axes.py of the letters, checked; if a shape is given, one for each axis."""
     unknown = [letter for letter in letters if letter not in axes.AXES]
     if unknown:
         raise ValueError(f"{caller} letters={letters!r}: no axis {unknown[0]!r}; choose from {''.join(axes.AXES)}.")

@@ -89,10 +89,8 @@ class AttentionConfig(parts.MixerConfig):
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
         """Returns the sizes that the tables of a position encoding depend on."""
-        return {
-            "d_model": d_model, "num_heads": self.num_heads, "head_dim": self.head_width(d_model),
-            "max_length": self.max_length, "initial": self.initial,
-        }  # fmt: skip
+        return dict(d_model=d_model, num_heads=self.num_heads, head_dim=self.head_width(d_model), max_length=self.max_length,
+                    initial=self.initial)  # fmt: skip
 
     def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "Attention":
         return Attention(self, execution, causal, name=name)
@@ -124,29 +122,20 @@ class Attention(nn.Module):
     Outside a stack (see `Context.prepared`), phases and position biases are computed here, with positions counted from
     the first slot.
 
-    Attributes:
-      cfg: sizes and options.
-      execution: how it runs.
-      causal: whether rows see only themselves and earlier ones, on top of the context's mask (see
-        `Context.structured`).
-
     Reference: Vaswani et al. (2017), section 3.2; Shazeer (2019) for one, Ainslie et al. (2023) for grouped K/V heads.
     """
 
     cfg: AttentionConfig
     execution: Execution = Execution()
-    causal: bool = False
+    causal: bool = (
+        False  # whether rows see only themselves and earlier ones, on top of the mask (see Context.structured)
+    )
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        context: Context | None = None,
-        cache: LayerCache | None = None,
-        *,
-        mask: Any = None,
-        position_ids: jax.Array | None = None,
-    ) -> Any:
+        self, x_BTD: jax.Array, context: Context | None = None, cache: LayerCache | None = None, *,
+        mask: Any = None, position_ids: jax.Array | None = None,
+    ) -> Any:  # fmt: skip
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
@@ -176,10 +165,8 @@ class Attention(nn.Module):
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
         sharding = sharding_of(run)
-        args = Arguments(
-            mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index, sharding=sharding,
-            **dropout,
-        )  # fmt: skip
+        args = Arguments(mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index,
+                         sharding=sharding, **dropout)  # fmt: skip
         attend = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
         q_BTNH, k_BSKH = sharding.constrain(q_BTNH, "BTNH"), sharding.constrain(k_BSKH, "BSKH")
         out_BTNH = sharding.constrain(attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
@@ -187,19 +174,12 @@ class Attention(nn.Module):
         return (y_BTD, cache) if has_cache else y_BTD
 
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
-        """Applies one of the four projections; subclasses may add to it.
-
-        Args:
-          name: `query`, `key`, `value` or `out`.
-          equation: of the Einsum.
-          x: its input.
-          width: the model's, where x has another.
-        """
+        """Applies the projection `query`, `key`, `value` or `out` to `x`; subclasses may add to it. `width` is the model's,
+        where x has another."""
         cfg, d_model = self.cfg, width or x.shape[-1]
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the initial queries.
-        scale = sizes["H"] ** -0.5
-        gain = scale / cfg.scale if name == "query" and cfg.scale else 1.0
+        gain = sizes["H"] ** -0.5 / cfg.scale if name == "query" and cfg.scale else 1.0
         return Einsum(equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, name=name)(x)
 
     def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -234,9 +214,7 @@ class Attention(nn.Module):
         mask, window = context.mask, self.cfg.window
         if self.causal and not context.structured:
             mask = masks.both(masks.causal(), mask, q_index_T, k_index_S)
-        if not window:
-            return mask
-        near = masks.window(window - 1, 0 if self.causal else window - 1)
+        near = masks.window(window - 1, 0 if self.causal else window - 1) if window else None
         return masks.both(mask, near, q_index_T, k_index_S)
 
     def _bias(self, context: Context, x_BTD: jax.Array, q_index_T: jax.Array, k_index_S: jax.Array) -> Any:
@@ -251,14 +229,9 @@ class Attention(nn.Module):
 
 
 def bias_over_slots(
-    encoding: Encoding,
-    tables: Any,
-    q_index_T: jax.Array,
-    k_index_S: jax.Array,
-    columns_BS: jax.Array | None = None,
-    *,
+    encoding: Encoding, tables: Any, q_index_T: jax.Array, k_index_S: jax.Array, columns_BS: jax.Array | None, *,
     causal: bool,
-) -> Bias | None:
+) -> Bias | None:  # fmt: skip
     """Returns the encoding's bias as a function of slots, or None.
 
     Distances between slots equal those between positions, both for packed documents and for prompts padded on the left,

@@ -16,18 +16,13 @@ from flaxformer_lite.modules.sharding import sharding_of
 class Block(nn.Module):
     """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and residual.
 
-        y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
-        y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
-
-    Attributes:
-      cfg: the parts of the layer.
-      execution: how they run.
-      causal: whether each token sees only itself and earlier ones.
+    y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
+    y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
     """
 
     cfg: LayerConfig
     execution: Execution = Execution()
-    causal: bool = False
+    causal: bool = False  # whether each token sees only itself and earlier ones
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None) -> Any:

@@ -1,7 +1,5 @@
 """The key-value cache of one layer: an explicit record that is passed in and returned, never hidden state."""
 
-import functools
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,25 +46,23 @@ def init_stack_cache(
     """Builds empty caches for a stack: one per layer or, if it scans, one per kind, stacked over a leading Y axis.
 
     Args:
-      cfg: the stack's record.
+      cfg, execution: those of the stack.
       batch: B.
       length: S, the number of positions.
       d_model: D, the width of the stack's input.
-      execution: the stack's execution.
     """
     if not isinstance(cfg, StackConfig):
         raise ConfigError(
             f"init_stack_cache of {type(cfg).__name__}: needs a StackConfig; for a whole model use init_cache."
         )
-    dtype = jnp.dtype(execution.dtype)
-    mixers = [layer.mixer for layer in cfg.pattern]
-    kinds = [mixer and mixer.init_cache(batch, length, d_model, dtype) for mixer in mixers]
+    sizes = (batch, length, d_model, jnp.dtype(execution.dtype))
+    kinds = [layer.mixer and layer.mixer.init_cache(*sizes) for layer in cfg.pattern]
     if not cfg.scans(execution):
         return [kinds[cfg.kind(layer)] for layer in range(cfg.num_layers)]
-    stacked = cfg.num_layers // len(kinds)
 
     def stack(x: Any) -> Any:
-        return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], (stacked, *x.shape))
+        shape = (cfg.num_layers // len(kinds), *x.shape)
+        return (np if isinstance(x, np.ndarray) else jnp).broadcast_to(x[None], shape)
 
     return jax.tree.map(stack, kinds)
 
@@ -79,8 +75,7 @@ def length_of(cache: Any) -> jax.Array:
 
 def capacity_of(cache: Any) -> int:
     """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is none."""
-    layers = jax.tree.leaves(cache, is_leaf=_is_layer)
-    return max((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache)), default=0)
+    return max((c.k_BKSH.shape[-2] for c in _layers(cache)), default=0)
 
 
 def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) -> None:
@@ -93,9 +88,8 @@ def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) 
         )
     if len(cache) != wanted:
         raise ConfigError(f"cache has {len(cache)} entries for a stack that keeps {wanted}; {way_out}.")
-    for layer in cache:
-        if isinstance(layer, LayerCache):
-            _check_rows(layer.k_BKSH, batch, axis=int(cfg.scans(execution)))
+    for layer in _layers(list(cache)):
+        _check_rows(layer.k_BKSH, batch, axis=int(cfg.scans(execution)))
 
 
 def _check_rows(k_BKSH: jax.Array, batch: int, axis: int = 0) -> None:
@@ -105,15 +99,8 @@ def _check_rows(k_BKSH: jax.Array, batch: int, axis: int = 0) -> None:
 
 
 def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
-    """Refuses tokens that have no room in the caches, or turns them into NaN if the first slot is traced.
-
-    Args:
-      x_BTD: the input of a layer or stack.
-      cache: the caches that will take its positions.
-      index: the slot of the first token.
-    """
-    layers = [c for c in jax.tree.leaves(cache, is_leaf=_is_layer) if _is_layer(c) and not c.rolls]
-    room, length = min((c.k_BKSH.shape[-2] for c in layers), default=None), x_BTD.shape[1]
+    """Refuses tokens from slot `index` on that have no room in the caches, or turns them into NaN if it is traced."""
+    room, length = min((c.k_BKSH.shape[-2] for c in _layers(cache) if not c.rolls), default=None), x_BTD.shape[1]
     if room is None:
         return x_BTD
     if isinstance(index, jax.core.Tracer):
@@ -142,9 +129,9 @@ def check_window(cache: LayerCache, window: int) -> None:
 
 def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
     """Turns x into NaN if one of the faults is True, as a traced call cannot be refused."""
-    if not faults:
-        return x_BTD
-    return jnp.where(functools.reduce(operator.or_, faults), jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
+    for fault in faults:
+        x_BTD = jnp.where(fault, jnp.asarray(jnp.nan, x_BTD.dtype), x_BTD)
+    return x_BTD
 
 
 def start_of(cache: LayerCache, index: Any, *, first: bool) -> Any:
@@ -152,8 +139,9 @@ def start_of(cache: LayerCache, index: Any, *, first: bool) -> Any:
     return 0 if first else cache.length if index is None else index
 
 
-def _is_layer(x: Any) -> bool:
-    return isinstance(x, LayerCache)
+def _layers(cache: Any) -> list[LayerCache]:
+    leaves = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    return [x for x in leaves if isinstance(x, LayerCache)]
 
 
 def extend(
@@ -172,9 +160,8 @@ def extend(
     """
     length, capacity = k_BTKH.shape[1], cache.k_BKSH.shape[-2]
     rolls, start = cache.rolls, start_of(cache, index, first=first)
-    k_BKSH, v_BKSH = (
-        append(old, new, start, rolls=rolls) for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
-    )
+    pairs = ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
+    k_BKSH, v_BKSH = (append(old, new, start, rolls=rolls) for old, new in pairs)
     written = cache.replace(k_BKSH=k_BKSH, v_BKSH=v_BKSH, length=jnp.asarray(start + length, jnp.int32))
     if first:
         return written, k_BTKH, v_BTKH, None, None
@@ -183,10 +170,7 @@ def extend(
         return written, read(k_BKSH), read(v_BKSH), rows_T, slots(capacity, start + length - 1)
     # The first new positions still see slots that the later ones overwrite.
     k_index_S = jnp.concatenate([slots(capacity, start - 1), rows_T])
-    k_BSKH, v_BSKH = (
-        jnp.concatenate([read(old), new.astype(old.dtype)], axis=1)
-        for old, new in ((cache.k_BKSH, k_BTKH), (cache.v_BKSH, v_BTKH))
-    )
+    k_BSKH, v_BSKH = (jnp.concatenate([read(old), new.astype(old.dtype)], axis=1) for old, new in pairs)
     return written, k_BSKH, v_BSKH, rows_T, k_index_S
 
 
@@ -210,7 +194,8 @@ def append(cache_BKSH: jax.Array, new_BTKH: jax.Array, index: jax.Array | int, *
     """
     capacity, length = cache_BKSH.shape[-2], new_BTKH.shape[1]
     new_BKTH = heads_first(new_BTKH.astype(cache_BKSH.dtype))
-    new_BKTH = jnp.squeeze(new_BKTH, 0) if cache_BKSH.ndim == 3 else new_BKTH
+    if cache_BKSH.ndim == 3:
+        new_BKTH = jnp.squeeze(new_BKTH, 0)
     if length > 1 and length >= capacity:
         first = index + length - capacity
         return jnp.roll(new_BKTH[..., length - capacity :, :], shift=first % capacity, axis=-2)

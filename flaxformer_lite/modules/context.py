@@ -61,8 +61,7 @@ def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **option
         raise ConfigError(
             f"context: must be a Context, not {type(context).__name__}; if it is a mask, pass it as mask=."
         )
-    given = {name: value for name, value in options.items() if value is not None}
-    context = (context or Context()).replace(**given)
+    context = (context or Context()).replace(**{name: value for name, value in options.items() if value is not None})
     if context.prepared:
         return context
     if cache is not None and context.index is None and not context.first:
@@ -74,9 +73,8 @@ def with_options(context: Context | None, x_BTD: jax.Array, cache: Any, **option
 
 def _positions(ids: Any, x_BTD: jax.Array) -> jax.Array:
     if isinstance(ids, Mask | Context):
-        raise ConfigError(
-            f"position_ids: is a {type(ids).__name__}; pass it as {'mask' if isinstance(ids, Mask) else 'context'}=."
-        )
+        keyword = "mask" if isinstance(ids, Mask) else "context"
+        raise ConfigError(f"position_ids: is a {type(ids).__name__}; pass it as {keyword}=.")
     ids = ids if hasattr(ids, "ndim") else np.asarray(ids)
     batch, length = x_BTD.shape[:2]
     if ids.shape not in ((1, length), (batch, length)) or not jnp.issubdtype(ids.dtype, jnp.integer):

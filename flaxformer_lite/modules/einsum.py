@@ -13,12 +13,11 @@ from flaxformer_lite.functions.cpu_tuning import recompute_matmul
 
 
 def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
-    """Builds the initializer that a record names, for a weight with these fans.
+    """Builds the initializer that a record names.
 
     Args:
       cfg: the distribution.
-      fan_in: inputs summed for one output.
-      fan_out: outputs that one input contributes to.
+      fan_in, fan_out: inputs summed for one output, and outputs that one input contributes to.
       residual: whether the layer writes to the residual stream, for `normal_residual`.
       gain: factor on the stddev, for `fan_in` only.
     """
@@ -35,8 +34,7 @@ class Einsum(nn.Module):
     """y = einsum(equation, x, kernel) + bias, in the dtype of x.
 
     Attributes:
-      equation: such as `BTD,DNH->BTNH`; the second operand is the weight. Summed letters end the first operand and
-        begin the second.
+      equation: such as `BTD,DNH->BTNH`, with summed letters last in the input and first in the weight.
       sizes: size of each letter of the weight.
       bias: whether to add a bias over the output letters of the weight.
       initial: the distribution that the weight starts from.
@@ -55,12 +53,8 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Applies the layer to `x`, or to `prepare(x)`, recomputed in the backward pass (functions/cpu_tuning.py).
-
-        Args:
-          x: an array or, with `prepare`, a tree of arrays of the same shape.
-          prepare: an elementwise function.
-        """
+        """Applies the layer to an array `x`, or to the elementwise `prepare(x)` of a tree of arrays, which is recomputed in
+        the backward pass (functions/cpu_tuning.py)."""
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
@@ -76,10 +70,7 @@ class Einsum(nn.Module):
             return x.reshape(*x.shape[: len(x_letters) - summed], fan_in)
 
         kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
-        if prepare is None:
-            y = flat(x) @ kernel_IO
-        else:
-            y = recompute_matmul(lambda x: flat(prepare(x)), x, kernel_IO)
+        y = recompute_matmul(lambda x: flat(prepare(x)), x, kernel_IO) if prepare else flat(x) @ kernel_IO
         y = y.reshape(*y.shape[:-1], *shape[summed:])
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)

@@ -83,10 +83,9 @@ class EmbedInputs(nn.Module):
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
             x_BTE = x_BTE + take_rows(types_UE, token_type_ids_BT).astype(x_BTE.dtype)
         if "embed" in hooks(cfg.position):
-            tables = PositionTables(
-                cfg.position, "embed", cfg.width, 1, 1, cfg.max_length, cfg.initial, run, name="position"
-            )()
-            x_BTE = cfg.position.embed(tables, x_BTE, position_ids_BT)
+            table_sizes = (cfg.width, 1, 1, cfg.max_length)
+            tables = PositionTables(cfg.position, "embed", *table_sizes, cfg.initial, run, name="position")
+            x_BTE = cfg.position.embed(tables(), x_BTE, position_ids_BT)
         if cfg.norm is not None:
             x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
         x_BTE = Dropout("embed", run)(x_BTE)

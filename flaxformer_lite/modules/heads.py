@@ -39,17 +39,11 @@ class VocabConfig:
 
 
 class VocabHead(nn.Module):
-    """Logits over the vocabulary, not yet multiplied out.
-
-    Attributes:
-      cfg: sizes and options.
-      execution: gives the kernel's dtype.
-      trained_bias: False if b is a constant of the published weights, which gets no gradient.
-    """
+    """Logits over the vocabulary, not yet multiplied out."""
 
     cfg: VocabConfig
     execution: Execution = Execution()
-    trained_bias: bool = True
+    trained_bias: bool = True  # False if b is a constant of the published weights, which gets no gradient
 
     @nn.compact
     def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:

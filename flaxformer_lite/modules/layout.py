@@ -22,9 +22,8 @@ def stack_layers(params: Any, period: int = 1) -> Any:
     out = {key: stack_layers(value, period) for key, value in params.items() if not LAYER.match(key)}
     if layers:
         blocks = [[layers[i] for i in range(start, len(layers), period)] for start in range(period)]
-        out["layers"] = {
-            f"block_{i}": jax.tree.map(lambda *leaves: jnp.stack(leaves), *block) for i, block in enumerate(blocks)
-        }
+        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *block) for block in blocks]
+        out["layers"] = {f"block_{i}": block for i, block in enumerate(stacked)}
     return out
 
 

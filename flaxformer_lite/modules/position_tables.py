@@ -13,34 +13,24 @@ from flaxformer_lite.positions.encoding import Encoding, Table, hooks
 class PositionTables(nn.Module):
     """Declares the tables that one hook of an encoding reads; the encoding itself is a pure function of them.
 
-    Attributes:
-      encoding: the position encoding.
-      hook: the hook that reads the tables: `embed` or `bias`.
-      d_model, num_heads, head_dim, max_length: sizes of the model, which determine those of the tables.
-      initial: initialization of tables that name no distribution of their own.
-      execution: gives the tables' dtype.
+    The sizes of the model determine those of the tables.
     """
 
     encoding: Encoding
-    hook: str
+    hook: str  # the hook that reads the tables: `embed` or `bias`
     d_model: int
     num_heads: int
     head_dim: int
     max_length: int
-    initial: InitConfig = InitConfig()
+    initial: InitConfig = InitConfig()  # of tables that name no distribution of their own
     execution: Execution = Execution()
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        tables = self.encoding.tables(
-            d_model=self.d_model, num_heads=self.num_heads, head_dim=self.head_dim, max_length=self.max_length
-        )
-        dtype = jnp.dtype(self.execution.param_dtype)
-        return {
-            name: self.param(name, self._initializer(table), table.shape, dtype)
-            for name, table in tables.items()
-            if self.hook == (table.hook or hooks(self.encoding)[0])
-        }
+        sizes = {name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")}
+        dtype, first = jnp.dtype(self.execution.param_dtype), hooks(self.encoding)[0]
+        tables = {name: t for name, t in self.encoding.tables(**sizes).items() if self.hook == (t.hook or first)}
+        return {name: self.param(name, self._initializer(t), t.shape, dtype) for name, t in tables.items()}
 
     def _initializer(self, table: Table) -> Callable[..., jax.Array]:
         if table.init == "zeros":

@@ -42,36 +42,25 @@ class Stack(nn.Module):
 
     Weights are named `layer_0`, `layer_1`, ... or, with `execution.scan`, `layers/block_<i>` with a leading Y axis for
     each kind i of the pattern: the same numbers in another layout (modules/layout.py).
-
-    Attributes:
-      cfg: the layers.
-      execution: how they run.
-      causal: whether each token sees only itself and earlier ones.
-      embedded: whether an encoding that adds to embeddings has already done so; a stack on its own adds positions
-        itself.
     """
 
     cfg: StackConfig
     execution: Execution = Execution()
-    causal: bool = False
-    embedded: bool = False
+    causal: bool = False  # whether each token sees only itself and earlier ones
+    embedded: bool = (
+        False  # whether positions are already added to the embeddings, which a stack on its own does itself
+    )
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        position_ids_BT: jax.Array | None = None,
-        context: Context | None = None,
-        cache: Any = None,
-        *,
+        self, x_BTD: jax.Array, position_ids_BT: jax.Array | None = None, context: Context | None = None, cache: Any = None, *,
         mask: Any = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Returns the last hidden state [B, T, D], or (state, cache) if a cache was passed: `init_stack_cache`."""
         cfg = self.cfg
-        if cache is not None:
-            check_stack(cfg, self.execution, cache, x_BTD.shape[0])
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids_BT)
         if cache is not None:
+            check_stack(cfg, self.execution, cache, x_BTD.shape[0])
             if context.index is None:
                 context = context.replace(index=length_of(cache))
             x_BTD = check_room(x_BTD, cache, 0 if context.first else context.index)
@@ -119,12 +108,10 @@ class Stack(nn.Module):
             return declared[name]
 
         declared: dict[str, dict[str, jax.Array]] = {}
-        made: dict[Any, Context] = {}
+        made: dict[Any, Context] = {None: context.replace(prepared=True)}
         for layer in self.cfg.pattern:
-            if layer.mixer not in made:
-                whole = context
-                if layer.mixer is not None:
-                    whole = layer.mixer.prepare(context, x_BTD, self.execution, causal=self.causal, tables=tables)
+            if layer.mixer is not None and layer.mixer not in made:
+                whole = layer.mixer.prepare(context, x_BTD, self.execution, causal=self.causal, tables=tables)
                 made[layer.mixer] = whole.replace(prepared=True)
         return tuple(made[layer.mixer] for layer in self.cfg.pattern)
 

@@ -25,14 +25,9 @@ class Alibi(Encoding):
     max_bias: float = 8.0
 
     def bias(
-        self,
-        tables: Tables,
-        q_BTNH: jax.Array,
-        q_positions_BT: jax.Array,
-        k_positions_BS: jax.Array,
-        *,
+        self, tables: Tables, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *,
         bidirectional: bool,
-    ) -> jax.Array:
+    ) -> jax.Array:  # fmt: skip
         slopes_N = jnp.asarray(slopes(q_BTNH.shape[2], self.max_bias), jnp.float32)
         distance_BTS = jnp.abs(relative(q_positions_BT, k_positions_BS)).astype(jnp.float32)
         return -slopes_N[None, :, None, None] * distance_BTS[:, None]

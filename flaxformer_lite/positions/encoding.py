@@ -50,14 +50,9 @@ class Encoding:
         return None
 
     def bias(
-        self,
-        tables: Tables,
-        q_BTNH: jax.Array,
-        q_positions_BT: jax.Array,
-        k_positions_BS: jax.Array,
-        *,
+        self, tables: Tables, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *,
         bidirectional: bool,
-    ) -> jax.Array | None:
+    ) -> jax.Array | None:  # fmt: skip
         """Returns float32 logits [B or 1, N, T, S] to add to the scaled dot products, or None.
 
         Args:
@@ -73,7 +68,7 @@ class Encoding:
         self, tables: Tables, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *, bidirectional: bool
     ) -> "Bias | None":
         """Returns the `bias` argument of `attend`, or None if the encoding has no bias."""
-        if type(self).bias is Encoding.bias:
+        if "bias" not in hooks(self):
             return None
         return Bias(tables, q_positions_BT, k_positions_BS, self, bidirectional)
 
@@ -89,10 +84,8 @@ class Bias:
     """An encoding's bias as `attend` takes it: a function of (q, rows, columns), evaluated block by block.
 
     Attributes:
-      tables: the encoding's learned arrays.
-      q_positions_BT: positions of the rows of `q` as passed to `attend` (in cached decoding: of the new tokens).
-      k_positions_BS: positions of the columns of `k` as passed to `attend` (in cached decoding: of every slot).
-      encoding: the encoding.
+      q_positions_BT, k_positions_BS: positions of the rows of `q` and the columns of `k` as passed to `attend`; in cached
+        decoding, of the new tokens and of every slot.
       bidirectional: whether attention looks both ways.
       consecutive: whether rows and columns have consecutive positions; False if padding may stand between tokens.
     """
@@ -110,8 +103,8 @@ class Bias:
         return self._of(q_BTNH, q_positions_BT, k_positions_BS)
 
     def _of(self, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:
-        two_sided = self.bidirectional
-        bias = self.encoding.bias(self.tables, q_BTNH, q_positions_BT, k_positions_BS, bidirectional=two_sided)
+        positions = (q_positions_BT, k_positions_BS)
+        bias = self.encoding.bias(self.tables, q_BTNH, *positions, bidirectional=self.bidirectional)
         assert bias is not None, "attention_bias gives none of an encoding without"
         return bias
 
@@ -123,8 +116,7 @@ class Bias:
         """Returns the bias by distance, [N, T + S], entry T - 1 + column - row; needs consecutive positions."""
         first = self.k_positions_BS[:1, :1] - self.q_positions_BT[:1, :1]
         ahead_1L = first + jnp.arange(1 - T, S + 1, dtype=jnp.int32)[None]
-        row = jnp.zeros((1, 1), jnp.int32)
-        return self._of(q_BTNH[:1, :1], row, ahead_1L)[0, :, 0]
+        return self._of(q_BTNH[:1, :1], jnp.zeros((1, 1), jnp.int32), ahead_1L)[0, :, 0]
 
 
 def relative(q_positions_BT: jax.Array, k_positions_BS: jax.Array) -> jax.Array:

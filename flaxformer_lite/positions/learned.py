@@ -31,8 +31,6 @@ class Learned(Encoding):
         table_TD = tables["position"]
         capacity = table_TD.shape[0] - self.offset
         if isinstance(x_BTD.shape[1], int) and x_BTD.shape[1] > capacity:
-            raise ValueError(
-                f"{x_BTD.shape[1]} tokens, but the position table ends at max_length={capacity}:"
-                f" shorten the examples or raise model.max_length."
-            )
+            raise ValueError(f"{x_BTD.shape[1]} tokens, but the position table ends at max_length={capacity}: shorten the"
+                             f" examples or raise model.max_length.")  # fmt: skip
         return add(x_BTD, take_rows(table_TD, positions_BT + self.offset))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.config import rules
 from flaxformer_lite.functions import rotary
 from flaxformer_lite.positions.encoding import Encoding, Table
 
@@ -52,22 +53,16 @@ class Rope(Encoding):
     long_factor: tuple[float, ...] = ()  # longrope: the same, beyond it
 
     def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"layout={self.layout!r}: choose from {', '.join(LAYOUTS)}.")
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling={self.scaling!r}: choose from {', '.join(SCALINGS)}.")
+        rules.among(self, "layout", LAYOUTS)
+        rules.among(self, "scaling", SCALINGS)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction}: the rotated share of a head, must be in (0, 1].")
         if not self.factor >= 1:
             raise ValueError(f"factor={self.factor}: longer over original length, must be at least 1.")
-        for name in ("base", "low_freq_factor", "beta_fast", "beta_slow"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: must be positive.")
+        rules.positive(self, "base", "low_freq_factor", "beta_fast", "beta_slow")
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(
-                f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low"
-                f" must be below high."
-            )
+            raise ValueError(f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low must be"
+                             f" below high.")  # fmt: skip
         if self.scaling in ("yarn", "llama3", *BY_LENGTH):
             self._check_original()
         if self.scaling == "longrope" and not (self.short_factor and self.long_factor):
@@ -79,13 +74,9 @@ class Rope(Encoding):
         if self.original_max_position_embeddings < 1:
             raise ValueError(f"scaling={self.scaling!r} needs original_max_position_embeddings, the length trained on.")
         if self.scaling == "yarn" and self.base == 1:
-            raise ValueError(
-                "base=1.0: all pairs would rotate alike, but yarn ranks them by frequency; choose another."
-            )
+            raise ValueError("base=1.0: all pairs would rotate alike, and yarn ranks them by frequency; take another.")
         if self.scaling == "longrope" and self.original_max_position_embeddings == 1:
-            raise ValueError(
-                "original_max_position_embeddings=1: longrope divides by its logarithm; must be at least 2."
-            )
+            raise ValueError("original_max_position_embeddings=1: longrope divides by its logarithm; needs 2 or more.")
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         self.rotated(head_dim)
@@ -93,12 +84,8 @@ class Rope(Encoding):
 
     def phase(self, positions_BT: jax.Array, head_dim: int) -> rotary.Phase:
         length = jnp.max(positions_BT) + 1 if self.scaling in BY_LENGTH else None
-        phase = rotary.phase(
-            positions_BT,
-            self.frequencies(head_dim, length),
-            amplitude=self.amplitude(),
-            interleaved=self.layout == "interleaved",
-        )
+        frequencies, interleaved = self.frequencies(head_dim, length), self.layout == "interleaved"
+        phase = rotary.phase(positions_BT, frequencies, amplitude=self.amplitude(), interleaved=interleaved)
         return dataclasses.replace(phase, values=self.values)
 
     def rotated(self, head_dim: int) -> int:
@@ -109,19 +96,15 @@ class Rope(Encoding):
         """
         d = int(head_dim * self.fraction + 1e-9)  # 44 * (30 / 44) is a little less than 30
         if d < 2 or d % 2:
-            raise ValueError(
-                f"head_dim={head_dim}, fraction={self.fraction}: rotary positions rotate pairs, and {d}"
-                f" dimensions are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}."
-            )
+            raise ValueError(f"head_dim={head_dim}, fraction={self.fraction}: rotary positions rotate pairs, and {d} dimensions"
+                             f" are not pairs; try fraction={max(2, d // 2 * 2) / head_dim}.")  # fmt: skip
         if self.scaling == "dynamic" and d < 4:
             raise ValueError(
                 f"head_dim={head_dim}, fraction={self.fraction}: dynamic scaling needs 4 or more rotated dimensions."
             )
         for name in ("short_factor", "long_factor") if self.scaling == "longrope" else ():
-            if len(getattr(self, name)) != d // 2:
-                raise ValueError(
-                    f"{name} has {len(getattr(self, name))} numbers: needs one for each of {d // 2} pairs."
-                )
+            if (count := len(getattr(self, name))) != d // 2:
+                raise ValueError(f"{name} has {count} numbers: needs one for each of {d // 2} pairs.")
         return d
 
     def frequencies(self, head_dim: int, length: jax.Array | int | None = None) -> np.ndarray | jax.Array:

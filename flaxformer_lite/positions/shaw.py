@@ -30,14 +30,9 @@ class Shaw(Encoding):
         return {"key": Table((2 * self.max_distance + 1, head_dim), "RH")}
 
     def bias(
-        self,
-        tables: Tables,
-        q_BTNH: jax.Array,
-        q_positions_BT: jax.Array,
-        k_positions_BS: jax.Array,
-        *,
+        self, tables: Tables, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *,
         bidirectional: bool,
-    ) -> jax.Array:
+    ) -> jax.Array:  # fmt: skip
         key_RH = tables["key"].astype(q_BTNH.dtype)
         dots_BNTR = jnp.einsum("BTNH,RH->BNTR", q_BTNH, key_RH, preferred_element_type=jnp.float32)
         ahead_BTS = jnp.clip(relative(q_positions_BT, k_positions_BS), -self.max_distance, self.max_distance)

@@ -38,9 +38,8 @@ class Sinusoidal(Encoding):
         mantissa, exponent = np.frexp(frequencies)
         coarse = np.ldexp(np.round(mantissa * 4096) / 4096, exponent)
         positions_BT1 = positions_BT[:, :, None].astype(jnp.float32)
-        a_BTP, b_BTP = (
-            positions_BT1 * jnp.asarray(f, jnp.float32)[None, None, :] for f in (coarse, frequencies - coarse)
-        )
+        parts_P = (jnp.asarray(f, jnp.float32) for f in (coarse, frequencies - coarse))
+        a_BTP, b_BTP = (positions_BT1 * part_P[None, None, :] for part_P in parts_P)
         sin_BTP = jnp.sin(a_BTP) * jnp.cos(b_BTP) + jnp.cos(a_BTP) * jnp.sin(b_BTP)
         cos_BTP = jnp.cos(a_BTP) * jnp.cos(b_BTP) - jnp.sin(a_BTP) * jnp.sin(b_BTP)
         if self.layout == "halves":

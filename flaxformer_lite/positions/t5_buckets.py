@@ -27,23 +27,16 @@ class T5Buckets(Encoding):
         if self.num_buckets < 4 or self.num_buckets % 2:
             raise ValueError(f"num_buckets={self.num_buckets}: must be even (half for each direction) and at least 4.")
         if self.max_distance <= self.num_buckets // 2:
-            raise ValueError(
-                f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed"
-                f" half the buckets; try max_distance={4 * self.num_buckets}."
-            )
+            raise ValueError(f"max_distance={self.max_distance}, num_buckets={self.num_buckets}: must exceed half the buckets;"
+                             f" try max_distance={4 * self.num_buckets}.")  # fmt: skip
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"relative": Table((self.num_buckets, num_heads), "RN", d_model**-0.5)}
 
     def bias(
-        self,
-        tables: Tables,
-        q_BTNH: jax.Array,
-        q_positions_BT: jax.Array,
-        k_positions_BS: jax.Array,
-        *,
+        self, tables: Tables, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *,
         bidirectional: bool,
-    ) -> jax.Array:
+    ) -> jax.Array:  # fmt: skip
         ahead_BTS = relative(q_positions_BT, k_positions_BS)
         bucket_BTS = buckets(ahead_BTS, self.num_buckets, self.max_distance, bidirectional=bidirectional)
         bias_BTSN = jnp.take(tables["relative"].astype(jnp.float32), bucket_BTS, axis=0)
@@ -54,13 +47,10 @@ def buckets(ahead: jax.Array, num_buckets: int, max_distance: int, *, bidirectio
     """Assigns `ahead = k_pos - q_pos` to buckets: exact nearby, logarithmic up to `max_distance`, then the last one.
 
     Args:
-      ahead: int32, any shape.
+      ahead: int32, any shape; the result has the same.
       num_buckets: R; if bidirectional, the upper half holds keys ahead of their query.
       max_distance: distances from here on share the last bucket.
       bidirectional: whether keys may be ahead; otherwise keys ahead count as distance 0.
-
-    Returns:
-      int32 in 0..R-1, of the same shape.
     """
     if bidirectional:
         num_buckets //= 2

@@ -14,11 +14,11 @@ BATCH = P(("data", "fsdp"))
 def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     """Checks that a microbatch splits evenly over the devices along `data` and `fsdp`."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
-    if batch_size % (ways * accumulate):
-        unit = ways * accumulate
+    unit = ways * accumulate
+    if batch_size % unit:
         raise ConfigError(
-            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
-            f" mesh.fsdp) need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
+            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x mesh.fsdp) need a"
+            f" multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
         )
 
 

@@ -9,24 +9,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from flaxformer_lite.sharding.activations import MESH_AXES
 from flaxformer_lite.sharding.batches import BATCH
-from flaxformer_lite.sharding.parameters import Rules, state_shardings
 
 DATA = MESH_AXES[0]
-
-
-def init_state(init: Callable[[], Any], rules: Rules, mesh: Mesh) -> tuple[Any, Any]:
-    """Builds a state with every leaf already sharded, and returns (state, shardings); no device ever holds it whole."""
-    shardings = state_shardings(jax.eval_shape(init), rules, mesh)
-    return jax.jit(init, out_shardings=shardings)(), shardings
 
 
 def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
     """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the new one.
 
     Args:
-      step: the step; sees the whole batch under `jit`, in other modes its own part, and then sums over the axis DATA.
-      shardings: shardings of the state; in other modes all leaves are replicated.
-      mesh: the mesh of devices.
+      step: sees the whole batch under `jit`, in other modes its own part, and then sums over the axis DATA.
+      shardings: those of the state; in other modes than `jit` all leaves are replicated.
+      mesh: the devices.
       mode: `mode` of MeshConfig.
     """
     if mode == "pmap":

@@ -78,7 +78,6 @@ def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.
     if slices > 1 and len(present) == slices:
         between = (slices, *(1 for _ in shape[1:]))
         return mesh_utils.create_hybrid_device_mesh(shape, between, devices, allow_split_physical_axes=True)
-    parts = np.split(np.array(devices), slices)
-    return np.concatenate(
-        [mesh_utils.create_device_mesh(shape, list(part), allow_split_physical_axes=True) for part in parts]
-    )
+    parts = [list(part) for part in np.split(np.array(devices), slices)]
+    grids = [mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True) for part in parts]
+    return np.concatenate(grids)

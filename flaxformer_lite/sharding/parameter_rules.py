@@ -43,11 +43,6 @@ def rules(cfg: ModelConfig) -> Rules:
 
 
 def _has_tables(cfg: ModelConfig) -> bool:
-    sizes = {
-        "d_model": cfg.d_model,
-        "num_heads": cfg.num_heads,
-        "head_dim": cfg.head_width,
-        "max_length": cfg.max_length,
-    }
+    sizes = dict(d_model=cfg.d_model, num_heads=cfg.num_heads, head_dim=cfg.head_width, max_length=cfg.max_length)
     encodings = [cfg.position, *(kind.position for kind in cfg.kinds if kind.position is not None)]
     return any(encoding.tables(**sizes) for encoding in encodings)

@@ -48,16 +48,13 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
             if re.search(pattern, path):
                 used.add(index)
                 return _fit(path, leaf.shape, axes, mesh)
-        raise ConfigError(
-            f"no partition rule matches parameter {path} {leaf.shape}; add one to flaxformer_lite/sharding/parameter_rules.py."
-        )
+        raise ConfigError(f"no partition rule matches parameter {path} {leaf.shape}; add one to"
+                          f" flaxformer_lite/sharding/parameter_rules.py.")  # fmt: skip
 
     specs = jax.tree_util.tree_map_with_path(spec, params)
     if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
-        raise ConfigError(
-            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them after the"
-            f" parameter, move them before a rule that matches first, or delete them."
-        )
+        raise ConfigError(f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them after the"
+                          f" parameter, move them before a rule that matches first, or delete them.")  # fmt: skip
     return specs
 
 
@@ -73,9 +70,9 @@ def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> 
     """Lists parameters of at least `at_least` bytes that stay whole on a mesh that splits weights, largest first."""
     if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
         return []
-    found, specs = [], jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
-    for (keys, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(params), specs, strict=True):
-        path, size = path_of(keys), leaf.size * leaf.dtype.itemsize
+    found = []
+    for path, (leaf, spec) in _specs_by_path(params, rules, mesh).items():
+        size = leaf.size * leaf.dtype.itemsize
         if size >= at_least and math.prod(axis_size(entry, mesh) for entry in spec) == 1:
             found.append(Replicated(path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))))
     return sorted(found, key=lambda leaf: -leaf.bytes)
@@ -87,22 +84,21 @@ def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
     A leaf of the optimizer belongs to a parameter if its path ends in the parameter's path and their shapes agree; the
     other leaves (counters, adafactor's row and column sums) are replicated.
     """
-    specs = param_specs(state.params, rules, mesh)
-    flat_specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P))
-    known = {
-        path_of(keys): (leaf.shape, spec)
-        for (keys, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(state.params), flat_specs, strict=True)
-    }
+    known = _specs_by_path(state.params, rules, mesh)
 
     def like_param(keys, leaf):
         parts = path_of(keys).split("/")
-        for start in range(len(parts)):
-            shape, spec = known.get("/".join(parts[start:]), (None, P()))
-            if shape == leaf.shape:
-                return NamedSharding(mesh, spec)
-        return NamedSharding(mesh, P())
+        owners = (known.get("/".join(parts[start:])) for start in range(len(parts)))
+        specs = (owner[1] for owner in owners if owner and owner[0].shape == leaf.shape)
+        return NamedSharding(mesh, next(specs, P()))
 
     return jax.tree_util.tree_map_with_path(like_param, state)
+
+
+def _specs_by_path(params: Any, rules: Rules, mesh: Mesh) -> dict[str, tuple[Any, P]]:
+    specs = jax.tree.leaves(param_specs(params, rules, mesh), is_leaf=lambda x: isinstance(x, P))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {path_of(keys): (leaf, spec) for (keys, leaf), spec in zip(leaves, specs, strict=True)}
 
 
 def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
@@ -110,11 +106,8 @@ def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
         raise ConfigError(f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has {shape}.")
     axes = (None,) * (len(shape) - len(axes)) + tuple(axes)
     for size, entry in zip(shape, axes, strict=True):
-        parts = axis_size(entry, mesh)
-        if size % parts:
+        if size % (parts := axis_size(entry, mesh)):
             names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in mesh_names(entry))
-            raise ConfigError(
-                f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
-                f" sizes or a multiple of {parts}."
-            )
+            raise ConfigError(f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
+                              f" sizes or a multiple of {parts}.")  # fmt: skip
     return P(*axes)

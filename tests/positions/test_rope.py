@@ -90,8 +90,8 @@ def test_partners_and_what_stays(layout, fraction):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"layout": "pairs"}, "layout='pairs': choose from halves, interleaved"),
-    ({"scaling": "cubic"}, "scaling='cubic': choose from none, linear, ntk, dynamic, yarn, llama3, longrope"),
+    ({"layout": "pairs"}, "layout='pairs': no 'pairs'; choose from halves, interleaved"),
+    ({"scaling": "cubic"}, "scaling='cubic': no 'cubic'; choose from none, linear, ntk, dynamic, yarn, llama3, longrope"),
     ({"base": 0.0}, r"base=0\.0: must be positive"),
     ({"scaling": "yarn", "base": 1.0, **YARN}, r"base=1\.0: all pairs would rotate alike"),
     ({"scaling": "yarn", "beta_slow": 0.0, **YARN}, r"beta_slow=0\.0: must be positive"),

@@ -147,7 +147,9 @@ def test_optimizer_state_lies_where_its_parameter_lies(name):
 def run(mesh, steps=2, accumulate=1, mode="jit"):
     cfg = OptimizerConfig(learning_rate=1e-2, warmup_steps=1, schedule="constant")
     tx = optimizer.build(cfg, 10)
-    current, shardings = sharding.init_state(lambda: state.create(toy.init, tx), toy.RULES, mesh)
+    init = functools.partial(state.create, toy.init, tx)
+    shardings = sharding.state_shardings(jax.eval_shape(init), toy.RULES, mesh)
+    current = jax.jit(init, out_shardings=shardings)()
     placed = sharding.MeshSharding(mesh)
     placed = placed if mode == "jit" else placed.inside_shard()
     pure = step.train_step(
