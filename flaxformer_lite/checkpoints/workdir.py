@@ -19,7 +19,6 @@ from flaxformer_lite.files.read import read_bytes, read_object
 from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
-LARGEST_VOCABULARY = 1 << 28  # bytes
 CHANGED = "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
 
 
@@ -115,7 +114,7 @@ def _inputs(folder: Path) -> dict[str, Any]:
 
 def _tokenizer_hash(folder: Path) -> str:
     files = [folder / name for name in TOKENIZERS if (folder / name).exists()]
-    return hashlib.sha256(b"".join(read_bytes(file, limit=LARGEST_VOCABULARY) for file in files)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)).hexdigest()[:16]
 
 
 def _params(folder: Path) -> dict:

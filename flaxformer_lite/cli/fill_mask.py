@@ -8,6 +8,7 @@ import numpy as np
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, open_model
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import shown
 from flaxformer_lite.pretrained import folder
 
 HEADS = ("masked_lm", "pretraining")
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
         if len(guesses) > 1:
             print(f"mask {number}")
         for token, probability in found:
-            print(f"{probability:7.4f}  {token}")
+            print(f"{probability:7.4f}  {shown(token)}")
 
 
 def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import progress
+from flaxformer_lite.files.read import read_object
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes per checksum
@@ -91,7 +92,7 @@ def _publish(temporary: Path, final: Path) -> None:
 
 def _whole(path: Path) -> bool:
     try:
-        files = json.loads((path / MANIFEST).read_text())
+        files = read_object(path / MANIFEST)
         sizes_fit = all((path / name).stat().st_size == size for name, (size, _) in files.items())
         blocks = [(name, number, crc) for name, (_, crcs) in files.items() for number, crc in enumerate(crcs)]
         drawn = random.sample(blocks, min(CHECKED, len(blocks)))

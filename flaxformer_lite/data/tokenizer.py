@@ -17,7 +17,9 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.literal import FAILS, library_errors, literal
+from flaxformer_lite.files.read import read_bytes
 
+LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
 SPECIALS = ("[PAD]", "[EOS]", "[BOS]", "[CLS]", "[SEP]", "[MASK]")
 BYTES = 256
@@ -213,7 +215,7 @@ def load(path: str | Path) -> Tokenizer:
     if path.suffix not in kinds:
         raise ConfigError(f"{where}: must be a tokenizer.json or a sentencepiece .model.")
     try:
-        return kinds[path.suffix](path.read_bytes())
+        return kinds[path.suffix](read_bytes(path, limit=LARGEST))
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
 

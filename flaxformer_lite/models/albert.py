@@ -27,10 +27,7 @@ PRESETS = {
 
 
 class Model(EncoderModel):
-    heads = (
-        "none", "masked_lm", "pretraining", "sequence_classification", "token_classification", "question_answering",
-        "multiple_choice",
-    )  # fmt: skip
+    heads = ("none", "masked_lm", "pretraining", *bert.CLASSIFIERS)
     pair_logits = "sop_logits"
 
 

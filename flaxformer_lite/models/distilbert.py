@@ -16,9 +16,7 @@ config = partial(build, "distilbert", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    heads = (
-        "none", "masked_lm", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
-    )  # fmt: skip
+    heads = ("none", "masked_lm", *bert.CLASSIFIERS)
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "relu"
 

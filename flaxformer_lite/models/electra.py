@@ -45,10 +45,7 @@ class Discriminator(nn.Module):
 class Model(EncoderModel):
     """The generator (`masked_lm`), the discriminator (`pretraining`, logits [B, T]), and heads on the discriminator."""
 
-    heads = (
-        "none", "masked_lm", "causal_lm", "pretraining", "sequence_classification", "token_classification",
-        "question_answering", "multiple_choice",
-    )  # fmt: skip
+    heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
     vocab_heads = ("masked_lm", "causal_lm")
     pooled = ("sequence_classification", "multiple_choice")
     pooler_activation = "gelu"

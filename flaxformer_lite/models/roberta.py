@@ -24,10 +24,7 @@ config = partial(build, "roberta", BASE, PRESETS, "base")
 class Model(EncoderModel):
     """RoBERTa; positions start after row `pad_token_id` of their table, and position_ids are rows of that table."""
 
-    heads = (
-        "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
-        "multiple_choice",
-    )  # fmt: skip
+    heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     masked_lm_activation = "gelu"
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids):

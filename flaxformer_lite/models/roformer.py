@@ -30,10 +30,7 @@ config = partial(build, "roformer", BASE, PRESETS, "base")
 class Model(EncoderModel):
     """RoFormer; multiple choice reads the last column, like the published class, so pad those batches on the left."""
 
-    heads = (
-        "none", "masked_lm", "causal_lm", "sequence_classification", "token_classification", "question_answering",
-        "multiple_choice",
-    )  # fmt: skip
+    heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     pooled = ("sequence_classification",)
     pooler_activation = ""
 

@@ -65,9 +65,7 @@ START, END = 0, 1  # the ids that start the decoder and end an input, if the con
 class Model(EncoderDecoderModel):
     """T5; classifiers shift the input right for the decoder if decoder_input_ids are not given."""
 
-    heads = (
-        "lm", "none", "encoder", "sequence_classification", "token_classification", "question_answering",
-    )  # fmt: skip
+    heads = ("lm", "none", "encoder", "sequence_classification", "token_classification", "question_answering")
 
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.head in ("lm", "none"):

@@ -22,7 +22,6 @@ LOG = logging.getLogger("flaxformer_lite")
 
 JSON = "tokenizer.json"
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk")
-LARGEST_VOCABULARY = 1 << 28  # bytes of a tokenizer.json; the largest published ones have a seventh
 ENDLESS = 1_000_000  # larger values in tokenizer_config.json mean that there is no longest text
 
 
@@ -150,7 +149,7 @@ class PublishedTokenizer:
 
 class JsonTokenizer(PublishedTokenizer):
     def __init__(self, path: Path, config: dict[str, Any], chat_template: str):
-        definition = read_text(path, limit=LARGEST_VOCABULARY)
+        definition = read_text(path, limit=plain.LARGEST)
         with library_errors(f"{path}: cannot be read as a tokenizer"):
             self._tokenizer = tokenizers.Tokenizer.from_str(definition)
         self._tokenizer.no_padding()

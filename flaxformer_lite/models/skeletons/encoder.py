@@ -108,12 +108,14 @@ class EncoderModel(nn.Module):
             return self._choose(input_ids, inputs)
         x_BTD = self.encode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD)
-        if head in ("masked_lm", "causal_lm"):
-            return output.replace(logits=self._features(x_BTD, masked_positions).projection.logits())
-        if head == "pretraining":
+        if head in ("masked_lm", "causal_lm", "pretraining"):
             features = self._features(x_BTD, masked_positions)
-            pair = {self.pair_logits: features.next_sentence_logits}
-            return output.replace(prediction_logits=features.projection.logits(), **pair)
+            logits, pair = features.projection.logits(), {self.pair_logits: features.next_sentence_logits}
+            return (
+                output.replace(logits=logits)
+                if head != "pretraining"
+                else output.replace(prediction_logits=logits, **pair)
+            )
         if head == "token_classification":
             return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":
