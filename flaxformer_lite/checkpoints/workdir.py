@@ -14,7 +14,7 @@ from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import STATE, CheckpointError, broken_leaf, hush_other_reads, read_record
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, to_config_dict
 from flaxformer_lite.data import tokenizer
-from flaxformer_lite.files.publish import new_directory, write_file
+from flaxformer_lite.files.publish import new_directory, recover, write_file
 from flaxformer_lite.files.read import read_bytes, read_object
 from flaxformer_lite.models import build_model
 
@@ -97,6 +97,7 @@ def tokenizer_folder(folder: Path) -> Path:
     Raises:
       ConfigError: the folder does not exist, or was changed since.
     """
+    recover(folder / "tokenizer")
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it.")
     if _inputs(folder).get("tokenizer") not in (None, _tokenizer_hash(folder / "tokenizer")):

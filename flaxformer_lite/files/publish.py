@@ -11,11 +11,13 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer_lite.config import ConfigError
 
+PATIENCE = 10.0  # seconds
 EXCHANGE, HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
@@ -50,6 +52,7 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
             _check_replaceable(target, carry)
             yield made
             if carry and target.is_dir() and not target.is_symlink():
+                shutil.copymode(target, made)
                 for entry in target.iterdir():
                     if carry(entry.name) and not os.path.lexists(made / entry.name):
                         _link(entry, made / entry.name)
@@ -77,7 +80,7 @@ def _private_directory(target: Path) -> Iterator[Path]:
     made, own = _private(target, "tmp"), re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
-            fcntl.flock(parent, fcntl.LOCK_EX)  # one at a time looks for others
+            _lock(parent, PATIENCE)  # one at a time looks for others, where there are locks
             for other in [path for path in target.parent.iterdir() if own.fullmatch(path.name)]:
                 with contextlib.suppress(FileNotFoundError), _opened(other) as directory:
                     if not _lock(directory):
@@ -132,16 +135,26 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(number)
 
 
-def _lock(directory: int) -> bool:
-    with contextlib.suppress(OSError):  # held, or a file system without locks
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+def _lock(directory: int, patience: float = 0.0) -> bool:
+    """Locks a directory; returns whether it could, as others may hold it and some file systems have no locks."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if not isinstance(error, BlockingIOError) or time.monotonic() > deadline:
+                return False
+        time.sleep(0.02)
 
 
 def _flush(path: Path) -> None:
     with _opened(path) as number:
-        os.fsync(number)
+        try:
+            os.fsync(number)
+        except OSError:
+            if not path.is_dir():  # which some file systems cannot flush
+                raise
 
 
 def _link(source: Path, place: Path) -> None:
