@@ -81,9 +81,7 @@ def read(where: Path, family: str | None = None) -> Contents:
     form = "safetensors" if any(where.glob("model*.safetensors*")) else "Flax msgpack"
     published = folder.read_config(where)
     try:
-        plugin = hf_config.family_of(published, where, family)
-        named = {} if family is None else {"family": family}
-        cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, None), **named)
+        plugin, cfg = hf_config.open_config(published, where, None, family)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
     short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)

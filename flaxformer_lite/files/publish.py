@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import re
 import secrets
@@ -68,7 +69,7 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
 
 def recover(target: Path) -> None:
     """Moves a directory back that a kill between two renames has left aside (see `_swap`)."""
-    asides = [] if os.path.lexists(target) else sorted(target.parent.glob(f".{target.name}.*.old"))
+    asides = [] if os.path.lexists(target) else sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
     for aside in asides[:1]:
         with contextlib.suppress(OSError):
             aside.rename(target)

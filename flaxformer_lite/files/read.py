@@ -14,13 +14,8 @@ LARGEST = 1 << 26  # bytes of a JSON file; the largest index of published shards
 DEEPEST = 100  # objects and lists within each other
 DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
 KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    dict: "an object",
-    list: "a list",
-}
+    int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "an object", list: "a list",
+}  # fmt: skip
 Kind = type | tuple[type, ...]
 SHOWN = 120  # most characters of a name from a file in a message
 

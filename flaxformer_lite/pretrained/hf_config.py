@@ -93,6 +93,14 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     )
 
 
+def open_config(
+    published: dict[str, Any], folder: Path, head: str | None, family: str | None, **overrides: Any
+) -> tuple[ModuleType, ModelConfig]:
+    """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and `read_config`."""
+    plugin, own = family_of(published, folder, family), {} if family is None else {"family": family}
+    return plugin, read_config(plugin, published, head_of(plugin, published, head), **overrides, **own)
+
+
 def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any) -> ModelConfig:
     """Converts a published config to a ModelConfig.
 

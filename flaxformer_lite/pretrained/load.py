@@ -100,9 +100,7 @@ def open_pretrained(
         )
     if is_workdir(path):
         return _open_run(path, head, overrides)
-    published = folder.read_config(path)
-    plugin, named = hf_config.family_of(published, path, family), {} if family is None else {"family": family}
-    cfg = hf_config.read_config(plugin, published, hf_config.head_of(plugin, published, head), **overrides, **named)
+    plugin, cfg = hf_config.open_config(folder.read_config(path), path, head, family, **overrides)
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
         raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"

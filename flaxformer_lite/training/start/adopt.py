@@ -103,7 +103,10 @@ def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
         return None
     if not any(path.name.isdigit() for path in Path(run, "checkpoints").glob("*")):
         return None
-    stored = workdir.read_config(Path(run))
+    try:
+        stored = workdir.read_config(Path(run))
+    except ConfigError:  # damaged: as before the first start, which wrote it
+        return None
     return stored if stored.train.init_from == init_from else None
 
 
