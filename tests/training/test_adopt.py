@@ -116,6 +116,10 @@ def test_a_run_goes_on_without_the_directory_that_it_began_with(tmp_path):
     begun = initial_state(prepare(adopted), adopted.train.init_from)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(begun.params), jax.device_get(load_pretrained(first)[1]))
     loop.run(adopted, second)
+    written = (second / "config.json").read_text()
+    (second / "config.json").write_text(written.replace("d_model", "d_modem"))  # damaged
+    assert read_experiment(config, second).model == due
+    (second / "config.json").write_text(written)
     shutil.rmtree(first)
     config.train.steps = 6
     again = read_experiment(config, second)
