@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.files.read import brief
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, read_windows, rows, within
@@ -37,7 +38,7 @@ def read(fields: Fields) -> dict[str, Any]:
     except (TypeError, ValueError):
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
-        raise ConfigError(f"config.json: attention_types gives {pattern}; must be global or local for each of {layers}"
+        raise ConfigError(f"config.json: attention_types gives {brief(pattern)}; must be global or local for each of {layers}"
                           f" layers.")  # fmt: skip
     windows = read_windows(fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256))
     return {"windows": windows, "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048))}

@@ -91,7 +91,7 @@ def heads(name: str, **found: "Head | tuple[Row, ...]") -> dict[str, Head]:
     }
 
 
-LARGEST, DEEPEST, CLASSES = 2**31 - 1, 10_000, 10**6  # upper bounds on sizes, layers and labels
+LARGEST, DEEPEST, CLASSES = 2**31 - 1, 2_000, 10**6  # upper bounds on sizes, layers and labels
 
 
 class Fields:
@@ -171,7 +171,7 @@ def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], wi
     types = fields.get("layer_types", kind=list)
     kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
     if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
-        raise ConfigError(f"config.json: layer_types={kinds}: must be {layers} entries, each sliding_attention or"
+        raise ConfigError(f"config.json: layer_types={brief(kinds)}: must be {layers} entries, each sliding_attention or"
                           f" full_attention.")  # fmt: skip
     if "sliding_attention" in kinds and window < 1:
         raise ConfigError(f"config.json: a layer slides over a window of {window}: must be at least 1.")
