@@ -54,8 +54,12 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     try:
         command = [sys.executable, "-P", render_template.__file__]
         done = subprocess.run(command, input=asked, capture_output=True, timeout=PATIENCE, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        raise ConfigError(f"{fails} (it does not end within {LIMITS}).") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{fails} (it does not end within {PATIENCE} s).") from None
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        why = f"it does not end within {LIMITS}" if error.returncode < 0 else f"its process ended: {told}"
+        raise ConfigError(f"{fails} ({why}).") from None
     answer = json.loads(done.stdout)
     if "error" in answer:
         raise ConfigError(f"{fails} ({answer['error']}).")

@@ -20,7 +20,7 @@ SHOWN = 300  # characters of an error
 
 def main() -> None:
     """Reads {"template": text, "variables": object} from stdin; writes {"text": text} or {"error": text} to stdout."""
-    for limit, most in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
+    for limit, most in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_DATA, MEMORY), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # a lower limit stays
             resource.setrlimit(limit, (most, most))
     try:
