@@ -21,9 +21,11 @@ from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.packing import Packing
 
-FORMAT = "3"  # increase when the files below, the split or the training of a tokenizer change
+FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
 PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
 BATCH = 1 << 20  # characters encoded in parallel
+PACKED = 1 << 24  # tokens packed into rows at a time
+PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
 TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
 Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
 
@@ -146,9 +148,16 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
     tokens = corpus.tokens[split]
 
     def write(folder: Path) -> None:
-        packing = objective.pack(tokens.offsets, length, target_length, corpus.tokenizer)
-        for name, array in packing._asdict().items():
-            np.save(folder / f"{name}.npy", array)
+        pieces = 0
+        for begin, end in _ranges(tokens.offsets, len(corpus.source.fields)):
+            offset = tokens.offsets[begin]
+            plan = objective.pack(tokens.offsets[begin : end + 1] - offset, length, target_length, corpus.tokenizer)
+            first = plan.first[bool(begin) :] + pieces
+            part = Packing(plan.start + offset, plan.length, plan.document + begin, first)
+            pieces += len(plan.start)
+            for name, array, dtype in zip(Packing._fields, part, PLAN, strict=True):
+                with (folder / name).open("ab") as file:
+                    np.asarray(array, dtype).tofile(file)
 
     if split == "train" and len(tokens.ids) < length:
         raise ConfigError(
@@ -156,13 +165,24 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
             f"{length}; give more text or lower data.length."
         )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
-    plan = Packing(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in Packing._fields))
-    if len(plan.first) < 2:
+    if not (folder / "start").stat().st_size:
         raise ConfigError(
             f"{corpus.source.where}: no document of the {split} split is long enough for"
             f" {plugin_name(objective)}; give more text."
         )
+    names = zip(Packing._fields, PLAN, strict=True)
+    plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
     return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, numbers=tokens.numbers)
+
+
+def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of about PACKED tokens; a range never divides the texts of a document."""
+    begin, count = 0, len(offsets) - 1
+    while begin < count:
+        end = int(np.searchsorted(offsets, offsets[begin] + PACKED, side="right")) - 1
+        end = max(end - (end - begin) % texts, begin + texts)
+        yield begin, end
+        begin = end
 
 
 def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text: str) -> Tokenizer:

@@ -239,8 +239,9 @@ def _parse(line: str, at: str, source: Source) -> tuple[Document, tuple[float, .
         if not isinstance(record.get(field), str):
             found = "not a string" if field in record else _keys(record)
             way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
-            if len(fields) == 1 and (texts := [key for key, value in record.items() if isinstance(value, str)]):
-                way = f"set the field, --config.data.text_field={texts[0]}"
+            texts = (key for key, value in record.items() if isinstance(value, str) and reprlib.repr(key)[1:-1] == key)
+            if len(fields) == 1 and (text := next(texts, "")):
+                way = f"set the field, --config.data.text_field={text}"
             raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
         if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
             raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")

@@ -96,8 +96,10 @@ class Objective(abc.ABC):
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         """Plans which pieces of documents form each row; by default each document has its own row, cut at `length`.
 
+        A large text is packed in several calls, each for a range of its documents.
+
         Args:
-          offsets: [documents + 1] int64, the start of each document among the tokens, and the end of the last.
+          offsets: [documents + 1] int64, the start of each document among their tokens, and the end of the last.
           length, target_length: the results of `lengths`.
           tokenizer: gives the special ids.
         """

@@ -77,6 +77,31 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     np.testing.assert_array_equal(open_records(cfg.data, again, cfg.objective, "train").row(1)[0], records.row(1)[0])
 
 
+@pytest.mark.parametrize("objective", ["causal_lm", "masked_lm", "seq2seq", "span_corruption"])
+def test_a_large_text_is_packed_in_ranges_of_its_documents(experiment, documents, tmp_path, monkeypatch, objective):
+    path = tmp_path / "pairs.jsonl"
+    lines = [{"text": text, "source": text[:40], "target": text[-40:]} for text in documents]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def plan_of(cache):
+        cfg = experiment(objective, path=str(path), cache=str(tmp_path / cache), length=64)
+        found = open_corpus(cfg.data, cfg.objective.fields)
+        records = open_records(cfg.data, found, cfg.objective, "train")
+        assert records.first[0] == 0 and records.first[-1] == len(records.start) and len(records.row(len(records) - 1))
+        plan = zip(records.document.tolist(), records.start.tolist(), records.length_of.tolist(), strict=True)
+        return list(plan), len(records)
+
+    whole, rows = plan_of("whole")
+    monkeypatch.setattr(corpus, "PACKED", 3000)
+    parts, more_rows = plan_of("parts")
+    assert rows <= more_rows <= rows + 40
+    if objective == "causal_lm":  # windows begin anew, and each token behind a document's first is still a label once
+        whole, parts = (
+            sorted((d, at) for d, start, n in plan for at in range(start + 1, start + n)) for plan in (whole, parts)
+        )
+    assert parts == whole
+
+
 @pytest.mark.parametrize("change", [{"eval_fraction": 0.2}, {"tokenizer": "byte_bpe"}, {"path": "other"}])
 def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, change):
     (tmp_path / "other").mkdir()
