@@ -57,16 +57,20 @@ def resolve_class(folder: str, name: str) -> type:
     Raises:
       ValueError: there is no such file, module or class, or the class is not a plug-in of this folder.
     """
-    cls = _outside(name)[1] if ":" in name else _inside(folder, name)
-    file, _, base_name = BASES[folder].partition(":")
-    base = getattr(importlib.import_module(f"{PACKAGE}.{file}"), base_name)
+    cls, base = _outside(name)[1] if ":" in name else _inside(folder, name), base_of(folder)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base_name}, the base of all {folder}.")
+        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base.__name__}, the base of all {folder}.")
     if "__dataclass_params__" not in vars(cls):
         raise ValueError(f"{name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
     if inspect.isabstract(cls):
         raise ValueError(f"{name!r} lacks {', '.join(sorted(vars(cls)['__abstractmethods__']))}.")
     return cls
+
+
+def base_of(folder: str) -> type:
+    """Imports the base class of a folder's plug-ins."""
+    file, _, name = BASES[folder].partition(":")
+    return getattr(importlib.import_module(f"{PACKAGE}.{file}"), name)
 
 
 def name_of(cls: type) -> str:

@@ -134,9 +134,9 @@ def test_argument_chooses_the_encoding():
         (
             "data.tokenizer.path",
             "gs://bucket/t.json",
-            "^data.tokenizer.path=gs://bucket/t.json: not a local path",
+            "^data.tokenizer.path='gs://bucket/t.json': not a local path",
         ),
-        ("train.init_from", "s3://bucket", "^train.init_from=s3://bucket: not a local path"),
+        ("train.init_from", "s3://bucket", "^train.init_from='s3://bucket': not a local path"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_door(path, value, message):

@@ -9,11 +9,23 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
-from flaxformer_lite.config.rules import ConfigError, local_path
+from flaxformer_lite.config.rules import ConfigError, is_local
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 INT32 = 2**31 - 1  # XLA's sizes
 MOST_FIELDS = 4  # most fields to suggest
+ALIASES = {  # names of other libraries -> ours
+    **dict.fromkeys(("num_layers", "n_layer", "n_layers", "num_hidden_layers"), ("encoder_layers", "decoder_layers")),
+    **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "width"), ("d_model",)),
+    **dict.fromkeys(("n_head", "n_heads", "num_attention_heads"), ("num_heads",)),
+    **dict.fromkeys(("n_kv_heads", "num_key_value_heads"), ("num_kv_heads",)),
+    **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner"), ("mlp_dim",)),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), ("max_length",)),
+    **dict.fromkeys(("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")),
+    **dict.fromkeys(("max_steps", "num_train_steps", "max_iters"), ("steps",)),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum"), ("accumulate",)),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), ("clip_norm",)),
+}
 NO_CONFIG = "--config is missing; for example --config=demo"
 
 
@@ -136,19 +148,19 @@ def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def nearest_fields(path: str, known: list[str]) -> list[str]:
     """Returns the fields that a wrong path may mean, by the first of these rules that finds any.
 
-    Rules: the same last name or section, the initials of its words (`lr`), a similar path, one of its words, a similar
-    last name.
+    Rules: the same last name or section, another library's name for it, the initials of its words (`lr`), a similar path,
+    one of its words, a similar last name.
     """
-    wanted = path.split(".")[-1]
-    words = {name: name.split(".")[-1].split("_") for name in known}
+    wanted, last = path.split(".")[-1], {name: name.split(".")[-1] for name in known}
     spelled = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
-    last = difflib.get_close_matches(wanted, [name.split(".")[-1] for name in known], n=1, cutoff=0.75)
+    similar = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.75)
     rules = (
         [name for name in known if name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"],
-        [name for name in known if len(words[name]) > 1 and "".join(word[:1] for word in words[name]) == wanted],
+        [name for name in known if last[name] in ALIASES.get(wanted, ())],
+        [name for name in known if "_" in last[name] and "".join(w[:1] for w in last[name].split("_")) == wanted],
         spelled,
-        [name for name in known if wanted in words[name]],
-        [name for name in known if name.split(".")[-1] in last],
+        [name for name in known if wanted in last[name].split("_")],
+        [name for name in known if last[name] in similar],
     )
     return next(filter(None, rules), [])[:MOST_FIELDS]
 
@@ -164,10 +176,9 @@ def text(value: str) -> str:
 
 def path(value: str) -> str:
     """Parses a local file or folder, as an argparse type."""
-    try:
-        return local_path("PATH", value)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("PATH=").rstrip(".")) from None
+    if problem := is_local(value):
+        raise argparse.ArgumentTypeError(f"{value}: {problem.rstrip('.')}")
+    return value
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:

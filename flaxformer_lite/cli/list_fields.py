@@ -4,21 +4,20 @@ import ast
 import dataclasses
 import inspect
 import io
-import re
 import textwrap
 import tokenize
-import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name
+from flaxformer_lite.config.parsing import plugin_fields
+from flaxformer_lite.config.rules import declared, is_optional, plain, rules_of
 
 COLUMN, WIDTH = 50, 120
-CHOICES = re.compile(r"'\?'.*choose from (.+?)\.$", re.S)
 
 
 def describe(config: ConfigDict) -> str:
@@ -33,22 +32,21 @@ def describe(config: ConfigDict) -> str:
 def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
     yield f"{path}:"
     if folder:
-        yield _line(
-            f"{path}.name", plugin_name(cfg) if cfg else "", f"str: {_one_of(', '.join(registry.available(folder)))}"
-        )
+        yield _line(f"{path}.name", plugin_name(cfg) if cfg else "", f"str: {_one_of(registry.available(folder))}")
     if cfg is None:  # an optional plug-in that is not chosen
         return
-    fields = [f for f in dataclasses.fields(cfg) if f.init and "internal" not in f.metadata]
-    hints, helps = typing.get_type_hints(type(cfg)), comments(type(cfg))
-    sections = [f for f in fields if "plugin" in f.metadata or dataclasses.is_dataclass(getattr(cfg, f.name))]
-    for f in fields:
-        if f not in sections:
-            about = filter(None, (helps.get(f.name), _one_of(choices(cfg, f.name, hints[f.name]))))
-            kind = _type(hints[f.name])
-            yield _line(f"{path}.{f.name}", getattr(cfg, f.name), ": ".join(filter(None, (kind, "; ".join(about)))))
-    for f in sections:
+    helps, plugins, sections = comments(type(cfg)), plugin_fields(type(cfg)), []
+    for name, hint in declared(type(cfg)).items():
+        value = getattr(cfg, name)
+        if name in plugins or dataclasses.is_dataclass(value):
+            sections.append(_section(value, f"{path}.{name}", plugins.get(name, "")))
+            continue
+        names = [rule.names for rule in rules_of(hint) if hasattr(rule, "names")]
+        about = "; ".join(filter(None, (helps.get(name), *map(_one_of, names))))
+        yield _line(f"{path}.{name}", value, ": ".join(filter(None, (_type(hint), about))))
+    for section in sections:
         yield ""
-        yield from _section(getattr(cfg, f.name), f"{path}.{f.name}", f.metadata.get("plugin", ""))
+        yield from section
 
 
 def comments(cls: type) -> dict[str, str]:
@@ -68,29 +66,14 @@ def comments(cls: type) -> dict[str, str]:
     return found
 
 
-def choices(cfg: Any, name: str, hint: Any) -> str:
-    """Lists the names that a field accepts, from the error that any other name raises."""
-    wrong = {str: "?", tuple[str, ...]: ("?",)}.get(hint)
-    try:
-        dataclasses.replace(cfg, **{name: wrong} if wrong else {})
-    except ValueError as error:
-        now, found = getattr(cfg, name), CHOICES.search(str(error))
-        names = found[1].split(", ") if found else []
-        special = [now] if names and isinstance(now, str) and now not in names else []  # `auto`, beside names of files
-        return ", ".join(special + names)
-    return ""
-
-
-def _one_of(names: str) -> str:
-    return names and f"one of {names}"
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {', '.join(names)}"
 
 
 def _type(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join(_type(part) for part in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        return f"tuple of {_type(typing.get_args(hint)[0])}"
-    return {types.NoneType: "None"}.get(hint, getattr(hint, "__name__", str(hint)))
+    kind = plain(hint)
+    name = f"tuple of {_type(typing.get_args(kind)[0])}" if typing.get_origin(kind) is tuple else kind.__name__
+    return f"{name} or None" if is_optional(hint) else name
 
 
 def _line(path: str, value: Any, about: str) -> str:

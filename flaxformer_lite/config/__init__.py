@@ -12,21 +12,11 @@ from flaxformer_lite.config.experiment import (
 )
 from flaxformer_lite.config.parsing import choose_plugins, fingerprint, from_config_dict, to_config_dict
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
-from flaxformer_lite.config.rules import (
-    ConfigError,
-    all_among,
-    among,
-    instance,
-    not_negative,
-    optional_plugin,
-    plugin,
-    plugin_name,
-    positive,
-)
+from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Positive, Record, Size, plugin_name
 
 __all__ = [
-    "Architecture", "ConfigError", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig", "LayerKind",
-    "MeshConfig", "ModelConfig", "NormConfig", "OptimizerConfig", "StackConfig", "TokenizerConfig", "TrainConfig",
-    "all_among", "among", "check_family", "choose_plugins", "fingerprint", "from_config_dict", "instance", "not_negative",
-    "optional_plugin", "plugin", "plugin_name", "positive", "to_config_dict",
+    "Architecture", "ConfigError", "Count", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig",
+    "LayerKind", "MeshConfig", "ModelConfig", "NormConfig", "NotNegative", "OneOf", "OptimizerConfig", "Positive", "Record",
+    "Size", "StackConfig", "TokenizerConfig", "TrainConfig", "check_family", "choose_plugins", "fingerprint",
+    "from_config_dict", "plugin_name", "to_config_dict",
 ]  # fmt: skip

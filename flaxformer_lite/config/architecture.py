@@ -2,21 +2,31 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from flaxformer_lite import registry
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.execution import EXECUTION_FIELDS, Execution
 from flaxformer_lite.config.parts import InitConfig, NormConfig, check_scan
 from flaxformer_lite.config.rules import (
     ConfigError,
-    all_among,
-    among,
-    not_negative,
+    Count,
+    NotNegative,
+    OneOf,
+    Plugin,
+    Range,
+    Record,
+    Size,
     optional_plugin,
     plugin,
-    positive,
-    resolved,
+    require,
 )
+
+MOST_LAYERS = 4096  # more would take hours to trace
+Depth = Annotated[int, Range(0, MOST_LAYERS, f"not be negative, and be at most {MOST_LAYERS}")]
+Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
+NormSlots = tuple[Annotated[str, OneOf(choices.NORM_SLOTS)], ...]
+BiasSlots = tuple[Annotated[str, OneOf(choices.BIAS_SLOTS)], ...]
 
 # Fields besides those of Execution that do not affect the weights of a checkpoint: initialization, and the task's head.
 INIT_FIELDS = ("init", "init_stddev")
@@ -25,7 +35,7 @@ WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerKind:
+class LayerKind(Record):
     """The options in which one kind of layer differs from the rest of the model; None keeps the model's value.
 
     Attributes:
@@ -36,7 +46,7 @@ class LayerKind:
       norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part only.
     """
 
-    window: int | None = None
+    window: Count | None = None
     position: Any = optional_plugin("positions")
     mixer: Any = optional_plugin("mixers")
     feed_forward: Any = optional_plugin("feed_forwards")
@@ -44,7 +54,7 @@ class LayerKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(Record):
     """The sizes and part names of one model; zero or None means "derive it" where a comment says so.
 
     The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each layer's output before
@@ -53,50 +63,48 @@ class Architecture:
     """
 
     family: str  # a file in flaxformer_lite/models, or module:Model
-    vocab_size: int = 0  # V; 0: the tokenizer's size, rounded up to a multiple of 64
-    d_model: int  # D
-    num_heads: int  # N
-    num_kv_heads: int = 0  # K; 0: num_heads. 1 is multi-query, between is grouped-query
-    head_dim: int = 0  # H; 0: d_model / num_heads
-    mlp_dim: int  # F
-    encoder_layers: int = 0
-    decoder_layers: int = 0
-    max_length: int = 512  # tokens; binds only where an encoding has a table of positions
-    type_vocab_size: int = 0  # token types (BERT's segments A and B)
-    embedding_size: int = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
+    vocab_size: Count = 0  # V; 0: the tokenizer's size, rounded up to a multiple of 64
+    d_model: Size  # D
+    num_heads: Size  # N
+    num_kv_heads: Count = 0  # K; 0: num_heads. 1 is multi-query, between is grouped-query
+    head_dim: Count = 0  # H; 0: d_model / num_heads
+    mlp_dim: Size  # F
+    encoder_layers: Depth = 0
+    decoder_layers: Depth = 0
+    max_length: Size = 512  # tokens; binds only where an encoding has a table of positions
+    type_vocab_size: Count = 0  # token types (BERT's segments A and B)
+    embedding_size: Count = 0  # E; 0: d_model. Smaller factorises the embedding (ALBERT, ELECTRA)
     head: str = "lm"  # the output head; the family's file lists its heads
-    decoder_num_heads: int = 0  # N of the decoder where it differs; 0: num_heads
-    decoder_mlp_dim: int = 0  # F of the decoder where it differs; 0: mlp_dim
-    decoder_vocab_size: int = 0  # V of the decoder if it has its own table; 0: one table serves both
-    num_labels: int = 2  # C, the number of classes of a classification head
+    decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
+    decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim
+    decoder_vocab_size: Count = 0  # V of the decoder if it has its own table; 0: one table serves both
+    num_labels: Size = 2  # C, the number of classes of a classification head
     pad_token_id: int | None = None  # a decoder's classifier reads the last token that differs; RoBERTa numbers those
     eos_token_id: int | None = None  # BART's classification head reads the last such token
     decoder_start_token_id: int | None = None  # fed to the decoder first, unless the caller passes its own inputs
 
-    norm: str = "layer"
-    norm_eps: float = 1e-6
-    norm_at: tuple[str, ...] = ("in", "final")
-    bias_at: tuple[str, ...] = ()
-    activation: str = "gelu"
-    mlp: str = "plain"  # or gated
-    residual: str = "sequential"  # or parallel (GPT-NeoX), parallel_shared (GPT-J: one norm for both branches)
-    qk_norm: str = "none"  # a norm on each head's queries and keys (Qwen3)
+    norm: Annotated[str, OneOf(choices.NORMS)] = "layer"
+    norm_eps: NotNegative = 1e-6
+    norm_at: NormSlots = ("in", "final")
+    bias_at: BiasSlots = ()
+    activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
+    mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
+    residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"  # parallel in GPT-NeoX
+    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = "none"  # a norm on each head's queries and keys (Qwen3)
     position: Any = plugin("positions", "nope")
     attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
-    attention_softcap: float = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
-    logit_softcap: float = 0.0
-    windows: tuple[int, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
-    pattern: tuple[
-        LayerKind, ...
-    ] = ()  # kinds of layer, repeated over the depth, if they differ in more than their windows
+    attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
+    logit_softcap: NotNegative = 0.0
+    windows: tuple[Count, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
+    pattern: tuple[LayerKind, ...] = ()  # kinds of layer, repeated over the depth, if more than their windows differs
     mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers, instead of attention
     feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
-    embed_power: float = 0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
-    logit_power: float = 0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
+    embed_power: Power = 0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
+    logit_power: Power = 0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
     tie_embeddings: bool = True
-    share_layers: tuple[int, ...] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
-    init: str = "normal"  # normal, normal_residual (GPT-2), fan_in (T5), xavier (the original)
-    init_stddev: float = 0.02
+    share_layers: tuple[Count, ...] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
+    init: Annotated[str, OneOf(choices.INITS)] = "normal"  # GPT-2: normal_residual, T5: fan_in, the original: xavier
+    init_stddev: NotNegative = 0.02
 
     # An ActivationSharding (functions/sharding.py), set by the trainer and never saved; None: UNSHARDED.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
@@ -167,22 +175,7 @@ class Architecture:
         return NormConfig(kind=self.norm, eps=self.norm_eps)
 
     def __post_init__(self) -> None:
-        positive(self, "d_model", "num_heads", "mlp_dim", "max_length")
-        not_negative(
-            self,
-            "vocab_size",
-            "num_kv_heads",
-            "head_dim",
-            "encoder_layers",
-            "decoder_layers",
-            "embedding_size",
-            "type_vocab_size",
-            "attention_softcap",
-            "logit_softcap",
-            "decoder_num_heads",
-            "decoder_mlp_dim",
-            "decoder_vocab_size",
-        )
+        super().__post_init__()
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             fitting = [k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
@@ -196,19 +189,11 @@ class Architecture:
                 f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
                 f" head_dim."
             )
-        all_among(self, "norm_at", choices.NORM_SLOTS)
-        all_among(self, "bias_at", choices.BIAS_SLOTS)
-        among(self, "norm", choices.NORMS)
-        among(self, "qk_norm", ("none", *choices.NORMS))
-        among(self, "activation", choices.ACTIVATIONS)
-        among(self, "mlp", choices.MLPS)
-        among(self, "residual", choices.RESIDUALS)
-        among(self, "init", choices.INITS)
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(f"share_layers={self.share_layers}: needs one entry for each of the {layers} layers.")
-        if not self.windows or min(self.windows) < 0:
-            raise ConfigError(f"windows={self.windows}: needs at least one entry, none negative; (0,) sees everything.")
+        if not self.windows:
+            raise ConfigError("windows=(): needs at least one entry; (0,) sees everything.")
         if self.pattern and self.windows != (0,):
             raise ConfigError(f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern has its own"
                               f" window; set windows=(0,).")  # fmt: skip
@@ -219,10 +204,7 @@ class ModelConfig(Execution, Architecture):
     """The architecture and execution of a model as one record, so that a page can set any field as `model.FIELD`."""
 
     def __post_init__(self) -> None:
-        Architecture.__post_init__(self)
-        Execution.__post_init__(self)
-        if self.attention != "auto":
-            resolved(self, "attention", "attentions")
+        super().__post_init__()  # of both
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.scan:
                 check_scan(layers, len(self.kinds), "pattern" if self.pattern else f"windows={self.windows}")
@@ -244,11 +226,12 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
       ConfigError: there is no such family, it lacks the head, or the config gives layers to the wrong stacks.
     """
     try:
-        model = resolved(cfg, "family", "models").Model
+        require("family", cfg.family, Plugin("models")(cfg.family))
+        model = registry.resolve("models", cfg.family).Model
         if cfg.skeleton != model.skeleton:
             raise ConfigError(f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}: {cfg.family}"
                               f" has {model.skeleton.replace('_', ' and ')} layers; set those and no others.")  # fmt: skip
-        among(cfg, "head", model.heads)
+        require("head", cfg.head, OneOf(model.heads)(cfg.head))
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
     return model

@@ -1,27 +1,32 @@
 """The execution record: how a model runs. No field of it changes what the weights mean."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, all_among, among
+from flaxformer_lite.config.rules import ConfigError, OneOf, Plugin, Probability, Record
+
+Dtype = Annotated[str, OneOf(choices.DTYPES)]
+Remat = Annotated[str, OneOf(choices.REMATS)]
+Implementation = Annotated[str, Plugin("attentions", ("auto",))]
+DropoutSlots = tuple[Annotated[str, OneOf(choices.DROPOUT_SLOTS)], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
+class Execution(Record):
     """Precision, memory, dropout and the implementation of attention; the same weights fit any value.
 
     The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp` inside the feed-forward
     layer, `branch` on each layer's output before the residual is added, `final` after the last block.
     """
 
-    dropout: float = 0.0
-    dropout_at: tuple[str, ...] = ("embed", "attention", "branch")
-    attention: str = "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
-    dtype: str = "float32"  # of activations and matmuls
-    param_dtype: str = "float32"
+    dropout: Probability = 0.0
+    dropout_at: DropoutSlots = ("embed", "attention", "branch")
+    attention: Implementation = "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
+    dtype: Dtype = "float32"  # of activations and matmuls
+    param_dtype: Dtype = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
-    remat: str = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
+    remat: Remat = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
     # Where activations live (functions/sharding.py); set by the trainer, never by a config page.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
@@ -29,12 +34,7 @@ class Execution:
         for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") work as well as their names
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
-        all_among(self, "dropout_at", choices.DROPOUT_SLOTS)
-        among(self, "remat", choices.REMATS)
-        among(self, "dtype", choices.DTYPES)
-        among(self, "param_dtype", choices.DTYPES)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout={self.dropout}: must be a probability in [0, 1).")
+        super().__post_init__()
 
 
 EXECUTION_FIELDS = tuple(f.name for f in fields(Execution) if "internal" not in f.metadata)

@@ -2,16 +2,16 @@
 
 import abc
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, all_among, among, instance, not_negative, positive
+from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Record, Size, require
 
 Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitConfig:
+class InitConfig(Record):
     """The distribution that weights start from.
 
     Attributes:
@@ -22,29 +22,21 @@ class InitConfig:
       layers: number of layers in the whole model, for `normal_residual`.
     """
 
-    kind: str = "normal"
-    stddev: float = 0.02
-    layers: int = 1
-
-    def __post_init__(self) -> None:
-        among(self, "kind", choices.INITS)
-        positive(self, "stddev", "layers")
+    kind: Annotated[str, OneOf(choices.INITS)] = "normal"
+    stddev: NotNegative = 0.02
+    layers: Size = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormConfig:
+class NormConfig(Record):
     """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
     its weight (Gemma)."""
 
-    kind: str = "layer"
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        among(self, "kind", choices.NORMS)
-        not_negative(self, "eps")
+    kind: Annotated[str, OneOf(choices.NORMS)] = "layer"
+    eps: NotNegative = 1e-6
 
 
-class Part:
+class Part(Record):
     """Base class of the plug-in records that make up a layer.
 
     Attributes:
@@ -110,7 +102,7 @@ class FeedForwardConfig(Part, abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerConfig:
+class LayerConfig(Record):
     """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))).
 
     Attributes:
@@ -124,21 +116,19 @@ class LayerConfig:
         does so after one common norm (GPT-J).
     """
 
-    mixer: MixerConfig | None
-    cross: MixerConfig | None = None
-    feed_forward: FeedForwardConfig | None = None
+    mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
+    cross: Annotated[MixerConfig, ", such as AttentionConfig"] | None = None
+    feed_forward: Annotated[FeedForwardConfig, ", such as MlpConfig"] | None = None
     norm: NormConfig = field(default_factory=NormConfig)
     norm_at: tuple[str, ...] = ("in",)
-    residual: str = "sequential"
+    residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"
 
     def __post_init__(self) -> None:
-        instance(self, "mixer", MixerConfig, "AttentionConfig", optional=True)
-        instance(self, "cross", MixerConfig, "AttentionConfig", optional=True)
-        instance(self, "feed_forward", FeedForwardConfig, "MlpConfig", optional=True)
-        instance(self, "norm", NormConfig)
-        among(self, "residual", choices.RESIDUALS)
-        named = tuple(f"{name}_{slot}" for name in self.parts for slot in choices.LAYER_NORM_SLOTS)
-        all_among(self, "norm_at", choices.LAYER_NORM_SLOTS + named)
+        super().__post_init__()
+        slots, parts = choices.LAYER_NORM_SLOTS, self.parts
+        known = OneOf((*slots, *(f"{part}_{slot}" for part in parts for slot in slots)))
+        for slot in self.norm_at:
+            require("norm_at", self.norm_at, known(slot))
         if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip
@@ -159,7 +149,7 @@ class LayerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackConfig:
+class StackConfig(Record):
     """A stack of layers.
 
     Attributes:
@@ -169,18 +159,15 @@ class StackConfig:
       share: index of the weights that each layer uses: (0, 0, 0) shares one set (ALBERT); (): no sharing.
     """
 
-    num_layers: int
+    num_layers: Size
     pattern: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
-    share: tuple[int, ...] = ()
+    share: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
-        positive(self, "num_layers")
+        super().__post_init__()
         if not self.pattern:
             raise ConfigError("pattern=(): needs at least one kind of layer.")
-        if not isinstance(self.pattern, tuple) or not all(isinstance(kind, LayerConfig) for kind in self.pattern):
-            raise ConfigError("pattern: must be a tuple of LayerConfig records, such as (LayerConfig(...),).")
-        instance(self, "final_norm", NormConfig, optional=True)
         if self.share:
             self._check_share()
 

@@ -1,36 +1,138 @@
-"""Checks for config records, and the error they raise."""
+"""What a config's fields take: declared in their annotations, checked by their `Record`.
 
+    steps: Size = 1000
+    schedule: Annotated[str, OneOf(choices.SCHEDULES)] = "cosine"
+
+A rule is a function from a value to the sentence that the value breaks, or an empty string.
+"""
+
+import dataclasses
+import functools
+import numbers
 import re
-from dataclasses import field, is_dataclass
-from typing import Any
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 from flaxformer_lite import registry
+
+INT32 = 2**31 - 1
+FLOAT32 = 3.4e38  # floats beyond are infinite on a device
+SHOWN = 160  # most letters of a value in a message
 
 
 class ConfigError(ValueError):
     """A config that cannot work; the message names the field, the rule and the way out."""
 
 
+class Range(NamedTuple):
+    """The rule that a number is within bounds, said in words."""
+
+    least: float
+    most: float
+    words: str
+
+    def __call__(self, value: Any) -> str:
+        return "" if self.least <= value <= self.most else f"must {self.words}."  # NaN is in no range
+
+
+class OneOf(NamedTuple):
+    """The rule that a value is one of a few names."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        near = registry.nearest(value, list(self.names))
+        return "" if value in self.names else f"no {value!r}{near}; choose from {', '.join(self.names)}."
+
+
+class Plugin(NamedTuple):
+    """The rule that a value names a file in a folder of the package, or module:attribute."""
+
+    folder: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return *self.others, *registry.available(self.folder)
+
+    def __call__(self, value: Any) -> str:
+        try:
+            if value not in self.others:
+                registry.resolve(self.folder, value)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def is_local(value: str) -> str:
+    """Refuses the address of a bucket, which would become a local folder named `gs:`."""
+    if not re.match(r"\w+://", value):
+        return ""
+    return ("not a local path, and only local files are read and written; mount the bucket (gcsfuse, mountpoint-s3) or copy"
+            " it, and pass that folder.")  # fmt: skip
+
+
+def is_pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        return f"not a regular expression ({error})."
+    return ""
+
+
+def is_text(value: str) -> str:
+    written = value.encode(errors="replace").decode() == value and "\0" not in value
+    return "" if written else "must be text that UTF-8 can write, without NUL."
+
+
+Int = Annotated[int, Range(-INT32, INT32, "be between -2**31 and 2**31")]
+Size = Annotated[int, Range(1, INT32, "be positive, and below 2**31")]
+Count = Annotated[int, Range(0, INT32, "not be negative, and be below 2**31")]
+Float = Annotated[float, Range(-FLOAT32, FLOAT32, "be finite")]
+Positive = Annotated[float, Range(1e-30, FLOAT32, "be positive, from 1e-30, and finite")]
+NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite")]
+Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
+Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
+LocalPath = Annotated[str, is_local]
+ALWAYS: dict[type, Any] = {int: Int, float: Float, str: Annotated[str, is_text]}  # whatever else the field declares
+
+
+class Record:
+    """Base class of all config records: refuses values that the annotations of the fields do not allow."""
+
+    def __post_init__(self) -> None:
+        check(type(self), vars(self))
+
+
+def check(cls: type, values: Mapping[str, Any]) -> None:
+    """Checks the values of a record's fields.
+
+    Raises:
+      ConfigError: one of them is not what its annotation declares.
+    """
+    for name, hint in declared(cls).items():
+        if name in values:
+            require(name, values[name], broken(hint, values[name]))
+
+
+def require(name: str, value: Any, problem: str) -> None:
+    """Raises ConfigError about a field if there is a problem with its value."""
+    if problem:
+        raise ConfigError(f"{name}={_shown(value)}: {problem}")
+
+
 def plugin(folder: str, default: str) -> Any:
     """Declares a field that holds a plug-in's own record, chosen by its `name` key."""
-    return field(default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder})
+    return dataclasses.field(
+        default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder}
+    )
 
 
 def optional_plugin(folder: str) -> Any:
     """Declares a field that holds a plug-in's own record, or None, written as an empty `name`."""
-    return field(default=None, metadata={"plugin": folder})
-
-
-def resolved(cfg: Any, name: str, folder: str) -> Any:
-    """Resolves the plug-in that a field names.
-
-    Raises:
-      ConfigError: there is no such plug-in.
-    """
-    try:
-        return registry.resolve(folder, getattr(cfg, name))
-    except ValueError as error:
-        raise ConfigError(f"{name}={getattr(cfg, name)!r}: {error}") from None
+    return dataclasses.field(default=None, metadata={"plugin": folder})
 
 
 def plugin_name(value: Any) -> str:
@@ -38,71 +140,85 @@ def plugin_name(value: Any) -> str:
     return registry.name_of(type(value))
 
 
-def positive(cfg: Any, *names: str) -> None:
-    for name in names:
-        if getattr(cfg, name) <= 0:
-            raise ConfigError(f"{name}={getattr(cfg, name)}: must be positive.")
+@functools.cache
+def declared(cls: type) -> dict[str, Any]:
+    """Returns the annotations of the fields that a config sets; a plug-in's is the base class of its folder."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata]
+    plugins = {f.name: registry.base_of(f.metadata["plugin"]) for f in fields if "plugin" in f.metadata}
+    optional = {f.name: plugins[f.name] | None for f in fields if f.name in plugins and f.default is None}
+    return {f.name: hints[f.name] for f in fields} | plugins | optional
 
 
-def not_negative(cfg: Any, *names: str) -> None:
-    for name in names:
-        if getattr(cfg, name) < 0:
-            raise ConfigError(f"{name}={getattr(cfg, name)}: must not be negative.")
+def plain(hint: Any) -> Any:
+    """Returns the type of an annotation without `Annotated` and `| None`."""
+    while True:
+        if typing.get_origin(hint) is Annotated:
+            hint = typing.get_args(hint)[0]
+        elif is_optional(hint):
+            hint = next(h for h in typing.get_args(hint) if h is not types.NoneType)
+        else:
+            return hint
 
 
-def among(cfg: Any, name: str, choices: tuple[str, ...]) -> None:
-    """Checks a field that holds one name."""
-    value = getattr(cfg, name)
-    if not isinstance(value, str):
-        raise ConfigError(f"{name}={_shown(value)}: must be one name out of {', '.join(choices)}.")
-    _named(name, value, value, choices)
+def is_optional(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
-def all_among(cfg: Any, name: str, choices: tuple[str, ...]) -> None:
-    """Checks a field that holds a tuple of names."""
-    value = getattr(cfg, name)
-    if not isinstance(value, tuple):
-        meant = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else None
-        way_out = f"such as {choices[:1]!r}" if meant is None else f"{meant!r}"
-        raise ConfigError(f"{name}={value!r}: must be a tuple of names, {way_out}.")
-    for item in value:
-        _named(name, value, item, choices)
+def rules_of(hint: Any) -> list[Any]:
+    """Lists the rules of an annotation, and of what it is a tuple of."""
+    if typing.get_origin(hint) is Annotated:
+        kind, *rules = typing.get_args(hint)
+        return [*rules, *rules_of(kind)]
+    return [rule for inner in typing.get_args(hint) for rule in rules_of(inner)]
 
 
-def instance(cfg: Any, name: str, cls: type, example: str = "", *, optional: bool = False) -> None:
-    """Checks a field that holds a record.
+def broken(hint: Any, value: Any) -> str:
+    """Returns the rule of an annotation that a value breaks, or an empty string."""
+    kind = plain(hint)
+    if value is None and is_optional(hint):
+        return ""
+    if typing.get_origin(kind) is tuple:
+        return _broken_tuple(kind, value)
+    if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
+        return ""
+    rules = [*rules_of(hint), *rules_of(ALWAYS.get(kind))]
+    if _is_instance(value, kind):
+        return next(filter(None, (rule(value) for rule in rules if callable(rule))), "")
+    wanted = "".join([
+        f"a record of type {kind.__name__}" if issubclass(kind, Record) else kind.__name__,
+        *(rule for rule in rules if isinstance(rule, str)),
+        *(f", one of {', '.join(rule.names)}" for rule in rules if isinstance(rule, OneOf)),
+        " or None" if is_optional(hint) else "",
+    ])  # fmt: skip
+    return f"must be {wanted}, not {type(value).__name__}."
 
-    Args:
-      cfg: the record with the field.
-      name: the field.
-      cls: the class that the value must be derived from.
-      example: a class that fits, to be named in the error.
-      optional: whether None is a value.
-    """
-    value = getattr(cfg, name)
-    if not (isinstance(value, cls) or (optional and value is None)):
-        such = f", such as {example}" if example else ""
-        raise ConfigError(
-            f"{name}={_shown(value)}: must be a record of type {cls.__name__}{such}{' or None' * optional}."
-        )
+
+def _broken_tuple(hint: Any, value: Any) -> str:
+    if isinstance(value, tuple):
+        return next(filter(None, (broken(typing.get_args(hint)[0], item) for item in value)), "")
+    meant = tuple(value) if isinstance(value, list) else (value,)
+    if not _broken_tuple(hint, meant):
+        return f"must be a tuple, {_shown(meant)}."
+    such = "".join(f", such as {rule.names[:1]}" for rule in rules_of(hint) if isinstance(rule, OneOf))
+    return f"must be a tuple{such}, not {type(value).__name__}."
 
 
-def _named(name: str, value: Any, item: Any, choices: tuple[str, ...]) -> None:
-    if item not in choices:
-        near = registry.nearest(str(item), list(choices))
-        raise ConfigError(f"{name}={value!r}: no {item!r}{near}; choose from {', '.join(choices)}.")
+def _is_instance(value: Any, kind: type) -> bool:
+    number = {int: numbers.Integral, float: numbers.Real}.get(kind)
+    return isinstance(value, number) and not isinstance(value, bool) if number else isinstance(value, kind)
 
 
 def _shown(value: Any) -> str:
-    """Writes a value in a message: a class as its name, a record without its fields."""
+    """Writes a value in a message: a class as its name, a record without its fields, cut where it is long."""
     if isinstance(value, type):
         return f"{value.__name__} (the class, without its parentheses)"
-    return f"{type(value).__name__}(...)" if is_dataclass(value) else repr(value)
-
-
-def local_path(name: str, value: str) -> str:
-    """Returns the path, refusing the address of a bucket, which would become a local folder named `gs:`."""
-    if re.match(r"\w+://", value):
-        raise ConfigError(f"{name}={value}: not a local path, and only local files are read and written; mount the bucket"
-                          f" (gcsfuse, mountpoint-s3) or copy it, and pass that folder.")  # fmt: skip
-    return value
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}(...)"
+    if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    try:
+        text = repr(value)
+    except Exception as error:  # such as an integer with more digits than Python prints
+        return f"{type(value).__name__} ({error})"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,12 +1,12 @@
 """The feed-forward layer, plain or gated."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
 
-from flaxformer_lite.config import Execution, InitConfig, among, choices, instance, not_negative, parts
+from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
@@ -30,16 +30,11 @@ class MlpConfig(parts.FeedForwardConfig):
 
     name: ClassVar[str] = "mlp"
 
-    mlp_dim: int = 0
-    activation: str = "gelu"
+    mlp_dim: Count = 0
+    activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
     gated: bool = False
     bias: bool = False
     initial: InitConfig = field(default_factory=InitConfig)
-
-    def __post_init__(self) -> None:
-        not_negative(self, "mlp_dim")
-        instance(self, "initial", InitConfig)
-        among(self, "activation", choices.ACTIVATIONS)
 
     def module(self, execution: Execution, *, name: str | None = None) -> "FeedForward":
         return FeedForward(self, execution, name=name)

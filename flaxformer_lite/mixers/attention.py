@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -52,26 +52,21 @@ class AttentionConfig(parts.MixerConfig):
 
     name: ClassVar[str] = "attention"
 
-    num_heads: int
-    num_kv_heads: int = 0
-    head_dim: int = 0
-    bias: tuple[str, ...] = ()
+    num_heads: rules.Size
+    num_kv_heads: rules.Count = 0
+    head_dim: rules.Count = 0
+    bias: tuple[Annotated[str, rules.OneOf(choices.ATTENTION_BIAS_SLOTS)], ...] = ()
     scale: float | None = None
-    softcap: float = 0.0
-    window: int = 0
+    softcap: rules.NotNegative = 0.0
+    window: rules.Count = 0
     qk_norm: NormConfig | None = None
-    position: Encoding = field(default_factory=Encoding)
-    max_length: int = 512
+    position: Annotated[Encoding, ", such as Rope()"] = field(default_factory=Encoding)
+    max_length: rules.Size = 512
     initial: InitConfig = field(default_factory=InitConfig)
     cross: bool = False
 
     def __post_init__(self) -> None:
-        rules.positive(self, "num_heads")
-        rules.not_negative(self, "num_kv_heads", "head_dim", "softcap", "window")
-        rules.all_among(self, "bias", choices.ATTENTION_BIAS_SLOTS)
-        rules.instance(self, "position", Encoding, "Rope()")
-        rules.instance(self, "qk_norm", NormConfig, optional=True)
-        rules.instance(self, "initial", InitConfig)
+        super().__post_init__()
         if self.num_heads % self.kv_heads:
             raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
                               f" kv heads.")  # fmt: skip

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 
-from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.config import ModelConfig, Record
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.sums import LossSums, ratio
 
@@ -54,7 +54,7 @@ LOSS = Metric("loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective(abc.ABC):
+class Objective(Record, abc.ABC):
     """Base class of objectives: a frozen dataclass with the options as its fields.
 
     Attributes:

@@ -4,15 +4,16 @@ Reference: Radford et al. 2018, "Improving Language Understanding by Generative 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.packing import Packing, windows
 from flaxformer_lite.objectives.rows import next_tokens
 from flaxformer_lite.objectives.text import TextObjective
 
-DOCUMENTS = ("apart", "joined")
+Documents = Annotated[str, OneOf(("apart", "joined"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +26,11 @@ class CausalLm(TextObjective):
     that cannot separate documents (cuDNN's).
     """
 
-    documents: str = "apart"  # or joined
-    z_loss: float = 0.0  # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
-    label_smoothing: float = 0.0
+    documents: Documents = "apart"  # or joined
+    z_loss: NotNegative = 0.0  # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
+    label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.documents not in DOCUMENTS:
-            raise ValueError(f"documents={self.documents!r}: choose from {', '.join(DOCUMENTS)}.")
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length + 1, stride=length)

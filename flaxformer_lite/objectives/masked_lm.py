@@ -7,11 +7,11 @@ Reference: Devlin et al. 2019, section 3.1, appendix A.1 (arXiv:1810.04805); Liu
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
 from flaxformer_lite.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.packing import Packing, cut, share_rows
@@ -19,8 +19,8 @@ from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text import ACCURACY, TextObjective
 
-PAIRS = ("none", "next_sentence", "sentence_order")
-UNITS = ("token", "whole_word")
+Pairs = Annotated[str, OneOf(("none", "next_sentence", "sentence_order"))]
+Unit = Annotated[str, OneOf(("token", "whole_word"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class MaskedLm(TextObjective):
     chosen positions reach the head, in a fixed number; unused ones point at 0 and have weight 0.
     """
 
-    rate: float = 0.15  # share of the tokens that are predicted
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    unit: str = "token"  # or whole_word: all tokens of a word or none
-    pairs: str = "none"  # or next_sentence, sentence_order
-    z_loss: float = 0.0
-    label_smoothing: float = 0.0
+    rate: Share = 0.15  # share of the tokens that are predicted
+    mask_share: NotNegative = 0.8
+    random_share: NotNegative = 0.1
+    unit: Unit = "token"  # or whole_word: all tokens of a word or none
+    pairs: Pairs = "none"  # or next_sentence, sentence_order
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -60,15 +60,10 @@ class MaskedLm(TextObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate={self.rate}: must be strictly between 0 and 1.")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if self.mask_share + self.random_share > 1:
             raise ValueError(
                 f"mask_share={self.mask_share}, random_share={self.random_share}: must add up to at most 1."
             )
-        for name, choices in (("unit", UNITS), ("pairs", PAIRS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: choose from {', '.join(choices)}.")
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         marks = 2 if self.pairs == "none" else 3

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.text import TextObjective
@@ -21,8 +22,8 @@ class Seq2seq(TextObjective):
     kept.
     """
 
-    z_loss: float = 0.0
-    label_smoothing: float = 0.1  # the paper's
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.1  # the paper's
 
     fields: ClassVar[tuple[str, ...]] = ("source", "target")
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)

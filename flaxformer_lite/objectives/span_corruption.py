@@ -4,17 +4,19 @@ Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", sect
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import INT32, ConfigError, NotNegative, Probability, Range, Share
 from flaxformer_lite.objectives.packing import Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.text import TextObjective
 
 SHORTEST = 2  # tokens of a piece: one to hide, one to keep
 SMALLEST_CAPACITY = 4  # equal pieces of at most this many tokens are never shorter than SHORTEST
+
+Span = Annotated[float, Range(1, INT32, "be at least one token")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +27,13 @@ class SpanCorruption(TextObjective):
     The length of a piece determines that of its corruption, so rows are planned exactly and nothing is ever cut off.
     """
 
-    noise_density: float = 0.15  # share of the tokens that are hidden
-    mean_span: float = 3.0  # tokens
-    z_loss: float = 0.0  # T5 pretrained with 1e-4
-    label_smoothing: float = 0.0
+    noise_density: Share = 0.15  # share of the tokens that are hidden
+    mean_span: Span = 3.0  # tokens
+    z_loss: NotNegative = 0.0  # T5 pretrained with 1e-4
+    label_smoothing: Probability = 0.0
 
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density={self.noise_density}: must be strictly between 0 and 1.")
-        if self.mean_span < 1:
-            raise ValueError(f"mean_span={self.mean_span}: must be at least one token.")
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """Returns the row lengths; by default the decoder's fits the target of the longest text that the encoder can hold

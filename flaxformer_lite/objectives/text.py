@@ -34,12 +34,6 @@ class TextObjective(Objective):
     z_loss = 0.0  # not annotated, so not a field
     label_smoothing = 0.0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing}: must be in [0, 1).")
-        if self.z_loss < 0:
-            raise ValueError(f"z_loss={self.z_loss}: must not be negative; 0 turns it off.")
-
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)
 

@@ -7,6 +7,7 @@ slow. The estimate is for comparing designs; it is not a promise.
 
 import collections
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 
@@ -93,13 +94,13 @@ def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, 
 def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int) -> tuple[Exchange, ...]:
     """Groups collectives by kind and axes, the largest first."""
     total: dict[tuple, list] = {}
-    per_slice = max(1, _size(mesh) // slices)
+    size = math.prod(mesh.values())
+    per_slice = max(1, size // slices)
     for one in found:
         axes = hlo.mesh_axes(one.groups, mesh)
-        members = len(one.groups[0]) if one.groups else _size(mesh)
-        between = any(
-            len({member // per_slice for member in group}) > 1 for group in one.groups or ((0, _size(mesh) - 1),)
-        )
+        members = len(one.groups[0]) if one.groups else size
+        groups = one.groups or ((0, size - 1),)
+        between = any(len({member // per_slice for member in group}) > 1 for group in groups)
         fast, slow = _seconds(one, members, chip, between and slices > 1)
         row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0])
         for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow)):
@@ -137,10 +138,3 @@ def _seconds(one: hlo.Collective, members: int, chip: Chip, between_slices: bool
     if between_slices:
         return wire / chip.network, wire / chip.network
     return wire / (chip.link * chip.axes), wire / chip.link
-
-
-def _size(mesh: Mapping[str, int]) -> int:
-    total = 1
-    for size in mesh.values():
-        total *= size
-    return total

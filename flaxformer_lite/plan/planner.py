@@ -77,16 +77,9 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
     Raises:
       ConfigError: config, mesh and machine do not fit each other.
     """
-    reason = without_compiler(topology) if compiler else "asked for"
-    if reason:
+    if reason := aot.missing(topology) if compiler else "asked for":
         return analytic_plan(build(cfg, topology, described=True), topology, reason)
-    program = build(cfg, topology, described=False)
-    return _compiled(program, topology)
-
-
-def without_compiler(topology: Topology) -> str:
-    """Returns why a plan for this machine is analytic, or an empty string."""
-    return aot.missing(topology)
+    return _compiled(build(cfg, topology, described=False), topology)
 
 
 def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:

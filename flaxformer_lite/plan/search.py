@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.plan import planner
+from flaxformer_lite.plan import aot, planner
 from flaxformer_lite.plan.planner import Plan
 from flaxformer_lite.plan.topology import Topology
 from flaxformer_lite.training import memory
@@ -37,20 +37,20 @@ def search(
       compiler: False uses data sheets only.
       say: called with messages about the progress.
     """
+
     # On a tie, prefer the smaller batch and the narrower fsdp, which gathers weights across fewer chips.
-    guesses = sorted(_guesses(cfg, topology, say), key=lambda found: (-round(speed(found.plan), -1), *_size(found)))
+    def rank(found: Candidate) -> tuple:
+        return -round(speed(found.plan), -1), found.overrides["train.batch_size"], found.overrides["mesh.fsdp"]
+
+    guesses = sorted(_guesses(cfg, topology, say), key=rank)
     guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
-    if not compiler or planner.without_compiler(topology):
+    if not compiler or aot.missing(topology):
         return guesses
     done = []
     for number, guess in enumerate(guesses[:compiles], start=1):
         say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
         done.append(Candidate(guess.overrides, planner.make(changed(cfg, guess.overrides), topology)))
     return sorted((found for found in done if found.plan.fits), key=lambda found: -speed(found.plan))
-
-
-def _size(found: Candidate) -> tuple:
-    return found.overrides["train.batch_size"], found.overrides["mesh.fsdp"]
 
 
 def _kind(found: Candidate) -> tuple:

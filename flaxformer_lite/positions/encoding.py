@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config import Record
 from flaxformer_lite.functions.rotary import Phase
 
 Tables = dict[str, jax.Array]
@@ -27,7 +28,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoding:
+class Encoding(Record):
     """Base class of all encodings; by itself it encodes no position."""
 
     per_layer: ClassVar[bool] = False  # whether every layer has its own tables, and so its own bias

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config import Positive
 from flaxformer_lite.positions.encoding import Encoding, Tables, add
 
 
@@ -12,11 +13,7 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, add
 class Index(Encoding):
     """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings."""
 
-    unit: float = 512.0  # number of positions over which the encoding grows by one
-
-    def __post_init__(self) -> None:
-        if self.unit <= 0:
-            raise ValueError(f"unit={self.unit}: a number of positions, must be positive.")
+    unit: Positive = 512.0  # number of positions over which the encoding grows by one
 
     def embed(self, tables: Tables, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         return add(x_BTD, positions_BT[:, :, None].astype(jnp.float32) / self.unit)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import jax
 
+from flaxformer_lite.config import Count
 from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.positions.encoding import Encoding, Table, Tables, add
 
@@ -15,11 +16,7 @@ class Learned(Encoding):
     Reference: Gehring et al. 2017, section 3.1 (arXiv:1705.03122).
     """
 
-    offset: int = 0  # rows before position 0: 2 in OPT, BART and RoBERTa
-
-    def __post_init__(self) -> None:
-        if self.offset < 0:
-            raise ValueError(f"offset={self.offset}: a number of rows before position 0, must not be negative.")
+    offset: Count = 0  # rows before position 0: 2 in OPT, BART and RoBERTa
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"position": Table((max_length + self.offset, d_model), "TD")}

@@ -3,17 +3,20 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.config import rules
+from flaxformer_lite.config.rules import FLOAT32, Count, OneOf, Positive, Range
 from flaxformer_lite.functions import rotary
 from flaxformer_lite.positions.encoding import Encoding, Table
 
-LAYOUTS = ("halves", "interleaved")
-SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
+Layout = Annotated[str, OneOf(("halves", "interleaved"))]
+Scaling = Annotated[str, OneOf(("none", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope"))]
+Rotated = Annotated[float, Range(1e-9, 1, "be in (0, 1], the rotated share of a head")]
+Factor = Annotated[float, Range(1, FLOAT32, "be at least 1, longer over original length")]
 BY_LENGTH = ("dynamic", "longrope")  # scalings that depend on the length of the text
 
 
@@ -31,35 +34,29 @@ class Rope(Encoding):
       2024 (arXiv:2407.21783); longrope, Ding et al. 2024 (arXiv:2402.13753), section 3.
     """
 
-    base: float = 10000.0
-    fraction: float = 1.0  # share of the head that rotates; the rest has no position (GPT-NeoX, GPT-J)
-    layout: str = "halves"  # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
+    base: Positive = 10000.0
+    fraction: Rotated = 1.0  # share of the head that rotates; the rest has no position (GPT-NeoX, GPT-J)
+    layout: Layout = (
+        "halves"  # pairs (p, p + d/2), as Llama's published weights; or interleaved: (2p, 2p + 1), as GPT-J's
+    )
     values: bool = False  # whether values rotate too (RoFormer's `rotary_value`)
 
-    scaling: str = "none"  # one of SCALINGS
-    factor: float = 1.0  # longer length / original length
-    original_max_position_embeddings: int = 0  # the length trained on; dynamic, yarn, llama3 and longrope need it
-    low_freq_factor: float = (
-        1.0  # llama3: below this many turns over the original length, a frequency is divided by factor
-    )
-    high_freq_factor: float = 4.0  # llama3: above this many, it is left alone
-    beta_fast: float = 32.0  # yarn: above this many turns over the original length, a frequency is left alone
-    beta_slow: float = 1.0  # yarn: below this many, it is divided by factor
+    scaling: Scaling = "none"
+    factor: Factor = 1.0  # longer length / original length
+    original_max_position_embeddings: Count = 0  # the length trained on; dynamic, yarn, llama3 and longrope need it
+    low_freq_factor: Positive = 1.0  # llama3: below this many turns over the original length, it is divided by factor
+    high_freq_factor: Positive = 4.0  # llama3: above this many, it is left alone
+    beta_fast: Positive = 32.0  # yarn: above this many turns over the original length, a frequency is left alone
+    beta_slow: Positive = 1.0  # yarn: below this many, it is divided by factor
     truncate: bool = True  # yarn: round the ramp's ends to whole dimensions
     attention_factor: float = 0.0  # yarn, longrope: amplitude of sines and cosines; 0: from factor and the two below
     mscale: float = 0.0  # yarn
     mscale_all_dim: float = 0.0
-    short_factor: tuple[float, ...] = ()  # longrope: divisors of each pair's frequency, up to the original length
-    long_factor: tuple[float, ...] = ()  # longrope: the same, beyond it
+    short_factor: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency, up to the original length
+    long_factor: tuple[Positive, ...] = ()  # longrope: the same, beyond it
 
     def __post_init__(self) -> None:
-        rules.among(self, "layout", LAYOUTS)
-        rules.among(self, "scaling", SCALINGS)
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction}: the rotated share of a head, must be in (0, 1].")
-        if not self.factor >= 1:
-            raise ValueError(f"factor={self.factor}: longer over original length, must be at least 1.")
-        rules.positive(self, "base", "low_freq_factor", "beta_fast", "beta_slow")
+        super().__post_init__()
         if self.low_freq_factor >= self.high_freq_factor:
             raise ValueError(f"low_freq_factor={self.low_freq_factor}, high_freq_factor={self.high_freq_factor}: low must be"
                              f" below high.")  # fmt: skip
@@ -67,8 +64,6 @@ class Rope(Encoding):
             self._check_original()
         if self.scaling == "longrope" and not (self.short_factor and self.long_factor):
             raise ValueError("scaling='longrope' needs short_factor and long_factor, one number per pair.")
-        if not all(factor > 0 for factor in self.short_factor + self.long_factor):
-            raise ValueError(f"short_factor={self.short_factor}, long_factor={self.long_factor}: must be positive.")
 
     def _check_original(self) -> None:
         if self.original_max_position_embeddings < 1:

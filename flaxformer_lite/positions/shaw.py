@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.config import Size
 from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 
@@ -20,11 +21,7 @@ class Shaw(Encoding):
 
     per_layer: ClassVar[bool] = True
 
-    max_distance: int = 16  # k: distances beyond it count as k
-
-    def __post_init__(self) -> None:
-        if self.max_distance < 1:
-            raise ValueError(f"max_distance={self.max_distance}: must be at least 1.")
+    max_distance: Size = 16  # k: distances beyond it count as k
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         return {"key": Table((2 * self.max_distance + 1, head_dim), "RH")}

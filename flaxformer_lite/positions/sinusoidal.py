@@ -1,14 +1,16 @@
 """Sinusoidal: sines and cosines of geometrically spaced wavelengths, added to the embeddings."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.config import OneOf, Positive
 from flaxformer_lite.positions.encoding import Encoding, Table, Tables, add
 
-LAYOUTS = ("interleaved", "halves")
+Layout = Annotated[str, OneOf(("interleaved", "halves"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +20,10 @@ class Sinusoidal(Encoding):
     Reference: Vaswani et al. 2017, section 3.5 (arXiv:1706.03762).
     """
 
-    base: float = 10000.0
-    layout: str = "interleaved"  # sin, cos, sin, cos ... as in the paper; or halves: all sines first (Marian, Pegasus)
-
-    def __post_init__(self) -> None:
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"layout={self.layout!r}: choose from {', '.join(LAYOUTS)}.")
+    base: Positive = 10000.0
+    layout: Layout = (
+        "interleaved"  # sin, cos, sin, cos ... as in the paper; or halves: all sines first (Marian, Pegasus)
+    )
 
     def tables(self, *, d_model: int, num_heads: int, head_dim: int, max_length: int) -> dict[str, Table]:
         if d_model % 2:

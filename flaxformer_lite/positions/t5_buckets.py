@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.config import Size
 from flaxformer_lite.positions.encoding import Encoding, Table, Tables, relative
 
 
@@ -19,11 +20,12 @@ class T5Buckets(Encoding):
 
     by_distance: ClassVar[bool] = True
 
-    num_buckets: int = 32
-    max_distance: int = 128  # distances from here on share the last bucket
+    num_buckets: Size = 32
+    max_distance: Size = 128  # distances from here on share the last bucket
     per_layer: bool = False  # type: ignore[misc]  # a field here, in others a constant of the class
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_buckets < 4 or self.num_buckets % 2:
             raise ValueError(f"num_buckets={self.num_buckets}: must be even (half for each direction) and at least 4.")
         if self.max_distance <= self.num_buckets // 2:

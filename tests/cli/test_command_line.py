@@ -92,7 +92,7 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ((CONFIG, "--workdir=gs://bucket/x"), "--workdir: gs://bucket/x: not a local path"),
         (
             (CONFIG, "--workdir=x", "--config.data.path=s3://bucket"),
-            " data.path=s3://bucket: not a local path",
+            " data.path='s3://bucket': not a local path",
         ),
         ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: must be at least 1"),
         (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),
@@ -113,6 +113,9 @@ def test_mistakes_are_one_line(args, message, refused):
         ("position", "model.position.name"),
         ("warmup", "optimizer.warmup_steps"),
         ("model.dmodel", "model.d_model"),
+        ("model.num_layers", "model.decoder_layers or --config.model.encoder_layers"),
+        ("model.hidden_size", "model.d_model"),
+        ("max_steps", "train.steps"),
     ],
 )
 def test_an_unknown_field_is_answered_with_the_whole_path_of_the_one_it_means(wrong, meant, refused):

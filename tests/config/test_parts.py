@@ -41,8 +41,14 @@ NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for 
             lambda: AttentionConfig(num_heads=2, qk_norm="rms"),
             "qk_norm='rms': must be a record of type NormConfig or None",
         ),
-        (lambda: StackConfig(num_layers=1, pattern=NEAR), "pattern: must be a tuple of LayerConfig records"),
-        (lambda: StackConfig(num_layers=1, pattern=(MlpConfig(),)), "pattern: must be a tuple of LayerConfig records"),
+        (
+            lambda: StackConfig(num_layers=1, pattern=NEAR),
+            "pattern=LayerConfig(...): must be a tuple, (LayerConfig(...),).",
+        ),
+        (
+            lambda: StackConfig(num_layers=1, pattern=(MlpConfig(),)),
+            "pattern=(MlpConfig(...),): must be a record of type LayerConfig, not",
+        ),
         (lambda: StackConfig(num_layers=1, pattern=(NEAR,), final_norm="rms"), "final_norm='rms': must be a record of"),
     ],
 )
@@ -54,12 +60,12 @@ def test_a_nested_part_is_a_record_of_its_type(build, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: LayerConfig(mixer=None, norm_at="in"), "norm_at='in': must be a tuple of names, ('in',)."),
-        (lambda: LayerConfig(mixer=None, norm_at=["in", "out"]), "must be a tuple of names, ('in', 'out')."),
-        (lambda: AttentionConfig(num_heads=2, bias="query"), "bias='query': must be a tuple of names, ('query',)."),
-        (lambda: AttentionConfig(num_heads=2, bias=True), "bias=True: must be a tuple of names, such as ('query',)."),
-        (lambda: Execution(dropout_at="mlp"), "dropout_at='mlp': must be a tuple of names, ('mlp',)."),
-        (lambda: NormConfig(kind=("rms",)), "kind=('rms',): must be one name out of layer, "),
+        (lambda: LayerConfig(mixer=None, norm_at="in"), "norm_at='in': must be a tuple, ('in',)."),
+        (lambda: LayerConfig(mixer=None, norm_at=["in", "out"]), "must be a tuple, ('in', 'out')."),
+        (lambda: AttentionConfig(num_heads=2, bias="query"), "bias='query': must be a tuple, ('query',)."),
+        (lambda: AttentionConfig(num_heads=2, bias=True), "bias=True: must be a tuple, such as ('query',), not bool."),
+        (lambda: Execution(dropout_at="mlp"), "dropout_at='mlp': must be a tuple, ('mlp',)."),
+        (lambda: NormConfig(kind=("rms",)), "kind=('rms',): must be str, one of layer, "),
     ],
 )
 def test_a_tuple_of_names_is_not_one_name(build, message):
@@ -75,7 +81,7 @@ def test_a_page_may_write_a_list():
     ("share", "message"),
     [
         ((0, 5), "layer 1 must use weights from 0 to 1, not 5"),
-        ((0, -1), "layer 1 must use weights from 0 to 1, not -1"),
+        ((0, -1), "must not be negative"),
         ((0, 0), "layers 0 and 1 are of different kinds"),
         ((0,), "needs one entry for each of the 2 layers"),
     ],

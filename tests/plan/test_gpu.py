@@ -5,7 +5,7 @@ import re
 import pytest
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.plan import aot, gpu, planner, topology
+from flaxformer_lite.plan import aot, gpu, topology
 
 
 @pytest.mark.parametrize("name", sorted(name for name, chip in topology.CHIPS.items() if chip.maker == "gpu"))
@@ -23,9 +23,9 @@ def test_a_gpu_is_described_by_its_data_sheet(name):
 
 def test_without_the_plugin_a_plan_says_what_to_install(monkeypatch):
     monkeypatch.setattr(gpu, "_plugin", lambda: "")
-    assert "pip install 'flaxformer_lite[cuda]'" in planner.without_compiler(topology.parse("h100:8"))
+    assert "pip install 'flaxformer_lite[cuda]'" in aot.missing(topology.parse("h100:8"))
     monkeypatch.setattr(gpu, "_plugin", lambda: "numpy")
-    assert re.search(r"numpy [\d.]+ does not match jax", planner.without_compiler(topology.parse("h100:8")))
+    assert re.search(r"numpy [\d.]+ does not match jax", aot.missing(topology.parse("h100:8")))
 
 
 def test_memory_where_the_compiler_names_no_peak():

@@ -43,7 +43,7 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
         return dataclasses.replace(plan, fits=len(made) == 2, compile_seconds=1.0)
 
     monkeypatch.setattr(planner, "make", make)
-    monkeypatch.setattr(planner, "without_compiler", lambda machine: "")
+    monkeypatch.setattr(search.aot, "missing", lambda machine: "")
     said = []
     ranked = search.search(cfg, MACHINE, compiles=3, say=said.append)
     assert len(made) == 3 and len(ranked) == 1 and said[1].startswith("compiling 1 of 3: --config.mesh.data=")

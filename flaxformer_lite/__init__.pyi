@@ -1,0 +1,54 @@
+"""The public names, once for editors and type checkers, and for __init__.py, which loads a name from its module here."""
+
+from flaxformer_lite.attentions.dispatch import attend as attend, attention as attention
+from flaxformer_lite.config import (
+    ConfigError as ConfigError,
+    Execution as Execution,
+    ExperimentConfig as ExperimentConfig,
+    InitConfig as InitConfig,
+    LayerConfig as LayerConfig,
+    LayerKind as LayerKind,
+    ModelConfig as ModelConfig,
+    NormConfig as NormConfig,
+    StackConfig as StackConfig,
+    from_config_dict as from_config_dict,
+    to_config_dict as to_config_dict,
+)
+from flaxformer_lite.feed_forwards.mlp import FeedForward as FeedForward, MlpConfig as MlpConfig
+from flaxformer_lite.functions.deferred_logits import DeferredLogits as DeferredLogits
+from flaxformer_lite.functions.kernels import kernel_weights as kernel_weights, pool as pool
+from flaxformer_lite.functions.losses import (
+    CrossEntropy as CrossEntropy,
+    cross_entropy as cross_entropy,
+)
+from flaxformer_lite.functions.masks import (
+    Mask as Mask,
+    causal as causal,
+    dense as dense,
+    full as full,
+    padding as padding,
+    prefix as prefix,
+    segments as segments,
+    window as window,
+)
+from flaxformer_lite.functions.pooling import mean_pool as mean_pool
+from flaxformer_lite.functions.rotary import Phase as Phase, rotate as rotate
+from flaxformer_lite.generation.generate import Generation as Generation, generate as generate, stream as stream
+from flaxformer_lite.generation.score import Scores as Scores, score as score
+from flaxformer_lite.mixers.attention import Attention as Attention, AttentionConfig as AttentionConfig
+from flaxformer_lite.models import build_model as build_model
+from flaxformer_lite.models.skeletons.parts import init_cache as init_cache
+from flaxformer_lite.modules.block import Block as Block
+from flaxformer_lite.modules.cache import init_stack_cache as init_stack_cache
+from flaxformer_lite.modules.context import Context as Context
+from flaxformer_lite.modules.einsum import Einsum as Einsum
+from flaxformer_lite.modules.layout import stack_layers as stack_layers, unstack_layers as unstack_layers
+from flaxformer_lite.modules.norms import Norm as Norm
+from flaxformer_lite.modules.stack import Stack as Stack
+from flaxformer_lite.positions.rope import Rope as Rope
+from flaxformer_lite.pretrained.load import load_labels as load_labels, load_pretrained as load_pretrained
+from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
+
+__version__: str
+__all__: list[str]
