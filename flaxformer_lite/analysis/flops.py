@@ -25,9 +25,9 @@ def peak(device: jax.Device) -> float | None:
     """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation is made up."""
     kind = device.device_kind
     known = [name for name in PEAKS if kind == name or (name.startswith("NVIDIA") and kind.startswith(name))]
-    if "PCIe" in kind or not known:  # PCIe cards have other peaks than the SXM ones above
-        return None
-    return PEAKS[known[0]]
+    return (
+        PEAKS[known[0]] if known and "PCIe" not in kind else None
+    )  # PCIe cards have other peaks than the SXM ones above
 
 
 def count(function: Callable, *args: Any) -> int:

@@ -29,17 +29,14 @@ def run(args: argparse.Namespace) -> None:
     out.print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh", soft_wrap=True)
     out.print(_gradients(verdict.gradients if args.all else verdict.gradients[:SHOWN]))
     for what in verdict.replicated:
-        out.print(
-            f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}", markup=False, soft_wrap=True
-        )
+        line = f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}"
+        out.print(line, markup=False, soft_wrap=True)
     out.print(_exchanged(verdict.exchanges))
     for sentence in verdict.strange:
         out.print(f"unexpected  {sentence}", markup=False, soft_wrap=True)
     worst = verdict.gradients[0]
-    said = "equal to rounding" if verdict.equal else "DIFFERENT"
-    out.print(
-        f"{said}: {len(verdict.gradients)} gradients, the worst {worst.path} by {worst.difference:.1e}", soft_wrap=True
-    )
+    said = f"{'equal to rounding' if verdict.equal else 'DIFFERENT'}: {len(verdict.gradients)} gradients"
+    out.print(f"{said}, the worst {worst.path} by {worst.difference:.1e}", soft_wrap=True)
     if not verdict.equal:
         sys.exit(command_line.FAILED)
 

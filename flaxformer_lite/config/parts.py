@@ -41,8 +41,7 @@ class Part(Record):
 
     Attributes:
       name: the module's name in a layer, and so in the paths of its parameters.
-      added: patterns of the paths of parameters that a model with the standard part lacks; a run that begins with
-        published weights leaves them as they are initialised.
+      added: patterns of the paths of parameters that the standard part lacks, so that published weights do not hold them.
     """
 
     name: ClassVar[str] = "part"
@@ -183,7 +182,7 @@ class StackConfig(Record):
                                   f" same weights; give each kind its own.")  # fmt: skip
 
     def kind(self, layer: int) -> int:
-        """Returns the index in `pattern` of the layer at this depth."""
+        """Index in `pattern` of the layer at this depth."""
         return layer % len(self.pattern)
 
     def scans(self, execution: Any) -> bool:
@@ -204,13 +203,7 @@ class StackConfig(Record):
 
 
 def check_scan(layers: int, kinds: int, named: str) -> None:
-    """Checks that a scan, which runs whole periods of the pattern, leaves out no layer.
-
-    Args:
-      layers: number of layers.
-      kinds: kinds of layer in the pattern.
-      named: the field that sets them.
-    """
+    """Checks that a scan, which runs whole periods of the pattern that the field `named` sets, leaves out no layer."""
     if layers % kinds:
         raise ConfigError(
             f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set scan=False."

@@ -152,13 +152,9 @@ def declared(cls: type) -> dict[str, Any]:
 
 def plain(hint: Any) -> Any:
     """Returns the type of an annotation without `Annotated` and `| None`."""
-    while True:
-        if typing.get_origin(hint) is Annotated:
-            hint = typing.get_args(hint)[0]
-        elif is_optional(hint):
-            hint = next(h for h in typing.get_args(hint) if h is not types.NoneType)
-        else:
-            return hint
+    if typing.get_origin(hint) is Annotated or is_optional(hint):
+        return plain(next(inner for inner in typing.get_args(hint) if inner is not types.NoneType))
+    return hint
 
 
 def is_optional(hint: Any) -> bool:

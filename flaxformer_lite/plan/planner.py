@@ -122,17 +122,9 @@ def _compiled(program: Program, topology: Topology) -> Plan:
 
 
 def _plan(
-    program: Program,
-    topology: Topology,
-    how: str,
-    fits: bool,
-    needs: Memory | None,
-    cost: costs.Costs | None,
-    *,
-    excess: str = "",
-    warnings: tuple[str, ...] = (),
-    compile_seconds: float | None = None,
-) -> Plan:
+    program: Program, topology: Topology, how: str, fits: bool, needs: Memory | None, cost: costs.Costs | None,
+    *, excess: str = "", warnings: tuple[str, ...] = (), compile_seconds: float | None = None,
+) -> Plan:  # fmt: skip
     cfg, chip, chips = program.cfg, topology.chip, program.mesh.size
     seconds = cost.seconds if cost else None
     ideal = program.flops_per_step / chips / chip.peak

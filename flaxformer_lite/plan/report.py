@@ -17,10 +17,17 @@ def rows(plan: Plan) -> Rows:
         ("machine", f"{plan.topology}, {plan.chips} chips: {mesh}"),
         ("model", f"{plan.family}, {plan.parameters / 1e9:,.3g}B parameters, remat {plan.remat}"),
         ("batch", batch),
-        ("made", f"{plan.made}, {plan.how}{_compile_time(plan)}"),
+        (
+            "made",
+            f"{plan.made}, {plan.how}{'' if plan.compile_seconds is None else f' in {plan.compile_seconds:.0f} s'}",
+        ),
         ("memory a chip", verdict(plan)),
         *_memory(plan),
-        ("FLOPs a step", _flops(plan)),
+        (
+            "FLOPs a step",
+            f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed"
+            f" ({plan.executed_flops / plan.model_flops:.2f}x), by the jaxpr",
+        ),
         *_traffic(plan),
         *_time(plan),
         *[("warning", text) for text in plan.warnings],
@@ -53,10 +60,6 @@ def ranking(found: list[Candidate], count: int = 12) -> Rows:
     return rows
 
 
-def _compile_time(plan: Plan) -> str:
-    return "" if plan.compile_seconds is None else f" in {plan.compile_seconds:.0f} s"
-
-
 def _memory(plan: Plan) -> Rows:
     if plan.memory is None:
         return []
@@ -64,11 +67,6 @@ def _memory(plan: Plan) -> Rows:
     sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
     rest = "the rest of the peak" if plan.compile_seconds is not None else "estimated"
     return [("", f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries {rest})")]
-
-
-def _flops(plan: Plan) -> str:
-    twice = plan.executed_flops / plan.model_flops
-    return f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed ({twice:.2f}x), by the jaxpr"
 
 
 def _traffic(plan: Plan) -> Rows:

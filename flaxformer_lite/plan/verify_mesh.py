@@ -25,15 +25,13 @@ from flaxformer_lite.training.start.initial_state import initial_state
 ROUNDING = 1e-4  # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
 NOISE = 1e-4  # relative to the largest gradient: smaller ones are compared with this (a key's bias has gradient zero)
 FLOAT32 = 4
-EMBEDDED = re.compile(
-    r"token_embed|embed/sharding_constraint$|embed/norm/add_any$"
-)  # exchanges of a lookup, which depend on the release
+EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")  # a lookup's exchanges, by the release
 # Gradient descent that keeps its gradient: after one step, its momentum is the gradient.
 DESCENT = OptimizerConfig(name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
 
 
 class Gradient(NamedTuple):
-    """The gradient of one parameter: its sharding, its largest number on one device, and the largest difference."""
+    """The gradient of one parameter, with its largest number on one device."""
 
     path: str
     shape: tuple[int, ...]
@@ -152,18 +150,15 @@ def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
         key = found.kind, hlo.mesh_axes(found.groups, program.mesh.shape)
         times[key] += found.times
         size[key] += found.times * found.bytes
-    return sorted(
-        (Exchange(kind, axes, times[kind, axes], size[kind, axes]) for kind, axes in times),
-        key=lambda exchange: -exchange.bytes,
-    )
+    exchanges = (Exchange(*key, times[key], size[key]) for key in times)
+    return sorted(exchanges, key=lambda exchange: -exchange.bytes)
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds moved activations; the design has only sums, gathered weights and the ring of context parallelism."""
     cfg, mesh = program.cfg, program.mesh.shape
-    tokens = (
-        cfg.train.batch_size * cfg.data.length // (cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"])
-    )
+    parts = cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"]
+    tokens = cfg.train.batch_size * cfg.data.length // parts
     weights = _parts_of_weights(program)
     for found in hlo.collectives(module):
         axes = hlo.mesh_axes(found.groups, mesh)
@@ -181,7 +176,7 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
 
 def _parts_of_weights(program: Program) -> set[int]:
     """Returns the possible sizes of a weight, of one of its layers, and of either after splits of the mesh."""
-    sizes = [size for size in program.mesh.shape.values() if size > 1]
+    sizes = program.mesh.shape.values()
     ways = {math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)}
     leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]
     whole = {leaf.size // layers for leaf in leaves for layers in (1, leaf.shape[0])}

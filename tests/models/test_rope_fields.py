@@ -120,7 +120,10 @@ REFUSED = [
     (YARN | {"attention_factor": 0}, "attention_factor=0: all logits would be equal"),
     (YARN | {"beta_fast": -1.0}, r"beta_fast=-1\.0: must be positive"),
     (YARN | {"rope_theta": 1}, r"base=1\.0: all pairs would rotate alike"),
-    (YARN | {"original_max_position_embeddings": 100, "factor": None}, r"factor=0\.32: longer over original length"),
+    (
+        YARN | {"original_max_position_embeddings": 100, "factor": None},
+        r"factor=0\.32: must be at least 1, longer over original length",
+    ),
     (LLAMA3 | {"low_freq_factor": 0}, r"low_freq_factor=0\.0: must be positive"),
     (LONGROPE | {"short_factor": [1.0, "2"]}, r"rope_scaling\.short_factor\[1\]='2': must be a number"),
     (LONGROPE | {"long_factor": [1.0, 0]}, r"long_factor=\(1\.0, 0\.0\): must be positive"),

@@ -166,9 +166,9 @@ def test_what_cannot_work(create, records_of):
         create("masked_lm", rate=0.0)
     with pytest.raises(ValueError, match=r"mask_share=0\.9, random_share=0\.2: must add up to at most 1"):
         create("masked_lm", mask_share=0.9, random_share=0.2)
-    with pytest.raises(ValueError, match="unit='word': choose from token, whole_word"):
+    with pytest.raises(ValueError, match="unit='word': no 'word'; choose from token, whole_word"):
         create("masked_lm", unit="word")
-    with pytest.raises(ValueError, match="pairs='nsp': choose from none, next_sentence, sentence_order"):
+    with pytest.raises(ValueError, match="pairs='nsp': no 'nsp'; choose from none, next_sentence, sentence_order"):
         create("masked_lm", pairs="nsp")
     with pytest.raises(ConfigError, match=r"data\.length=5: too short for masked_lm; must be at least 6"):
         records_of(create("masked_lm"), length=5)
