@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import flaxformer_lite
 from flaxformer_lite import registry
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.cli.arguments import COMMANDS, CONFIG_HELP, Command
 from flaxformer_lite.runtime import environment, invocation
 
@@ -57,9 +57,21 @@ def start(*command: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs one command. Exits with 2 on bad input, 1 on a failure; a bug keeps its traceback."""
+    """Runs one command. Any error is one line on stderr: the code is 2 on bad input, else 1; --debug shows the stack."""
+    try:
+        _main(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the pipe has stopped
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a library written in Rust raises no Exception when it panics
+        command_line.fail(*failures.explain(error))
+
+
+def _main(argv: list[str]) -> None:
     command_line.import_from_here()
-    argv = invocation.underscored(argv)
+    argv = invocation.underscored([arg for arg in argv if arg != "--debug"])
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
     parser = Parser(invocation.program("").strip(), description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
@@ -87,7 +99,8 @@ def main(argv: list[str]) -> None:
         if not args.config:
             command_line.fail(command_line.NO_CONFIG, command_line.BAD_INPUT)
         args.overrides = [f"--config={args.config}", *others]
-    _run(args)
+    os.environ.update(command.environment(args))
+    importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
 
 
 def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
@@ -96,6 +109,7 @@ def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
         parser.add_argument("--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100")
     command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     if command.takes_config and {"-h", "--help"} & set(argv):
         parser.epilog = _fields(argv) or parser.epilog
 
@@ -110,49 +124,13 @@ def _fields(argv: list[str]) -> str:
     if not any(arg.startswith("--config=") for arg in chosen):
         return ""
     from flaxformer_lite.cli import list_fields
-    from flaxformer_lite.config import ConfigError
 
-    try:
-        return list_fields.describe(command_line.config(chosen))
-    except ConfigError as error:
-        command_line.fail(error, command_line.BAD_INPUT)
+    return list_fields.describe(command_line.config(chosen))
 
 
 def _versions() -> str:
     others = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax"))
     return f"flaxformer_lite {flaxformer_lite.__version__} ({others})"
-
-
-def _run(args: argparse.Namespace) -> None:
-    os.environ.update(COMMANDS[args.command].environment(args))
-    try:
-        importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        command_line.fail("interrupted.", 130)
-    except BrokenPipeError:  # the reader of the pipe has stopped
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Exception as error:
-        kind = _exit_code(error)
-        if kind is None:
-            raise
-        command_line.fail(str(error).splitlines()[0] if kind == command_line.FAILED else error, kind)
-
-
-def _exit_code(error: Exception) -> int | None:
-    """Returns 2 for errors that the user can fix, 1 for failures, None for a bug."""
-    import jax  # once the command has failed, the time of this import no longer matters
-
-    from flaxformer_lite.checkpoints.manager import CheckpointError
-    from flaxformer_lite.config import ConfigError
-    from flaxformer_lite.pretrained.safetensors import WeightsError
-
-    if isinstance(error, (ConfigError, WeightsError)):
-        return command_line.BAD_INPUT
-    out_of_memory = isinstance(error, jax.errors.JaxRuntimeError) and re.search(
-        "RESOURCE_EXHAUSTED|Out of memory", str(error)
-    )
-    return command_line.FAILED if out_of_memory or isinstance(error, (CheckpointError, OSError)) else None
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Parsing of command lines, where errors become one line on stderr and an exit code."""
 
 import argparse
+import contextlib
 import difflib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -13,6 +15,7 @@ from flaxformer_lite.config.rules import ConfigError, is_local
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 INT32 = 2**31 - 1  # XLA's sizes
+LONGEST = 1500  # letters of a message
 MOST_FIELDS = 4  # most fields to suggest
 ALIASES = {  # names of other libraries -> ours
     **dict.fromkeys(("num_layers", "n_layer", "n_layers", "num_hidden_layers"), ("encoder_layers", "decoder_layers")),
@@ -204,9 +207,19 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
-    """Ends the program with one line on stderr; `at_once` skips exit handlers, which might fail for the same reason."""
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    """Ends the program with one line on stderr, below the stack of the error in flight if the user asked for --debug.
+
+    Args:
+      message: the line; unprintable characters are escaped.
+      code: the exit code.
+      at_once: skips exit handlers, which might fail for the same reason.
+    """
+    if "--debug" in sys.argv and sys.exception() is not None:
+        traceback.print_exc()
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(message).split()))
+    print(f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}", file=sys.stderr, flush=True)
     if at_once:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # a full disk
+            sys.stdout.flush()
         os._exit(code)
     sys.exit(code)

@@ -1,0 +1,78 @@
+"""Errors in one line with the way out. What libraries print around them goes to a log, and --debug shows the stack."""
+
+import contextlib
+import errno
+import logging
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from flaxformer_lite.cli.command_line import BAD_INPUT, FAILED
+from flaxformer_lite.config.rules import ConfigError
+
+MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|bad_alloc|(?:Failed|Unable) to allocate")
+DISK = re.compile(r"No space left on device|Disk quota exceeded")
+SMALLER = "take a smaller model, --dtype bfloat16, or fewer and shorter texts."
+DEBUG = "--debug shows the stack."
+
+
+def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
+    """Returns one line about an error, and the exit code: 2 for what the user can mend, else 1.
+
+    Args:
+      error: anything that ended a command.
+      smaller: the way out where memory ends.
+    """
+    if isinstance(error, ConfigError):
+        return str(error), BAD_INPUT
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted.", 130
+    from flaxformer_lite.checkpoints.manager import CheckpointError  # once a command has failed, time no longer matters
+    from flaxformer_lite.pretrained.safetensors import WeightsError
+
+    said = first_line(error)
+    if isinstance(error, (WeightsError, CheckpointError)):
+        return said, BAD_INPUT if isinstance(error, WeightsError) else FAILED
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or DISK.search(said):
+        return f"the disk is full ({said}); free some space, and run the same command again.", FAILED
+    if isinstance(error, MemoryError) or MEMORY.search(said):
+        return f"out of memory ({said or 'of this machine'}); {smaller}", FAILED
+    if isinstance(error, OSError):
+        return said, FAILED
+    if isinstance(error, RecursionError):
+        return f"something is nested too deeply ({said}); {DEBUG}", FAILED
+    return f"{type(error).__name__}: {said or 'no message'}; {DEBUG}", FAILED
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message; of an OSError, with the name of its file."""
+    try:
+        return next(iter(str(error).strip().splitlines()), "")
+    except Exception:  # messages may hold what Python cannot print, such as integers of 5,000 digits
+        return ""
+
+
+@contextlib.contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed."""
+    threads, callbacks = threading.excepthook, sys.unraisablehook
+
+    def write(kind: type[BaseException], error: BaseException | None, stack: object) -> None:
+        with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
+            file.writelines(traceback.format_exception(kind, error, stack))  # type: ignore[arg-type]
+
+    threading.excepthook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
+    sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+        threading.excepthook, sys.unraisablehook = threads, callbacks
