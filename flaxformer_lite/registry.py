@@ -45,7 +45,9 @@ def resolve(folder: str, name: str) -> Any:
     choices = available(folder)
     if name not in choices:
         near = nearest(name, choices)
-        raise ValueError(f"{folder}: no {name!r}{near}; choose from {', '.join(choices)}, or your own as module:Name.")
+        raise ValueError(
+            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(choices)}, or your own as module:Name."
+        )
     return importlib.import_module(f"{PACKAGE}.{folder}.{name}")
 
 

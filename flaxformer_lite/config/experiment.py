@@ -4,6 +4,7 @@ Every rule that needs no array is checked here, so that a mistake costs a second
 and a stack trace.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -24,8 +25,10 @@ from flaxformer_lite.config.rules import (
     Size,
     is_pattern,
     plugin_name,
+    shown,
 )
 
+MOST_TOKENS, MOST_NUMBERS, MOST_WEIGHTS = 2**32, 2**46, 2**36  # of a batch, of its activations, of one weight
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
 Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
@@ -53,7 +56,7 @@ class DataConfig(Record):
         super().__post_init__()
         if self.text_field != "text" and not self.path:
             raise ConfigError(
-                f"data.text_field={self.text_field!r}: applies to your own jsonl only; set data.path to it."
+                f"data.text_field={shown(self.text_field)}: applies to your own jsonl only; set data.path to it."
             )
 
 
@@ -151,6 +154,7 @@ class ExperimentConfig(Record):
             raise ConfigError(
                 f"model.head={model.head!r}: {objective} as configured trains {head!r}; set model.head={head}."
             )
+        self._check_sizes()
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
             way = f"set data.length={model.max_length}" if self.train.init_from else (
@@ -159,3 +163,21 @@ class ExperimentConfig(Record):
                 f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
                 f" positions end there; {way}."
             )
+
+    def _check_sizes(self) -> None:
+        """Refuses arrays larger than any machine holds: shapes would overflow, or the run would hang before its first step."""
+        model, data = self.model, self.data
+        width, rows = {"model.d_model": model.d_model}, {"train.batch_size": self.train.batch_size}
+        lengths = {"data.length": data.length}, {"data.target_length": data.target_length}
+        inner = {"model.mlp_dim": model.mlp_dim}, {"model.decoder_mlp_dim": model.decoder_mlp_dim}
+        tables = ("vocab_size", "decoder_vocab_size", "type_vocab_size", "num_labels", "embedding_size")
+        heads = {"model.num_heads": model.num_heads, "model.head_dim": model.head_width}
+        rows_of_positions = {"model.max_length": model.max_length} if model.has_position_table else {}
+        weights = [width | size for size in (*inner, heads, rows_of_positions)]
+        weights += [width | {f"model.{name}": getattr(model, name)} for name in tables]
+        batches = [(rows | length, MOST_TOKENS) for length in lengths]
+        batches += [(rows | length | wide, MOST_NUMBERS) for length in lengths for wide in (width, *inner, heads)]
+        for sizes, most in [*batches, *((sizes, MOST_WEIGHTS) for sizes in weights)]:
+            if math.prod(filter(None, sizes.values())) > most:
+                listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+                raise ConfigError(f"{listed}: multiplied, more than any machine holds ({most:.0e}); lower one of them.")

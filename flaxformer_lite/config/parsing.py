@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import numbers
 import re
 import typing
 from typing import Any, TypeVar, cast
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict, config_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.experiment import ExperimentConfig
-from flaxformer_lite.config.rules import FLOAT32, ConfigError, check, declared, plain, plugin_name
+from flaxformer_lite.config.rules import FLOAT32, ConfigError, check, declared, plain, plugin_name, shown
 
 T = TypeVar("T")
 
@@ -29,12 +30,13 @@ def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
     """
     if not hasattr(values, "items"):
         raise ConfigError(
-            f"{where}={values!r}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
+            f"{where}={shown(values)}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
         )
     hints = declared(cls)
     for key in values:
         if key not in hints:
             near = registry.nearest(str(key), list(hints))
+            key = key if isinstance(key, str) and key.isprintable() else shown(key)
             raise ConfigError(f"{where}.{key}: no such field{near}; {cls.__name__} has {', '.join(hints) or 'none'}.")
     built = {}
     for f in dataclasses.fields(cast(Any, cls)):
@@ -132,8 +134,10 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
         return tuple(_build(f, inner, item, f"{where}[{i}]") for i, item in enumerate(value))
-    if kind is float and type(value) is int and abs(value) < FLOAT32:
-        return float(value)
+    if isinstance(value, numbers.Number) and not isinstance(value, bool):  # numpy's too
+        whole = kind is int and isinstance(value, numbers.Integral)
+        number = kind is float and isinstance(value, numbers.Real) and abs(value) < FLOAT32
+        return int(value) if whole else float(value) if number else value
     return value
 
 
@@ -142,7 +146,7 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(value) or (value is None and f.default is None):
         return value
     if not hasattr(value, "items"):
-        raise ConfigError(f"{where}={value!r}: must be a section with a name, not {type(value).__name__}; set"
+        raise ConfigError(f"{where}={shown(value)}: must be a section with a name, not {type(value).__name__}; set"
                           f" {where}.name.")  # fmt: skip
     options = dict(value)
     if options == {"name": ""} and f.default is None:
@@ -153,8 +157,12 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
 
 
 def _plugin_class(folder: str, name: Any, where: str) -> type:
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{where}.name={shown(name)}: must be a name, one of {', '.join(registry.available(folder))}."
+        )
     try:
-        return registry.resolve_class(folder, str(name))
+        return registry.resolve_class(folder, name)
     except ValueError as error:
         raise ConfigError(f"{where}.name: {error}") from None
 

@@ -44,7 +44,7 @@ class OneOf(NamedTuple):
 
     def __call__(self, value: Any) -> str:
         near = registry.nearest(value, list(self.names))
-        return "" if value in self.names else f"no {value!r}{near}; choose from {', '.join(self.names)}."
+        return "" if value in self.names else f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
 
 
 class Plugin(NamedTuple):
@@ -120,7 +120,7 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
 def require(name: str, value: Any, problem: str) -> None:
     """Raises ConfigError about a field if there is a problem with its value."""
     if problem:
-        raise ConfigError(f"{name}={_shown(value)}: {problem}")
+        raise ConfigError(f"{name}={shown(value)}: {problem}")
 
 
 def plugin(folder: str, default: str) -> Any:
@@ -195,7 +195,7 @@ def _broken_tuple(hint: Any, value: Any) -> str:
         return next(filter(None, (broken(typing.get_args(hint)[0], item) for item in value)), "")
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):
-        return f"must be a tuple, {_shown(meant)}."
+        return f"must be a tuple, {shown(meant)}."
     such = "".join(f", such as {rule.names[:1]}" for rule in rules_of(hint) if isinstance(rule, OneOf))
     return f"must be a tuple{such}, not {type(value).__name__}."
 
@@ -205,14 +205,14 @@ def _is_instance(value: Any, kind: type) -> bool:
     return isinstance(value, number) and not isinstance(value, bool) if number else isinstance(value, kind)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Writes a value in a message: a class as its name, a record without its fields, cut where it is long."""
     if isinstance(value, type):
         return f"{value.__name__} (the class, without its parentheses)"
     if dataclasses.is_dataclass(value):
         return f"{type(value).__name__}(...)"
     if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(shown, value))}{',' * (len(value) == 1)})"
     try:
         text = repr(value)
     except Exception as error:  # such as an integer with more digits than Python prints

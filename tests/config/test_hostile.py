@@ -1,0 +1,101 @@
+"""Every field of every record takes a hostile value with a ConfigError, or as one that it can work with."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import pages, registry
+from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, rules, to_config_dict
+
+VALUES = (
+    -7, -1, 0, 1, 2**31, -(2**31), 2**63, 10**12, 10**400, 10**5000, True, None, np.int64(3), np.float32("nan"), -1.0, 0.5,
+    1.5, 1e-320, 1e308, math.nan, math.inf, -math.inf, "", "rope", "x" * 5000, "a\0b", "\ud800", "\x1b[31m", b"x", (), (0,),
+    ("in", "in"), (None,), ["in"], [[1], "x"], {}, {"name": 3}, {"name": "rope"}, {"x": 1}, object(), int, range(3), 1j,
+)  # fmt: skip
+PLUGINS = {
+    "positions": "model.position", "mixers": "model.mixer", "feed_forwards": "model.feed_forward", "objectives": "objective",
+}  # fmt: skip
+PAGES = {"decoder": "gpt2_tiny", "encoder": "bert_tiny", "encoder_decoder": "t5_tiny"}
+
+
+def page(name):
+    return to_config_dict(from_config_dict(ExperimentConfig, pages.get_config(name))).to_dict()
+
+
+def with_plugin(folder, name):
+    """A page with this plug-in, its options at their defaults."""
+    skeletons = getattr(registry.resolve_class(folder, name), "skeletons", ("decoder",))
+    values = page(PAGES[skeletons[0]])
+    *above, last = PLUGINS[folder].split(".")
+    node(values, above)[last] = {"name": name}
+    cfg = from_config_dict(ExperimentConfig, values)
+    return to_config_dict(cfg).to_dict()
+
+
+def node(values, path):
+    for name in path:
+        values = values[name]
+    return values
+
+
+def paths(values, above=()):
+    """Sections and fields."""
+    for name, value in values.items():
+        yield (*above, name)
+        if isinstance(value, dict):
+            yield from paths(value, (*above, name))
+
+
+def numbers(value):
+    """All numbers in a record and the records inside it."""
+    if dataclasses.is_dataclass(value):
+        for name in rules.declared(type(value)):
+            yield from numbers(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from numbers(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def clear(error):
+    said = str(error)
+    return said.isprintable() and said.endswith(".") and 10 < len(said) < 2000
+
+
+def tried(values, path):
+    """Each value in this place of a page: the ones that end in neither way."""
+    for value in VALUES:
+        *above, last = path
+        parent = node(values, above)
+        before, parent[last] = parent[last], value
+        try:
+            cfg = from_config_dict(ExperimentConfig, values)
+            assert all(math.isfinite(n) and abs(n) <= rules.FLOAT32 for n in numbers(cfg)), "a number that is none"
+            assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg and fingerprint(cfg)
+        except ConfigError as error:
+            if not clear(error):
+                yield ".".join(path), rules.shown(value)[:20], f"unclear: {str(error)[:200]!r}"
+        except Exception as error:
+            yield ".".join(path), rules.shown(value)[:20], repr(error)[:200]
+        finally:
+            parent[last] = before
+
+
+@pytest.mark.parametrize("name", ["gpt2_tiny", "bert_tiny", "t5_tiny", "llama_tiny"])
+def test_every_field_and_section_of_a_page(name):
+    values = page(name)
+    found = [case for path in list(paths(values)) for case in tried(values, path)]
+    assert not found, f"{len(found)}: {found[:20]}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [(f, n) for f in PLUGINS for n in registry.available(f) if n != "attention"]
+)
+def test_every_field_of_a_plugin(folder, name):
+    values = with_plugin(folder, name)
+    fields = [path for path in paths(values) if ".".join(path).startswith(f"{PLUGINS[folder]}.")]
+    found = [case for path in fields for case in tried(values, path)]
+    assert not found, f"{len(found)}: {found[:20]}"
