@@ -85,15 +85,35 @@ def make(cfg: ExperimentConfig, topology: Topology, *, compiler: bool = True) ->
 def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Program:
     """Builds the program of a run on the machine; `described` uses only the sizes of its mesh."""
     slices = cfg.mesh.slices
-    sizes = sharding.mesh_sizes(cfg.mesh, topology.count * slices)
-    mesh: Any  # described, it has all that a mesh has but devices
-    if described:
-        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-    else:
-        mesh = sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
-    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    described_mesh = describe_mesh(cfg, topology.count * slices)
+    mesh = described_mesh if described else sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     return programs.build(cfg, mesh, dummy.example(cfg))
+
+
+def describe_mesh(cfg: ExperimentConfig, count: int) -> Any:
+    """Returns the mesh of a run on `count` devices, which has all that a mesh has but the devices.
+
+    Raises:
+      ConfigError: the mesh does not fit the devices, or the batch the mesh.
+    """
+    sizes = sharding.mesh_sizes(cfg.mesh, count)
+    mesh: Any = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
+    return mesh
+
+
+def check(cfg: ExperimentConfig, count: int) -> None:
+    """Tries whether a run fits a mesh of `count` devices on a model of one period of layers, which takes a second.
+
+    Raises:
+      ConfigError: batch, lengths, widths or heads do not divide by the mesh.
+    """
+    mesh, period = describe_mesh(cfg, count), len(cfg.model.kinds)
+    layers = {name: min(period, getattr(cfg.model, name)) for name in ("encoder_layers", "decoder_layers")}
+    cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
+    short = dataclasses.replace(cfg.model, **layers, share_layers=())
+    programs.build(dataclasses.replace(cfg, model=short), mesh, dummy.example(cfg))
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
