@@ -8,14 +8,16 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
-from flaxformer_lite.config.rules import ConfigError, is_local
+from flaxformer_lite.config.rules import ConfigError, is_local, is_text, shown
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 INT32 = 2**31 - 1  # XLA's sizes
 LONGEST = 1500  # letters of a message
+MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
 ALIASES = {  # names of other libraries -> ours
     **dict.fromkeys(("num_layers", "n_layer", "n_layers", "num_hidden_layers"), ("encoder_layers", "decoder_layers")),
@@ -177,10 +179,31 @@ def text(value: str) -> str:
     return value
 
 
+def read_text(file: str, flag: str) -> str:
+    """Reads a file, or stdin for `-`, as UTF-8 text.
+
+    Raises:
+      ConfigError: it cannot be read, is no text, or does not end; names the flag.
+    """
+    try:
+        with (
+            contextlib.nullcontext(sys.stdin)
+            if file == "-"
+            else open(Path(file).expanduser(), encoding="utf-8") as lines
+        ):
+            text = lines.read(MOST_TEXT + 1)
+        text.encode()  # some locales read other bytes as surrogates
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{flag}: cannot be read as UTF-8 text ({error}).") from None
+    if len(text) > MOST_TEXT:
+        raise ConfigError(f"{flag}: has more than {MOST_TEXT:,} characters; split it.")
+    return text
+
+
 def path(value: str) -> str:
     """Parses a local file or folder, as an argparse type."""
-    if problem := is_local(value):
-        raise argparse.ArgumentTypeError(f"{value}: {problem.rstrip('.')}")
+    if problem := is_text(value) or is_local(value):
+        raise argparse.ArgumentTypeError(f"{shown(value)}: {problem.rstrip('.')}")
     return value
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model, read_json
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.pooling import mean_pool
@@ -113,11 +114,6 @@ def _print(texts: list[str], vectors: np.ndarray) -> None:
 
 
 def _lines(file: str | None) -> Iterator[str]:
-    if file is None:
-        return
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).expanduser().read_text(encoding="utf-8")
-        text.encode()  # some locales read other bytes as surrogates
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--file={file}: cannot be read as UTF-8 text ({error}).") from None
-    yield from (line for line in text.splitlines() if line.strip())
+    if file is not None:
+        text = command_line.read_text(file, f"--file={file}")
+        yield from (line for line in text.splitlines() if line.strip())

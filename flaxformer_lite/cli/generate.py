@@ -1,9 +1,9 @@
 """Text generation from prompts to stdout."""
 
 import argparse
-import sys
 from typing import Any
 
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.arguments import SETTINGS
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
@@ -15,7 +15,6 @@ from flaxformer_lite.generation.task import longest
 from flaxformer_lite.pretrained import chat
 
 NEW_TOKENS = 64  # default
-LONGEST = 1 << 24  # characters of a prompt from stdin
 SEARCH = ("num_beams", "length_penalty", "early_stopping")
 UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
@@ -109,13 +108,4 @@ def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -
 
 
 def _text(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    try:
-        text = sys.stdin.read(LONGEST + 1)
-        text.encode()  # some locales read other bytes as surrogates
-    except UnicodeError as error:
-        raise ConfigError(f"--prompt -: stdin cannot be read as UTF-8 text ({error}).") from None
-    if len(text) > LONGEST:
-        raise ConfigError(f"--prompt -: stdin has more than {LONGEST:,} characters; shorten it.")
-    return text.rstrip("\n")
+    return command_line.read_text("-", "--prompt -").rstrip("\n") if prompt == "-" else prompt

@@ -30,6 +30,7 @@ from flaxformer_lite.config.rules import (
 
 MOST_TOKENS, MOST_NUMBERS, MOST_WEIGHTS = 2**32, 2**46, 2**36  # of a batch, of its activations, of one weight
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
+Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
 Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
 
@@ -87,7 +88,7 @@ class TrainConfig(Record):
     eval_batches: Size = 20  # at most; the held-out text may be shorter
     checkpoint_every: Size = 200  # steps from one checkpoint to the next
     keep: Size = 3  # number of newest checkpoints to keep
-    sample_tokens: Count = 0  # length of the sample text written after training, for decoders
+    sample_tokens: Sample = 0  # length of the sample text written after training, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
     init_from: LocalPath = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 

@@ -8,7 +8,7 @@ import pytest
 
 from flaxformer_lite import generate, load_pretrained, load_tokenizer
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.cli import generate as cli_generate
+from flaxformer_lite.cli import command_line
 from tests.cli import models
 
 CHAT = "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}<assistant>"
@@ -112,11 +112,11 @@ def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
 
 
 def test_a_prompt_without_end_is_refused(gpt2, capsys, monkeypatch):
-    monkeypatch.setattr(cli_generate, "LONGEST", 1000)
+    monkeypatch.setattr(command_line, "MOST_TEXT", 1000)
     monkeypatch.setattr("sys.stdin", io.StringIO("zero " * 1000))
     with pytest.raises(SystemExit):
         main(["generate", "--model", str(gpt2), "--prompt", "-"])
-    assert "--prompt -: stdin has more than 1,000 characters; shorten it." in capsys.readouterr().err
+    assert "--prompt -: has more than 1,000 characters; split it." in capsys.readouterr().err
 
 
 def test_a_chat_template_is_not_ignored_in_silence(tmp_path, capsys):

@@ -59,7 +59,7 @@ def test_versions(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["generate", "--prompt", "-"], "--prompt -: stdin cannot be read as UTF-8 text"),
+        (["generate", "--prompt", "-"], "--prompt -: cannot be read as UTF-8 text"),
         (["embed", "--file", "-"], "--file=-: cannot be read as UTF-8 text"),
     ],
 )

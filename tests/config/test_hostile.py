@@ -29,7 +29,8 @@ def with_plugin(folder, name):
     skeletons = getattr(registry.resolve_class(folder, name), "skeletons", ("decoder",))
     values = page(PAGES[skeletons[0]])
     *above, last = PLUGINS[folder].split(".")
-    node(values, above)[last] = {"name": name}
+    if node(values, above)[last]["name"] != name:
+        node(values, above)[last] = {"name": name}
     cfg = from_config_dict(ExperimentConfig, values)
     return to_config_dict(cfg).to_dict()
 
