@@ -113,7 +113,8 @@ def check(cfg: ExperimentConfig, count: int) -> None:
     layers = {name: min(period, getattr(cfg.model, name)) for name in ("encoder_layers", "decoder_layers")}
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     short = dataclasses.replace(cfg.model, **layers, share_layers=())
-    programs.build(dataclasses.replace(cfg, model=short), mesh, dummy.example(cfg))
+    traced = dataclasses.replace(cfg.mesh, mode="jit")  # pmap needs devices, and splits no more than the batch
+    programs.build(dataclasses.replace(cfg, model=short, mesh=traced), mesh, dummy.example(cfg))
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:

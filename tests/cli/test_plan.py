@@ -5,6 +5,7 @@ import json
 import pytest
 
 from flaxformer_lite import __main__
+from flaxformer_lite.plan import environment, planner, verify_mesh
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the load_module:DeprecationWarning"
@@ -14,8 +15,6 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def plan(capsys, monkeypatch):
     """(exit code, stdout, stderr) of `python -m flaxformer_lite plan ...`, without a compiler."""
-    from flaxformer_lite.plan import environment
-
     monkeypatch.setattr(environment, "ENVIRONMENT", {})
 
     def run(*arguments):
@@ -68,3 +67,31 @@ def test_search_prints_command_lines(plan):
     code, out, err = plan(*TINY, "--topology=v5e-4", "--search")
     assert code == 0 and "combinations" in err
     assert out.startswith("1") and "--config.mesh.fsdp=" in out and "--config.model.remat=" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--config.train.batch_size=3",), "train.batch_size=3: 1 microbatch(es) over"),
+        (
+            ("--config.mesh.context=4", "--config.data.length=98"),
+            "98 positions, which is not a multiple; try data.length=100",
+        ),
+        (("--config.mesh.tensor=8", "--config.mesh.data=1"), "does not divide over mesh.tensor=8"),
+        (("--config.mesh.tensor=3",), "mesh.tensor=3: 8 devices do not divide by 3"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "verify-mesh"])
+def test_what_does_not_fit_is_refused_before_anything_is_compiled(command, flags, message, capsys, monkeypatch):
+    monkeypatch.setattr(planner, "make", None)
+    monkeypatch.setattr(verify_mesh, "reference", None)
+    monkeypatch.setattr(environment, "ENVIRONMENT", {})
+    machine = ["--topology=v5e:2x4"] if command == "plan" else []
+    with pytest.raises(SystemExit) as ended:
+        __main__.main([command, "--config=gpt2_tiny", *machine, *flags])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and message in said and said.count("\n") == 1
+
+
+def test_pmap_cannot_be_planned(plan):
+    assert "plan mesh.mode=shard_map" in plan(*TINY, "--topology=v5e-4", "--config.mesh.mode=pmap")[2]

@@ -1,0 +1,96 @@
+"""Whatever ends a command is one line on stderr, with the way out; --debug shows the stack."""
+
+import errno
+import gc
+import logging
+import re
+import sys
+import threading
+
+import jax
+import pytest
+
+from flaxformer_lite import __main__
+from flaxformer_lite.checkpoints.manager import CheckpointError
+from flaxformer_lite.cli import command_line, failures, inspect
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.safetensors import WeightsError
+
+
+class PanicError(BaseException):
+    """As libraries written in Rust raise it."""
+
+
+ENDS = [
+    (ConfigError("steps=0: must be positive."), 2, "steps=0: must be positive."),
+    (WeightsError("model.safetensors: cut"), 2, "model.safetensors: cut"),
+    (CheckpointError("step 3 is lost"), 1, "step 3 is lost"),
+    (FileNotFoundError(errno.ENOENT, "No such file", "/a/b"), 1, "/a/b"),
+    (OSError(errno.ENOSPC, "No space left on device", "/a/b"), 1, "the disk is full .*/a/b.*free some space"),
+    (ValueError("RESOURCE_EXHAUSTED: pwrite: No space left on device [tensorstore]"), 1, "the disk is full"),
+    (MemoryError(), 1, "out of memory .* take a smaller model"),
+    (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "out of memory .*9 GB.* smaller"),
+    (jax.errors.JaxRuntimeError("INTERNAL: Error: Out of memory allocating 7 bytes"), 1, "out of memory .* 7 bytes"),
+    (RecursionError("maximum recursion depth exceeded"), 1, "nested too deeply .*--debug"),
+    (OverflowError("int too large"), 1, "OverflowError: int too large; --debug shows the stack"),
+    (PanicError("called `Option::unwrap()` on a `None` value"), 1, "PanicError: called .*--debug shows the stack"),
+    (TypeError("\x1b[31mred\nblue"), 1, r"TypeError: \\x1b\[31mred; --debug"),
+    (AssertionError(), 1, "AssertionError: no message"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (ConfigError("x" * 10_000), 2, "x{1000}"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), ENDS, ids=lambda e: type(e).__name__)
+def test_every_error_is_one_line(error, code, message, monkeypatch, capsys):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(inspect, "run", run)
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(["inspect", "x"])
+    said = capsys.readouterr().err
+    assert ended.value.code == code and re.search(message, said)
+    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 2000 and said[:-1].isprintable()
+
+
+def test_debug_shows_the_stack(monkeypatch, capsys):
+    monkeypatch.setattr(inspect, "run", lambda args: {}["missing"])
+    monkeypatch.setattr(sys, "argv", ["flaxformer_lite", "inspect", "x", "--debug"])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(sys.argv[1:])
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        ended.value.code == 1 and said[0].startswith("Traceback") and said[-1].startswith("error: KeyError: 'missing'")
+    )
+
+
+def test_a_message_that_python_cannot_print():
+    assert failures.explain(ValueError(10**5000)) == (
+        "ValueError: no message; --debug shows the stack.",
+        command_line.FAILED,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd):
+    class Finalized:
+        def __del__(self):
+            raise ValueError("in a callback")
+
+    def fails():
+        raise ValueError("in a thread")
+
+    log, hooks = tmp_path / "errors.log", (threading.excepthook, sys.unraisablehook)
+    with failures.logged(log):
+        assert not log.exists()
+        thread = threading.Thread(target=fails)
+        thread.start()
+        thread.join()
+        Finalized()
+        gc.collect()
+        logging.getLogger("foreign").error("in a log")
+    assert hooks == (threading.excepthook, sys.unraisablehook)
+    kept = log.read_text()
+    assert all(f"in a {place}" in kept for place in ("thread", "callback", "log")) and "Traceback" in kept
+    assert "in a" not in capfd.readouterr().err
