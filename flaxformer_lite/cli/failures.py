@@ -72,6 +72,10 @@ def logged(path: Path) -> Iterator[None]:
     logging.getLogger().addHandler(handler)
     try:
         yield
+    except Exception as error:
+        if not isinstance(error, ConfigError):
+            write(type(error), error, error.__traceback__)
+        raise
     finally:
         logging.getLogger().removeHandler(handler)
         handler.close()

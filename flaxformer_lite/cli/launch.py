@@ -4,15 +4,14 @@ import os
 import re
 import signal
 import sys
-import traceback
+from pathlib import Path
 from typing import NoReturn
 
-import jax
 from ml_collections import ConfigDict
 
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
-from flaxformer_lite.cli import command_line
+from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.runtime import invocation, processes
 from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes
@@ -21,6 +20,8 @@ from flaxformer_lite.training.interrupt import Terminated, terminate
 from flaxformer_lite.training.start.adopt import read_experiment
 
 CONTINUES = "the same command continues from the last checkpoint, if there is one."
+LOG = "errors.log"  # in the workdir: what libraries print of errors, and the stack of the one that ended the run
+SMALLER = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
 # Errors of CPU and GPU collectives when a peer is gone; TPUs wait for jax.distributed to end the process.
 LOST_PEER = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|coordination service|UNAVAILABLE")
 
@@ -29,7 +30,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
     """Checks the config and runs it, together with the other processes if there are any.
 
     Exits with 0 if SIGTERM stopped the run and it was saved, 2 on bad input, 1 on a failed run, else 128 + the number
-    of the signal that ended it; a bug keeps its traceback.
+    of the signal that ended it.
 
     Args:
       config: config of the experiment.
@@ -45,7 +46,8 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
         if not group.first:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
         given = command_line.fields_given(invocation.underscored(sys.argv))
-        caught = loop.run(read_experiment(config, workdir, given), workdir, group)
+        with failures.logged(Path(workdir, LOG)):
+            caught = loop.run(read_experiment(config, workdir, given), workdir, group)
         group.close()
     except (Exception, KeyboardInterrupt, Terminated) as error:
         message, code, at_once = explain(error, workdir, group)
@@ -55,11 +57,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
-    """Returns the message about the end of a run, its exit code, and whether exit handlers might fail as well.
-
-    Raises:
-      Exception: the error itself, if it is a bug in a run of one process.
-    """
+    """Returns the message about the end of a run, its exit code, and whether exit handlers might fail as well."""
     match error:
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
@@ -72,16 +70,10 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
         case OSError():
             where = error.filename or workdir
             return f"{where}: {error.strerror or error}; the same command continues.", command_line.FAILED, True
-    said = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
-    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
-        hint = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
-        return f"out of device memory ({said}); {hint}", command_line.FAILED, False
-    if group.alone:
-        raise error
-    if LOST_PEER.search(str(error)):
+    if not group.alone and LOST_PEER.search(str(error)):
+        said = failures.first_line(error)[:200]
         return f"another process is gone ({said}); its own output says why; {CONTINUES}", command_line.FAILED, True
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {said}", command_line.FAILED, True
+    return *failures.explain(error, SMALLER), True
 
 
 def _end(group: Processes, message: str, code: int, *, at_once: bool) -> NoReturn:
