@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
 from flaxformer_lite.cli.command_line import BAD_INPUT, FAILED
 from flaxformer_lite.config.rules import ConfigError
@@ -61,9 +62,9 @@ def logged(path: Path) -> Iterator[None]:
     """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed."""
     threads, callbacks = threading.excepthook, sys.unraisablehook
 
-    def write(kind: type[BaseException], error: BaseException | None, stack: object) -> None:
+    def write(kind: type[BaseException], error: BaseException | None, stack: TracebackType | None) -> None:
         with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
-            file.writelines(traceback.format_exception(kind, error, stack))  # type: ignore[arg-type]
+            file.writelines(traceback.format_exception(kind, error, stack))
 
     threading.excepthook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)

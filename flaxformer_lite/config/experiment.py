@@ -23,6 +23,7 @@ from flaxformer_lite.config.rules import (
     Record,
     Share,
     Size,
+    is_given,
     is_pattern,
     plugin_name,
     shown,
@@ -51,7 +52,7 @@ class DataConfig(Record):
     length: Size = 128  # T, tokens an example
     target_length: Count = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
     eval_fraction: Share = 0.02  # share of the text held out, by a hash of each document, or the end of few documents
-    cache: LocalPath = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
+    cache: Annotated[LocalPath, is_given] = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
 
     def __post_init__(self) -> None:
         super().__post_init__()

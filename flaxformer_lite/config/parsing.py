@@ -134,10 +134,11 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
         return tuple(_build(f, inner, item, f"{where}[{i}]") for i, item in enumerate(value))
-    if isinstance(value, numbers.Number) and not isinstance(value, bool):  # numpy's too
-        whole = kind is int and isinstance(value, numbers.Integral)
-        number = kind is float and isinstance(value, numbers.Real) and abs(value) < FLOAT32
-        return int(value) if whole else float(value) if number else value
+    if not isinstance(value, bool):  # numpy's numbers become Python's
+        if kind is int and isinstance(value, numbers.Integral):
+            return int(value)
+        if kind is float and isinstance(value, numbers.Real) and -FLOAT32 < value < FLOAT32:
+            return float(value)
     return value
 
 

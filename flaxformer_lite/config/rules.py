@@ -74,6 +74,10 @@ def is_local(value: str) -> str:
             " it, and pass that folder.")  # fmt: skip
 
 
+def is_given(value: str) -> str:
+    return "" if value.strip() else "must not be empty."
+
+
 def is_pattern(value: str) -> str:
     try:
         re.compile(value)
@@ -140,9 +144,13 @@ def plugin_name(value: Any) -> str:
     return registry.name_of(type(value))
 
 
-@functools.cache
 def declared(cls: type) -> dict[str, Any]:
     """Returns the annotations of the fields that a config sets; a plug-in's is the base class of its folder."""
+    return _declared(cls)  # type: ignore[arg-type]  # mypy asks a record for the hash of its class
+
+
+@functools.cache
+def _declared(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata]
     plugins = {f.name: registry.base_of(f.metadata["plugin"]) for f in fields if "plugin" in f.metadata}
@@ -191,8 +199,11 @@ def broken(hint: Any, value: Any) -> str:
 
 
 def _broken_tuple(hint: Any, value: Any) -> str:
+    kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
-        return next(filter(None, (broken(typing.get_args(hint)[0], item) for item in value)), "")
+        problem = next(filter(None, (broken(kind, item) for item in value)), "")
+        twice = not problem and plain(kind) is str and len(set(value)) < len(value)
+        return "must name each once." if twice else problem
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):
         return f"must be a tuple, {shown(meant)}."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -100,3 +101,42 @@ def test_every_field_of_a_plugin(folder, name):
     fields = [path for path in paths(values) if ".".join(path).startswith(f"{PLUGINS[folder]}.")]
     found = [case for path in fields for case in tried(values, path)]
     assert not found, f"{len(found)}: {found[:20]}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "model.position",
+            "rope",
+            "config.model.position='rope': must be a section with a name, not str; set config.model.",
+        ),
+        ("model.d_model", 2**31, "model.d_model=2147483648: must be positive, and below 2**31."),
+        (
+            "model.decoder_layers",
+            10**12,
+            "model.decoder_layers=1000000000000: must not be negative, and be at most 4096.",
+        ),
+        (
+            "model.mlp_dim",
+            2**30,
+            "model.d_model=128, model.mlp_dim=1073741824: multiplied, more than any machine holds",
+        ),
+        ("train.batch_size", 2**30, "train.batch_size=1073741824, data.length=128: multiplied, more than"),
+        ("optimizer.b1", 1.5, "optimizer.b1=1.5: must be a probability in [0, 1)."),
+        ("optimizer.learning_rate", math.nan, "optimizer.learning_rate=nan: must be positive"),
+        ("optimizer.clip_norm", math.inf, "optimizer.clip_norm=inf: must not be negative, and be finite."),
+        ("model.init_stddev", -1.0, "model.init_stddev=-1.0: must not be negative"),
+        ("model.num_labels", -1, "model.num_labels=-1: must be positive"),
+        ("model.norm_at", ("in", "in"), "model.norm_at=('in', 'in'): must name each once."),
+        ("data.cache", "", "data.cache='': must not be empty."),
+        ("train.sample_tokens", -1, "train.sample_tokens=-1: must be between 0 and 65536."),
+        ("seed", 2**32, "seed=4294967296: must not be negative, and be below 2**32."),
+    ],
+)
+def test_what_is_said(field, value, message):
+    values = page("gpt2_tiny")
+    *above, last = field.split(".")
+    node(values, above)[last] = value
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        from_config_dict(ExperimentConfig, values)
