@@ -137,7 +137,7 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, bool):  # numpy's numbers become Python's
         if kind is int and isinstance(value, numbers.Integral):
             return int(value)
-        if kind is float and isinstance(value, numbers.Real) and -FLOAT32 < value < FLOAT32:
+        if kind is float and isinstance(value, numbers.Real) and abs(cast(float, value)) < FLOAT32:
             return float(value)
     return value
 

@@ -146,10 +146,10 @@ def plugin_name(value: Any) -> str:
 
 def declared(cls: type) -> dict[str, Any]:
     """Returns the annotations of the fields that a config sets; a plug-in's is the base class of its folder."""
-    return _declared(cls)  # type: ignore[arg-type]  # mypy asks a record for the hash of its class
+    return _declared(cls)
 
 
-@functools.cache
+@functools.cache  # apart, as mypy takes no class for the hashable argument of a cached function that is imported
 def _declared(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata]
