@@ -203,7 +203,7 @@ def read_text(file: str, flag: str) -> str:
 def path(value: str) -> str:
     """Parses a local file or folder, as an argparse type."""
     if problem := is_text(value) or is_local(value):
-        raise argparse.ArgumentTypeError(f"{shown(value)}: {problem.rstrip('.')}")
+        raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
     return value
 
 
