@@ -60,6 +60,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             probe.unlink()
         except OSError as error:
             raise CheckpointError(f"cannot write in {folder}: {error.strerror}; choose another --workdir.") from None
+        _check_regular(self.folder)
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
@@ -220,6 +221,7 @@ def read_record(step_folder: Path) -> dict[str, Any]:
       CheckpointError: it was changed, or does not exist.
     """
     path = step_folder / RECORD / "metadata"
+    _check_regular(step_folder)
     record = read_object(path, {"step": int, "leaves": dict}, error=CheckpointError)
     stored = record.pop("digest", None)
     if sealed(record)["digest"] != stored:
@@ -236,6 +238,13 @@ def read_record(step_folder: Path) -> dict[str, Any]:
 def byte_count(tree: Any) -> int:
     """Returns the total size of all leaves in bytes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _check_regular(folder: Path) -> None:
+    """Refuses a pipe or device, which orbax would read for ever."""
+    for path in folder.rglob("*"):
+        if path.is_fifo() or path.is_char_device():
+            raise CheckpointError(f"{path}: is a pipe or a device; remove it, or choose another --workdir.")
 
 
 def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:

@@ -129,9 +129,8 @@ def _integer(digits: str) -> int:
 
 def _check_depth(values: Any) -> None:
     level, depth = [values], 0
-    while level:
+    while level := [x for x in level if isinstance(x, (dict, list))]:
         depth += 1
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} deep")
-        inner = (x.values() if isinstance(x, dict) else x for x in level)
-        level = [x for held in inner for x in held if isinstance(x, (dict, list))]
+        level = [inner for x in level for inner in (x.values() if isinstance(x, dict) else x)]

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import describe, digest
-from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line, sealed
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line, read_record, sealed
 from flaxformer_lite.config import MeshConfig
 
 
@@ -143,6 +143,14 @@ def test_a_record_of_another_kind_is_damage_although_its_digest_fits(folder, wha
     path.write_text(json.dumps(sealed(record)))
     got = restore(folder, accept=lambda meta: meta["note"] + "")
     assert got.step == 2 and digest(got.state) == digest(tree(2)) and message in got.notices[0]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(folder):
+    (folder / "3" / "_CHECKPOINT_METADATA").unlink()
+    os.mkfifo(folder / "3" / "_CHECKPOINT_METADATA")
+    for read in (restore, lambda folder: read_record(folder / "3")):
+        with pytest.raises(CheckpointError, match="_CHECKPOINT_METADATA: is a pipe or a device; remove it"):
+            read(folder)
 
 
 def test_a_copy_under_another_step_is_damage(folder):

@@ -16,6 +16,7 @@ TEXTS = {
     "a key twice": (b'{"a": 1, "b": {"c": 1, "c": 2}}', "names c twice, with different values"),
     "a key that cannot be printed, twice": (b'{"\\u001b[31m": 1, "\\u001b[31m": 2}', r"names '\\x1b\[31m' twice"),
     "a list": (b"[1]", "must be a JSON object"),
+    "a number": (b"3", "must be a JSON object"),
     "another encoding": ('{"a": "é"}'.encode("latin-1"), "is not JSON"),
 }
 
