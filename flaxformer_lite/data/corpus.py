@@ -32,17 +32,11 @@ Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends wi
 
 @dataclass(frozen=True)
 class Tokens:
-    """The documents of one split, one after another.
+    """The documents of one split, one after another, memory-mapped."""
 
-    Attributes:
-      ids: [tokens] uint16 or uint32, memory-mapped; each document ends with the end-of-text id.
-      offsets: [documents + 1] int64, the start of each document, and the end of the last.
-      numbers: field -> [documents] int64 or float64, the numbers of each document.
-    """
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    numbers: dict[str, np.ndarray]
+    ids: np.ndarray  # [tokens] uint16 or uint32; each document ends with the end-of-text id
+    offsets: np.ndarray  # [documents + 1] int64, the start of each document, and the end of the last
+    numbers: dict[str, np.ndarray]  # field -> [documents] int64 or float64
 
 
 @dataclass(frozen=True)
@@ -57,26 +51,17 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Records:
-    """The rows that an objective makes examples from; each row is a list of pieces of documents.
+    """The rows that an objective makes examples from; each row is a list of pieces of documents."""
 
-    Attributes:
-      tokenizer: gives the special ids.
-      length, target_length: T of the encoder or decoder-only model; T of an encoder-decoder's decoder, else 0.
-      ids: the tokens of a split.
-      start, length_of, document: [pieces], the start of each piece, its number of tokens, and its document.
-      first: [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1.
-      numbers: field -> [documents] int64 or float64; if a document has several texts, each has an entry.
-    """
-
-    tokenizer: Tokenizer
-    length: int
-    target_length: int
-    ids: np.ndarray
-    start: np.ndarray
-    length_of: np.ndarray
-    document: np.ndarray
-    first: np.ndarray
-    numbers: dict[str, np.ndarray] = field(default_factory=dict)
+    tokenizer: Tokenizer  # gives the special ids
+    length: int  # T of the encoder or decoder-only model
+    target_length: int  # T of an encoder-decoder's decoder, else 0
+    ids: np.ndarray  # the tokens of a split
+    start: np.ndarray  # [pieces], where each piece begins
+    length_of: np.ndarray  # [pieces], tokens
+    document: np.ndarray  # [pieces]
+    first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
+    numbers: dict[str, np.ndarray] = field(default_factory=dict)  # as in Tokens; each text of a document has an entry
 
     def __len__(self) -> int:
         return len(self.first) - 1

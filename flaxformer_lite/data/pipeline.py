@@ -22,20 +22,13 @@ THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples of one split.
+    """Examples of one split."""
 
-    Attributes:
-      split: "train", endless and reshuffled each epoch, or "eval", a single pass.
-      splits: split -> Records.
-      fingerprint: hash of text, tokenizer, objective and lengths.
-      corpus: the corpus of the records; None for dummy records.
-    """
-
-    split: str
+    split: str  # "train", endless and reshuffled each epoch, or "eval", a single pass
     objective: Any
-    splits: dict[str, Records]
-    fingerprint: str
-    corpus: Corpus | None = None
+    splits: dict[str, Records]  # by split
+    fingerprint: str  # hash of text, tokenizer, objective and lengths
+    corpus: Corpus | None = None  # None for dummy records
 
     @property
     def records(self) -> Records:

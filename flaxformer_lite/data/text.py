@@ -35,25 +35,15 @@ Document = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Source:
-    """Documents that can be read repeatedly.
+    """Documents that can be read repeatedly."""
 
-    Attributes:
-      where: the field and value that errors name.
-      files: the files, in a fixed order.
-      fields: keys of a jsonl line; a document has one text for each.
-      numbers: keys of a jsonl line that hold numbers.
-      fingerprint: sha256 of the content of the files.
-      size: bytes on disk.
-      left_out: files of the folder without a text suffix.
-    """
-
-    where: str
-    files: tuple[Path, ...]
-    fields: tuple[str, ...]
-    fingerprint: str
-    size: int
-    numbers: tuple[str, ...] = ()
-    left_out: tuple[Path, ...] = ()
+    where: str  # the field and value that errors name
+    files: tuple[Path, ...]  # in a fixed order
+    fields: tuple[str, ...]  # keys of a jsonl line; a document has one text for each
+    fingerprint: str  # sha256 of the content of the files
+    size: int  # bytes on disk
+    numbers: tuple[str, ...] = ()  # keys of a jsonl line that hold numbers
+    left_out: tuple[Path, ...] = ()  # files of the folder without a text suffix
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""

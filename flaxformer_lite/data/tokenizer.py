@@ -35,28 +35,20 @@ KNOWN = {
 
 
 class Tokenizer:
-    """Text to ids and back.
-
-    Attributes:
-      vocab_size: ids are 0 .. vocab_size - 1.
-      pad_id, eos_id: never None.
-      bos_id, cls_id, sep_id, mask_id: None if the vocabulary has no such token.
-      sentinel_ids: descending; () if there are none.
-      fingerprint: hash of the file that defines the tokenizer.
-    """
+    """Text to ids and back; special ids are None if the vocabulary has no such token."""
 
     file: str  # name of the file that `save` writes
-    vocab_size: int
+    vocab_size: int  # ids are 0 .. vocab_size - 1
     pad_id: int
     eos_id: int
     bos_id: int | None
     cls_id: int | None
     sep_id: int | None
     mask_id: int | None
-    sentinel_ids: tuple[int, ...]
+    sentinel_ids: tuple[int, ...]  # descending
 
     def __init__(self, definition: bytes):
-        self.definition = definition
+        self.definition = definition  # the content of its file
         self.fingerprint = hashlib.sha256(self.file.encode() + definition).hexdigest()[:16]
 
     def encode(self, text: str) -> list[int]:

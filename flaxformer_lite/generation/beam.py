@@ -20,41 +20,24 @@ NEVER = -1e9  # score of forbidden choices; finite, as in transformers, so that 
 
 
 class Pool(flax.struct.PyTreeNode):
-    """The best continuations that have ended, best first.
+    """The best continuations that have ended, best first."""
 
-    Attributes:
-      tokens_BJS: int32, prompt and continuation.
-      scores_BJ: float32, sum of log-probabilities / length ** length_penalty.
-      lengths_BJ: int32, new tokens.
-      filled_BJ: bool, False for entries that are still empty.
-    """
-
-    tokens_BJS: jax.Array
-    scores_BJ: jax.Array
-    lengths_BJ: jax.Array
-    filled_BJ: jax.Array
+    tokens_BJS: jax.Array  # int32, prompt and continuation
+    scores_BJ: jax.Array  # float32, sum of log-probabilities / length ** length_penalty
+    lengths_BJ: jax.Array  # int32, new tokens
+    filled_BJ: jax.Array  # bool, False for entries that are still empty
 
 
 class State(flax.struct.PyTreeNode):
-    """The state of the search.
+    """The state of the search."""
 
-    Attributes:
-      tokens_BJS: int32, prompt and continuation.
-      scores_BJ: float32, sums of log-probabilities, best first.
-      pool: continuations that have ended.
-      open_B: bool, False once no beam of the row is expected to enter its pool.
-      stuck: bool, whether no row has a beam that can continue.
-      new: int32, tokens of the continuation so far.
-      cache: the cache of all tokens but the last.
-    """
-
-    tokens_BJS: jax.Array
-    scores_BJ: jax.Array
-    pool: Pool
-    open_B: jax.Array
-    stuck: jax.Array
-    new: jax.Array
-    cache: Any
+    tokens_BJS: jax.Array  # int32, prompt and continuation
+    scores_BJ: jax.Array  # float32, sums of log-probabilities, best first
+    pool: Pool  # continuations that have ended
+    open_B: jax.Array  # bool, False once no beam of the row is expected to enter its pool
+    stuck: jax.Array  # bool, whether no row has a beam that can continue
+    new: jax.Array  # int32, tokens of the continuation so far
+    cache: Any  # of all tokens but the last
 
 
 class Search(NamedTuple):

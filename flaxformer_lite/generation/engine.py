@@ -19,15 +19,10 @@ Params = Any
 
 @flax.struct.dataclass
 class Rows:
-    """The part of the state that is constant while rows grow.
+    """The part of the state that is constant while rows grow."""
 
-    Attributes:
-      start_B: int32, the first slot of each row that holds a token.
-      source_mask_BS: bool, the encoder's tokens; None for a decoder.
-    """
-
-    start_B: jax.Array | np.ndarray
-    source_mask_BS: jax.Array | np.ndarray | None = None
+    start_B: jax.Array | np.ndarray  # int32, the first slot of each row that holds a token
+    source_mask_BS: jax.Array | np.ndarray | None = None  # bool, the encoder's tokens; None for a decoder
 
 
 def is_encoder_decoder(cfg: ModelConfig) -> bool:

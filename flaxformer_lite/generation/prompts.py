@@ -10,17 +10,11 @@ LONGEST = 1 << 24  # tokens of a row, for a model without a position table
 
 
 class Prompt(NamedTuple):
-    """Rows of tokens, aligned on the right, so that all continue in the same column.
+    """Rows of tokens, aligned on the right, so that all continue in the same column."""
 
-    Attributes:
-      tokens_BT: int32; T is the length of a bucket.
-      start_B: int32, the first column of each row that holds a token.
-      width: the number of columns that the caller passed, the last ones of T.
-    """
-
-    tokens_BT: np.ndarray
-    start_B: np.ndarray
-    width: int
+    tokens_BT: np.ndarray  # int32; T is the length of a bucket
+    start_B: np.ndarray  # int32, the first column of each row that holds a token
+    width: int  # the number of columns that the caller passed, the last ones of T
 
 
 class Source(NamedTuple):

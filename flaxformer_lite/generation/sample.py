@@ -13,24 +13,16 @@ from flaxformer_lite.generation.rules import Rules, choose, constrain, ends
 
 
 class State(flax.struct.PyTreeNode):
-    """The state of the loop.
+    """The state of the loop."""
 
-    Attributes:
-      tokens_BS: int32, prompt and continuation.
-      logprobs_BS: float32, log-probability of each new token under the model itself, in the same columns; None if not
-        requested.
-      done_B: bool, rows that have ended.
-      lengths_B: int32, new tokens of each row, including the one that ended it.
-      new: int32, columns of the continuation so far.
-      cache: the cache of all tokens but the last.
-    """
-
-    tokens_BS: jax.Array
-    logprobs_BS: jax.Array | None
-    done_B: jax.Array
-    lengths_B: jax.Array
-    new: jax.Array
-    cache: Any
+    tokens_BS: jax.Array  # int32, prompt and continuation
+    logprobs_BS: (
+        jax.Array | None
+    )  # float32, log-probabilities under the model itself, in the same columns; if requested
+    done_B: jax.Array  # bool, rows that have ended
+    lengths_B: jax.Array  # int32, new tokens of each row, including the one that ended it
+    new: jax.Array  # int32, columns of the continuation so far
+    cache: Any  # of all tokens but the last
 
 
 @functools.partial(jax.jit, static_argnames=("slots", "samples", "scores"))

@@ -13,25 +13,15 @@ from flaxformer_lite.generation.settings import Settings
 
 
 class Task(NamedTuple):
-    """One call of `generate`.
-
-    Attributes:
-      settings: the caller's settings.
-      prompt: the prompt of a decoder, or the start of an encoder-decoder's decoder.
-      source: the input of an encoder, or None.
-      rules: the settings as arrays.
-      max_new: the most tokens to write.
-      slots: columns of prompt and continuation, each rounded up to a bucket.
-      tokenizer: for stop strings.
-    """
+    """One call of `generate`."""
 
     settings: Settings
-    prompt: prompts.Prompt
-    source: prompts.Source | None
-    rules: Rules
-    max_new: int
-    slots: int
-    tokenizer: Any
+    prompt: prompts.Prompt  # of a decoder, or the start of an encoder-decoder's decoder
+    source: prompts.Source | None  # the input of an encoder
+    rules: Rules  # the settings as arrays
+    max_new: int  # the most tokens to write
+    slots: int  # columns of prompt and continuation, each rounded up to a bucket
+    tokenizer: Any  # for stop strings
 
     @property
     def columns(self) -> int:
