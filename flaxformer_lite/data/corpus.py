@@ -26,7 +26,10 @@ PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so th
 BATCH = 1 << 20  # characters encoded in parallel
 PACKED = 1 << 24  # tokens packed into rows at a time
 PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
-TOKENIZER_TEXT = 1 << 26  # characters a tokenizer is trained on, at most
+TOKENIZER_TEXT = {
+    "byte_bpe": 1 << 26,
+    "sentencepiece": 3 << 22,
+}  # characters to train on; the latter takes 20 bytes for each
 Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
 
 
@@ -177,16 +180,17 @@ def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text
         return tokenizer.Bytes()
 
     def write(folder: Path) -> None:
+        most = TOKENIZER_TEXT[cfg.tokenizer.name]
         with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", split().characters) as advance:
-            tokenizer_training.train(cfg.tokenizer, _training_text(source, split(), advance)).save(folder)
+            tokenizer_training.train(cfg.tokenizer, _training_text(source, split(), most, advance)).save(folder)
 
     name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size)}"
     return tokenizer.load(cache.folder(cfg.cache, name, write))
 
 
-def _training_text(source: Source, split: Split, advance: Callable[[int], None]) -> Iterator[str]:
-    """Yields every n-th piece of the training split, with n chosen to stay within TOKENIZER_TEXT."""
-    every, number = max(1, math.ceil(split.characters / TOKENIZER_TEXT)), itertools.count()
+def _training_text(source: Source, split: Split, most: int, advance: Callable[[int], None]) -> Iterator[str]:
+    """Yields every n-th piece of the training split, with n chosen to stay within `most` characters."""
+    every, number = max(1, math.ceil(split.characters / most)), itertools.count()
     for name, piece, _ in _pieces(split.deal(source.documents())):
         advance(len(piece))
         if name == "train" and next(number) % every == 0:

@@ -57,7 +57,7 @@ def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
 
 
 def test_only_a_sample_trains_the_tokenizer(experiment, monkeypatch):
-    monkeypatch.setattr(corpus, "TOKENIZER_TEXT", 10_000)
+    monkeypatch.setitem(corpus.TOKENIZER_TEXT, "byte_bpe", 10_000)
     seen = []
     train = lambda cfg, texts: seen.extend(texts) or corpus.tokenizer.Bytes()  # noqa: E731
     monkeypatch.setattr(corpus.tokenizer_training, "train", train)
