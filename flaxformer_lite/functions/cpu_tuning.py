@@ -7,6 +7,7 @@ are also traced once, on any platform (modules/stack.py): tracing the step of GP
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,6 +67,26 @@ def _backward(make: Callable[..., Any], residuals: Any, d_out: jax.Array) -> tup
 
 
 recompute_matmul.defvjp(_forward, _backward)
+
+
+def matmul_of_matrices(
+    inputs: Any, kernel: jax.Array, summed: int, make: Callable[[Any], jax.Array] | None = None
+) -> jax.Array:
+    """Computes `tensordot(make(inputs), kernel, summed)` with the kernel as one matrix; with `make`, see `recompute_matmul`.
+
+    XLA:CPU copies and transposes a weight with more axes for the backward pass, before the forward pass. Not for meshes:
+    the TPU compiler gathers sharded weights of this form twice in the backward pass.
+
+    Gain: 108 MiB of copies in a step of GPT-2 124M.
+    """
+    fan_in = math.prod(kernel.shape[:summed])
+
+    def flat(x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[: x.ndim - summed], fan_in)
+
+    kernel_IO = kernel.reshape(fan_in, -1)
+    y = recompute_matmul(lambda x: flat(make(x)), inputs, kernel_IO) if make else flat(inputs) @ kernel_IO
+    return y.reshape(*y.shape[:-1], *kernel.shape[summed:])
 
 
 def accumulate_product(

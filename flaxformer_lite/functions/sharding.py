@@ -34,9 +34,14 @@ class ActivationSharding:
         return jax.default_backend()
 
     @property
+    def is_one_device(self) -> bool:
+        """Whether one device does all the work."""
+        return all(self.num_shards(letter).count == 1 for letter in "BTV")
+
+    @property
     def is_single_cpu(self) -> bool:
         """Whether one CPU does all the work and its optimizations are switched on."""
-        return self.tuned and self.platform == "cpu" and all(self.num_shards(letter).count == 1 for letter in "BTV")
+        return self.tuned and self.platform == "cpu" and self.is_one_device
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         """Places `x` on the devices by its axes; here the identity.

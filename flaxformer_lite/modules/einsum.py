@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig
-from flaxformer_lite.functions.cpu_tuning import recompute_matmul
+from flaxformer_lite.functions.cpu_tuning import matmul_of_matrices
+from flaxformer_lite.modules.sharding import sharding_of
 
 
 def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
@@ -63,15 +64,11 @@ class Einsum(nn.Module):
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
         dtype = jnp.dtype(self.execution.param_dtype)
-        kernel = self.param("kernel", init, shape, dtype)
-
-        # As one matrix: XLA:CPU copies and transposes a weight with more axes for the backward pass, before the forward.
-        def flat(x: jax.Array) -> jax.Array:
-            return x.reshape(*x.shape[: len(x_letters) - summed], fan_in)
-
-        kernel_IO = kernel.astype(jax.tree.leaves(x)[0].dtype).reshape(fan_in, fan_out)
-        y = recompute_matmul(lambda x: flat(prepare(x)), x, kernel_IO) if prepare else flat(x) @ kernel_IO
-        y = y.reshape(*y.shape[:-1], *shape[summed:])
+        kernel = self.param("kernel", init, shape, dtype).astype(jax.tree.leaves(x)[0].dtype)
+        if prepare or sharding_of(self.execution).is_one_device:
+            y = matmul_of_matrices(x, kernel, summed, prepare)
+        else:
+            y = jnp.tensordot(x, kernel, summed)
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, dtype)

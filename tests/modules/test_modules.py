@@ -6,13 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import InitConfig, NormConfig
+from flaxformer_lite.config import Execution, InitConfig, MeshConfig, NormConfig
 from flaxformer_lite.feed_forwards.mlp import FeedForward, MlpConfig
 from flaxformer_lite.functions.norms import layer_norm, rms_norm
 from flaxformer_lite.modules.cache import append, slots
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.layout import stack_layers, unstack_layers
 from flaxformer_lite.modules.norms import Norm
+from flaxformer_lite.sharding import build_mesh
+from flaxformer_lite.sharding.activations import MeshSharding
 
 rng = np.random.default_rng(0)
 
@@ -42,6 +44,18 @@ def test_einsum_names_its_weight_and_bias():
     params["bias"] = params["bias"] + 0.5
     y = layer.apply({"params": params}, x)
     np.testing.assert_allclose(y, np.einsum("btd,dnh->btnh", x, params["kernel"]) + 0.5, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mesh_multiplies_by_the_weight_as_it_is_sharded():
+    placed = MeshSharding(build_mesh(MeshConfig(data=1, fsdp=8)))
+    x = jnp.asarray(rng.standard_normal((8, 3, 16)), jnp.float32)
+    layer = Einsum("BTD,DNH->BTNH", {"D": 16, "N": 2, "H": 4})
+    params, y = run(layer, x)
+    on_mesh = layer.clone(execution=Execution(sharding=placed))
+    text = str(jax.make_jaxpr(lambda p: on_mesh.apply({"params": p}, x))(params))
+    assert "dot_general" in text
+    assert "reshape" not in text
+    np.testing.assert_allclose(on_mesh.apply({"params": params}, x), y, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
