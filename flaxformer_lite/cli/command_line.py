@@ -43,11 +43,12 @@ def config(argv: list[str]) -> Any:
         chosen = f"--config={pages.locate(argv[at].removeprefix('--config='))}"
         others = [*argv[:at], *argv[at + 1 :]]
         values, rest = _parse([chosen, *others])
+        is_config = hasattr(values, "items")  # raises if the page could not open a file
     except Exception as error:  # from absl, ml_collections, or the user's config file
         fail(explain(error, argv), BAD_INPUT)
     if rest:
         fail(f"{rest[0]!r} is not a flag; flags look like --config.train.steps=100.", BAD_INPUT)
-    if not hasattr(values, "items"):
+    if not is_config:
         fail(f"{argv[at]}: get_config() returns {values!r}, but must return a ConfigDict, as to_config_dict(ExperimentConfig("
              f"...)) makes it.", BAD_INPUT)  # fmt: skip
     return values

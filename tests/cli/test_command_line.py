@@ -135,6 +135,7 @@ def test_several_fields_may_be_meant_or_none():
     ("source", "message"),
     [
         ("def get_config(:\n", r"--config=.*SyntaxError: invalid syntax"),
+        ("def get_config():\n    return open('/no/file')\n", r"--config=.*mine.py: OSError: .*'/no/file'"),
         ("x = 1\n", r"AttributeError: module .* has no attribute 'get_config'"),
         ("def get_config():\n    raise ValueError('a rule is broken')\n", r"ValueError: a rule is broken"),
         ("def get_config():\n    pass\n", r"get_config\(\) returns None, but must return a ConfigDict"),
