@@ -61,12 +61,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         except OSError as error:
             raise CheckpointError(f"cannot write in {folder}: {error.strerror}; choose another --workdir.") from None
         _check_regular(self.folder)
-        self._manager = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, enable_async_checkpointing=True, cleanup_tmp_directories=True
-            ),
-        )
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
         # Each process reads by itself: orbax would make all wait for a process with a failed read.
         by_itself = ocp.options.MultiprocessingOptions(
             primary_host=group.index, active_processes={group.index}, barrier_sync_key_prefix=f"read{group.index}"
@@ -80,12 +76,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         Raises:
           CheckpointError: this save, or the one before it in the background, failed.
         """
-        need, free = 1.1 * byte_count(state), shutil.disk_usage(self.folder).free
+        need, free = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state)), shutil.disk_usage(self.folder).free
         if free < need:
-            raise CheckpointError(
-                f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB"
-                f" free; free some, lower train.keep, or choose another --workdir. {self._last_good(step)}"
-            )
+            raise CheckpointError(f"checkpoint of step {step}: needs {need / 1e6:.1f} MB, {self.folder} has"
+                                  f" {free / 1e6:.1f} MB free; free some, lower train.keep, or choose another --workdir."
+                                  f" {self._last_good(step)}")  # fmt: skip
         record = sealed({**meta, "step": step, "leaves": describe(state)})
         self.wait()
         self._saving = step
@@ -110,7 +105,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         damaged: dict[int, str] = {}
         wanted = describe(target)
-        for step in self._steps():
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for step in self._group.coordinate("checkpoints", steps, lambda answers: answers[0]):
             at = self.folder / str(step)
             record, damaged[step] = self._all(read_record, at)
             if record is None:
@@ -121,8 +117,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
             _compare(step, record["leaves"], wanted)
-            request = ocp.args.StandardRestore(target)
-            state, damaged[step] = self._all(self._reader.restore, at / STATE, args=request)
+            state, damaged[step] = self._all(self._reader.restore, at / STATE, args=ocp.args.StandardRestore(target))
             if state is None:
                 continue
             if broken := broken_leaf(record["leaves"], describe(state)):
@@ -132,10 +127,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             return Restored(step, state, record, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
-            raise CheckpointError(
-                f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
-                f" over, or choose another --workdir."
-            )
+            raise CheckpointError(f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
+                                  " over, or choose another --workdir.")  # fmt: skip
         return None
 
     @property
@@ -143,22 +136,14 @@ class Checkpoints(contextlib.AbstractContextManager):
         return self._manager.latest_step()
 
     def wait(self) -> None:
-        """Waits for the save in the background.
-
-        Raises:
-          CheckpointError: the save in the background failed.
-        """
+        """Waits for the save in the background; raises CheckpointError if it failed."""
         try:
             self._manager.wait_until_finished()
         except Exception as error:
             raise CheckpointError(self._failed(self._saving, error)) from error
 
     def close(self) -> None:
-        """Waits for the save in the background, which would otherwise be lost at exit.
-
-        Raises:
-          CheckpointError: the save in the background failed.
-        """
+        """Waits for the save in the background, which would otherwise be lost at exit; raises as `wait` does."""
         try:
             self.wait()
         finally:
@@ -170,11 +155,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._group.alone or kind is None:
             self.close()
 
-    def _steps(self) -> list[int]:
-        return self._group.coordinate(
-            "checkpoints", sorted(self._manager.all_steps(), reverse=True), lambda all: all[0]
-        )
-
     def _all(self, read: Callable, *arguments: Any, **options: Any) -> tuple[Any, str]:
         """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of them failed."""
         value, why = None, ""
@@ -184,7 +164,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             hush_other_reads()
-            why = _first_line(error)
+            why = first_line(error)
         why = self._group.coordinate("a checkpoint", why, lambda reasons: next(filter(None, reasons), ""))
         return (None, why) if why else (value, "")
 
@@ -199,9 +179,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         return f"checkpoint of step {step} is damaged ({why}); moved to {place}, continuing from step {restored}."
 
     def _failed(self, step: int | None, error: Exception) -> str:
-        return (
-            f"checkpoint of step {step} was not written to {self.folder}: {_first_line(error)}; {self._last_good(step)}"
-        )
+        last = self._last_good(step)
+        return f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)}; {last}"
 
     def _last_good(self, step: int | None) -> str:
         good = [s for s in self._manager.all_steps() if s != step]
@@ -215,11 +194,7 @@ def sealed(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(step_folder: Path) -> dict[str, Any]:
-    """Reads the record beside a state.
-
-    Raises:
-      CheckpointError: it was changed, or does not exist.
-    """
+    """Reads the record beside a state; raises CheckpointError if it was changed or does not exist."""
     path = step_folder / RECORD / "metadata"
     _check_regular(step_folder)
     record = read_object(path, {"step": int, "leaves": dict}, error=CheckpointError)
@@ -233,11 +208,6 @@ def read_record(step_folder: Path) -> dict[str, Any]:
     ):
         raise CheckpointError(f"{path}: its leaves are not described")
     return record
-
-
-def byte_count(tree: Any) -> int:
-    """Returns the total size of all leaves in bytes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _check_regular(folder: Path) -> None:
@@ -257,10 +227,8 @@ def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:
     if changed:
         lines = [f"{path}: {show(stored, path)} -> {show(wanted, path)}" for path in changed[:3]]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise CheckpointError(
-            f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
-            f" another --workdir, or the version of the code that wrote it."
-        )
+        raise CheckpointError(f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
+                              " another --workdir, or the version of the code that wrote it.")  # fmt: skip
 
 
 def broken_leaf(stored: Leaves, read: Leaves) -> str:
@@ -292,7 +260,7 @@ def hush_other_reads() -> None:
     sys.unraisablehook = hook
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     while error.__cause__ is not None:  # orbax wraps tensorstore's error, which names the leaf and the file
         error = error.__cause__
     line = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,7 +11,14 @@ import orbax.checkpoint as ocp
 from flax.traverse_util import unflatten_dict
 
 from flaxformer_lite.checkpoints.digest import describe
-from flaxformer_lite.checkpoints.manager import STATE, CheckpointError, broken_leaf, hush_other_reads, read_record
+from flaxformer_lite.checkpoints.manager import (
+    STATE,
+    CheckpointError,
+    broken_leaf,
+    first_line,
+    hush_other_reads,
+    read_record,
+)
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, to_config_dict
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.files.publish import new_directory, recover, write_file
@@ -23,21 +30,13 @@ CHANGED = "is not what the run wrote, by the hash in config.json; the run's own 
 
 
 class Run(NamedTuple):
-    """A training run.
+    """A training run."""
 
-    Attributes:
-      cfg: the resolved config.
-      step: the step of the checkpoint.
-      model: the linen module.
-      params: its parameters, numpy arrays.
-      notices: one for each newer checkpoint that cannot be read.
-    """
-
-    cfg: ExperimentConfig
-    step: int
-    model: Any
-    params: dict
-    notices: list[str]
+    cfg: ExperimentConfig  # resolved
+    step: int  # of the checkpoint
+    model: Any  # the linen module
+    params: dict  # numpy arrays
+    notices: list[str]  # one for each newer checkpoint that cannot be read
 
 
 def is_workdir(folder: Path) -> bool:
@@ -58,11 +57,7 @@ def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any) -> None:
 
 
 def read_config(folder: Path) -> ExperimentConfig:
-    """Reads the run's resolved config.
-
-    Raises:
-      ConfigError: it was changed since, or written by another version of the code.
-    """
+    """Reads the run's resolved config; raises ConfigError if it was changed since, or another version wrote it."""
     return from_config_dict(ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json")
 
 
@@ -80,23 +75,18 @@ def read_run(folder: Path) -> Run:
             params = _params(folder / "checkpoints" / str(step))
         except Exception as error:  # from tensorstore, orbax, json or the file system
             hush_other_reads()
-            damaged.append(f"checkpoint of step {step} cannot be read ({str(error).strip().splitlines()[0][:200]})")
+            damaged.append(f"checkpoint of step {step} cannot be read ({first_line(error)})")
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]
         return Run(cfg, step, build_model(cfg.model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")
-    raise CheckpointError(
-        f"{folder}/checkpoints: no checkpoint yet; the run writes one every train.checkpoint_every steps."
-    )
+    every = "the run writes one every train.checkpoint_every steps"
+    raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {every}.")
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Returns the folder where a run keeps its tokenizer.
-
-    Raises:
-      ConfigError: the folder does not exist, or was changed since.
-    """
+    """Returns the folder where a run keeps its tokenizer; raises ConfigError if it is gone or was changed since."""
     recover(folder / "tokenizer")
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it.")

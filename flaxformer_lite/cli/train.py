@@ -18,9 +18,13 @@ def run(args: argparse.Namespace) -> None:
 
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     logging.use_absl_handler()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.FATAL)  # orbax logs all it does, and what fails; the run reports that in one line
     if not faulthandler.is_enabled():
         faulthandler.enable()
     from flaxformer_lite.cli import launch
 
-    launch.main(config, args.workdir, **{name: getattr(args, name) for name in JOINING})
+    try:
+        launch.main(config, args.workdir, **{name: getattr(args, name) for name in JOINING})
+    finally:
+        logging.set_verbosity(verbosity)

@@ -33,12 +33,7 @@ class ProcessError(RuntimeError):
 
 
 class Processes:
-    """This process and its peers. A single process is a group of one and needs no store.
-
-    Attributes:
-      index: number of this process; process 0 writes everything that people read.
-      count: number of processes.
-    """
+    """This process, number `index` of `count`. A single process is a group of one and needs no store."""
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1):
         self._client, self.index, self.count = client, index, count
@@ -51,6 +46,7 @@ class Processes:
 
     @property
     def first(self) -> bool:
+        """Whether this process writes everything that people read."""
         return self.index == 0
 
     @property
@@ -236,17 +232,14 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
     alone = count == 1 and coordinator is None and not index
     given = [value is not None for value in (coordinator, count, index)]
     if any(given) and not all(given) and not alone:
-        raise ConfigError(
-            f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or none (a TPU"
-            " pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself trains alone."
-        )
+        raise ConfigError(f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or"
+                          " none (a TPU pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself"
+                          " trains alone.")  # fmt: skip
     if alone or coordinator is None or count is None or index is None:
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(
-            f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as --coordinator=10.0.0.1:1234."
-        )
+        raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as 10.0.0.1:1234.")
     if not 0 <= index < count:
         raise ConfigError(f"--process_id={index}, --num_processes={count}: processes are numbered 0 to {count - 1}.")
 
@@ -260,10 +253,8 @@ def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
             )
     except Exception as error:  # anything that the cluster's own client raises
         said = " ".join(str(error).split())[:240]
-        raise ProcessError(
-            f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT --num_processes=N"
-            f" --process_id=I, or --num_processes=1 to train alone."
-        ) from error
+        raise ProcessError(f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT"
+                           " --num_processes=N --process_id=I, or --num_processes=1 to train alone.") from error  # fmt: skip
 
 
 def _check_port(coordinator: str) -> None:
@@ -273,10 +264,8 @@ def _check_port(coordinator: str) -> None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise ProcessError(
-                f"--coordinator={coordinator}: process 0 cannot listen on port {port} ({error.strerror}); another"
-                f" process 0 may be running; choose another port."
-            ) from None
+            raise ProcessError(f"--coordinator={coordinator}: process 0 cannot listen on port {port} ({error.strerror});"
+                               " another process 0 may be running; choose another port.") from None  # fmt: skip
 
 
 def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
@@ -286,8 +275,7 @@ def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
         why = f"not all {count} processes have joined {coordinator}; start each with the same --num_processes"
     except OSError as error:
-        why = (
-            f"process {index} cannot reach process 0 at {coordinator} ({error.strerror or error}); is it running there?"
-        )
+        what = error.strerror or error
+        why = f"process {index} cannot reach process 0 at {coordinator} ({what}); is it running there?"
     print(f"error: after {timeout} s, {why} (--start_timeout waits longer).", file=sys.stderr, flush=True)
     os._exit(1)

@@ -25,7 +25,7 @@ from flaxformer_lite.training.start import precompile, resume
 from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_workdir, program_facts
 from flaxformer_lite.training.start.setup import Experiment, prepare
-from flaxformer_lite.training.state import TrainState
+from flaxformer_lite.training.state import TrainState, param_count
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
 
@@ -53,7 +53,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
-        terminal = Terminal(cfg.train.steps, cfg.objective.shown, is_main_process=group.first)
+        terminal = Terminal(cfg.train.steps, cfg.objective.shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
         if (checkpoints.latest_step or 0) < cfg.train.steps:
@@ -80,12 +80,7 @@ class Trainer:
     """The loop over steps, with metrics, evaluation and checkpoints."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        checkpoints: Checkpoints,
-        recorder: Recorder,
-        terminal: Terminal,
-        group: Processes = ALONE,
+        self, experiment: Experiment, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal, group: Processes
     ):
         self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
         self._recorder, self._terminal = recorder, terminal
@@ -119,25 +114,23 @@ class Trainer:
                     self._save(state, step)
                 if ends:
                     self._checkpoints.wait()
-                    where = "" if self._group.alone else f" of process {interrupt.by}"
-                    self._terminal.note(
-                        f"{interrupt.caught}{where}: stopped after step {step} and saved; the same command continues."
-                    )
+                    signal = interrupt.caught + ("" if self._group.alone else f" of process {interrupt.by}")
+                    self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
                     return state, interrupt.caught
         return state, ""
 
     def close(self, state: TrainState, workdir: Path) -> None:
         """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""
         cfg, data = self._experiment.cfg, self._experiment.eval_data
-        model, objective, baseline = cfg.model, cfg.objective, cfg.objective.baseline(data)
-        title = f"{workdir.name}: {model.family}, {text.millions(self._experiment)} parameters"
-        shown = {"headline": objective.headline, "baseline": baseline, "title": title}
-        plot.loss_curve(workdir / "loss.png", self._recorder.history, **shown)
+        objective, baseline, tokens = cfg.objective, cfg.objective.baseline(data), cfg.train.sample_tokens
+        title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
+        curve, history = workdir / "loss.png", self._recorder.history
+        plot.loss_curve(curve, history, headline=objective.headline, baseline=baseline, title=title)
         rows = text.closing(self._recorder, objective.shown, baseline, self._compiles.count, workdir)
         self._terminal.rows("result", rows)
-        if cfg.train.sample_tokens and writes(model) and self._group.alone:
-            tokens, module = cfg.train.sample_tokens, self._experiment.model
-            self._terminal.sample(*sample(module, state.params, data, tokens=tokens, seed=cfg.seed))
+        if tokens and writes(cfg.model) and self._group.alone:
+            written = sample(self._experiment.model, state.params, data, tokens=tokens, seed=cfg.seed)
+            self._terminal.sample(*written)
         self._terminal.rows("next", text.next_commands(cfg, workdir))
 
     def _settle(self, ahead: int) -> None:
@@ -158,27 +151,24 @@ class Trainer:
             return
         good = self._checkpoints.latest_step
         where = "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
-        raise RunError(
-            f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter norm"
-            f" {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower optimizer.learning_rate, more"
-            f" optimizer.warmup_steps, or optimizer.clip_norm=1 in another --workdir."
-        )
+        raise RunError(f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter"
+                       f" norm {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower"
+                       " optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm=1 in another"
+                       " --workdir.")  # fmt: skip
 
     def _evaluate(self, state: TrainState, step: int) -> None:
         self._settle(0)
-        experiment = self._experiment
+        run = self._experiment
         with self._meter.pause(), self._compiles.allow_first("evaluation"):
-            objective, data = experiment.cfg.objective, experiment.eval_data
-            values = evaluate(objective, experiment.eval_step, state.params, experiment.eval_batches(), data)
+            values = evaluate(run.cfg.objective, run.eval_step, state.params, run.eval_batches(), run.eval_data)
         record = {"step": step, "split": "eval", **values}
         self._recorder.add(record)
         self._terminal.eval_record(record)
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
-        experiment = self._experiment
+        meta = resume.meta(self._experiment.cfg, self._experiment.train_data.fingerprint, step)
         with self._meter.pause(), self._compiles.allow_first("checkpoint"):
-            meta = resume.meta(experiment.cfg, experiment.train_data.fingerprint, step)
             self._checkpoints.save(step, state, meta)
 
 

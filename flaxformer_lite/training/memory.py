@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import ExperimentConfig, MeshConfig, ModelConfig, TrainConfig
+from flaxformer_lite.config import ExperimentConfig, MeshConfig, TrainConfig
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 
@@ -27,22 +27,20 @@ class Memory:
 
 def held(program: Program) -> tuple[int, int, int]:
     """Returns bytes of parameters, optimizer state and gradients (float32, split like parameters) of one chip."""
-    params = program.target.params
-    gradients = sum(FLOAT32 * math.prod(_local(leaf)) for leaf in jax.tree.leaves(params))
-    return _bytes(params), _bytes(program.target.opt_state), gradients
+    params, opt_state = program.target.params, program.target.opt_state
+    return _bytes(params), _bytes(opt_state), _bytes(params, FLOAT32)
 
 
 def analytic(program: Program) -> Memory:
     """Estimates memory without a compiler: the state, what the backward pass saves, and the largest temporaries."""
-    parameters, optimizer, gradients = held(program)
-    activations = saved(program) + _passing(program)
-    return Memory(parameters, optimizer, gradients, activations, parameters + optimizer + gradients + activations)
+    state, activations = held(program), _saved(program) + _passing(program)
+    return Memory(*state, activations, sum(state) + activations)
 
 
 def compiled(program: Program, peak: int) -> Memory:
     """Divides the compiler's peak; activations are what remains after parameters, optimizer and gradients."""
-    parameters, optimizer, gradients = held(program)
-    return Memory(parameters, optimizer, gradients, max(0, peak - parameters - optimizer - gradients), peak)
+    state = held(program)
+    return Memory(*state, max(0, peak - sum(state)), peak)
 
 
 def rows(program: Program) -> int:
@@ -51,63 +49,52 @@ def rows(program: Program) -> int:
     return max(1, train.batch_size // (train.accumulate * mesh["data"] * mesh["fsdp"]))
 
 
-def saved(program: Program) -> int:
+def _saved(program: Program) -> int:
     """Estimates the bytes that a forward pass keeps for the backward pass on one chip.
 
     The loss is traced with its gradient for one sequence and for two; the difference is what each sequence keeps. If
     heads and feed-forward width are split, only arrays of the model's width are whole.
     """
-    split, width = program.mesh.shape["tensor"], program.cfg.model.d_model
-    (whole_1, parts_1), (whole_2, parts_2) = (_residuals(*_key(program, count), width) for count in (1, 2))
-    return int(rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / split) / _context(program))
-
-
-def _key(program: Program, count: int) -> tuple:
-    """Returns a cache key: everything that the residuals of `count` sequences depend on."""
     # Blockwise, like every implementation used at scale: none keeps all pairs of positions.
     model = dataclasses.replace(program.cfg.model, attention="blockwise")
-    cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=TrainConfig(
-        loss_chunks=program.cfg.train.loss_chunks))  # fmt: skip
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), program.batch)
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params)
-    leaves, tree = jax.tree.flatten((params, batch))
-    return cfg, tuple(leaves), tree
+    train = TrainConfig(loss_chunks=program.cfg.train.loss_chunks)
+    cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=train)
+
+    def residuals(count: int) -> tuple[int, int]:
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), program.batch)
+        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params)
+        leaves, tree = jax.tree.flatten((params, batch))
+        return _residuals(cfg, tuple(leaves), tree)
+
+    (whole_1, parts_1), (whole_2, parts_2) = residuals(1), residuals(2)
+    mesh = program.mesh.shape
+    return int(rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / mesh["tensor"]) / mesh["context"])
 
 
 @functools.lru_cache(maxsize=64)
-def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any, width: int) -> tuple[int, int]:
+def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> tuple[int, int]:
     """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in others."""
     params, batch = tree.unflatten(leaves)
     loss = programs.loss(cfg)
     pull = jax.eval_shape(lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch)
     total = [0, 0]
     for leaf in jax.tree.leaves(pull):
-        total[width not in leaf.shape[-1:]] += leaf.size * leaf.dtype.itemsize
+        total[cfg.model.d_model not in leaf.shape[-1:]] += leaf.size * leaf.dtype.itemsize
     return total[0], total[1]
 
 
 def _passing(program: Program) -> int:
     """Estimates the largest temporaries: two layers' gathered weights, and a chunk of logits with its gradient."""
     model, train, mesh = program.cfg.model, program.cfg.train, program.mesh.shape
+    itemsize = jax.numpy.dtype(model.dtype).itemsize
     layers = max(1, model.encoder_layers + model.decoder_layers)
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
     objective, batch = program.cfg.objective, program.batch
-    whole = objective.transient_logits(batch, model, rows(program), train.accumulate, train.loss_chunks)
-    logits = whole / mesh["tensor"]
-    return int(2 * weights * _itemsize(model) + logits * (FLOAT32 + _itemsize(model)) / _context(program))
+    logits = objective.transient_logits(batch, model, rows(program), train.accumulate, train.loss_chunks)
+    return int(2 * weights * itemsize + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"])
 
 
-def _context(program: Program) -> int:
-    return program.mesh.shape.get("context", 1)
-
-
-def _itemsize(model: ModelConfig) -> int:
-    return jax.numpy.dtype(model.dtype).itemsize
-
-
-def _local(leaf: Any) -> tuple[int, ...]:
-    return leaf.sharding.shard_shape(leaf.shape)
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.dtype.itemsize * math.prod(_local(leaf)) for leaf in jax.tree.leaves(tree))
+def _bytes(tree: Any, itemsize: int | None = None) -> int:
+    """Counts a chip's bytes of a tree, in its own dtypes or with another size of each number."""
+    leaves = jax.tree.leaves(tree)
+    return sum((itemsize or x.dtype.itemsize) * math.prod(x.sharding.shard_shape(x.shape)) for x in leaves)

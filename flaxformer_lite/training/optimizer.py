@@ -16,7 +16,13 @@ from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
 DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
-PROJECTION = re.compile(r"(^|/)(query|key|value|out|up|gate|down)/kernel$")  # for muon; adam takes the rest
+# The input and output axes of the projections that muon updates; a leading scan axis is neither. Adam takes the rest.
+MUON_AXES = {
+    **dict.fromkeys(("query", "key", "value"), ((-3,), (-2, -1))),
+    "out": ((-3, -2), (-1,)),
+    **dict.fromkeys(("up", "gate", "down"), ((-2,), (-1,))),
+}
+PROJECTION = re.compile(rf"(^|/)({'|'.join(MUON_AXES)})/kernel$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
@@ -24,10 +30,6 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
 
     With w warmup steps and n steps in total, the first step has peak / w and the last has final_fraction * peak for
     cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
-
-    Args:
-      cfg: names the schedule.
-      steps: n.
 
     Returns:
       A function from an int32 scalar or array of steps to float32 of the same shape.
@@ -37,21 +39,16 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
     """
     warmup, last = max(cfg.warmup_steps, 1), max(steps - 1, 1)
     decay = cfg.decay_steps or max(steps // 10, 1)
-
-    def progress(step, start):
-        return jnp.clip((step - start) / max(last - start, 1), 0.0, 1.0)
+    start = max(last - decay, cfg.warmup_steps) if cfg.schedule == "wsd" else cfg.warmup_steps
 
     def after_warmup(step):
         if cfg.schedule == "constant":
             return jnp.ones_like(step)
         if cfg.schedule == "rsqrt":
             return jnp.sqrt(warmup / jnp.maximum(step + 1, warmup))
+        fall = jnp.clip((step - start) / max(last - start, 1), 0.0, 1.0)
         if cfg.schedule == "cosine":
-            fall = 0.5 * (1 - jnp.cos(jnp.pi * progress(step, cfg.warmup_steps)))
-        elif cfg.schedule == "linear":
-            fall = progress(step, cfg.warmup_steps)
-        else:
-            fall = progress(step, max(last - decay, cfg.warmup_steps))
+            fall = 0.5 * (1 - jnp.cos(jnp.pi * fall))
         return 1 - (1 - cfg.final_fraction) * fall
 
     def rate(step):
@@ -84,13 +81,10 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
         optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
-
     if cfg.freeze:
         chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, lambda tree: _by_frozen(cfg, tree))
 
-    def wide(
-        tree,
-    ):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
+    def wide(tree):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):
@@ -117,9 +111,8 @@ def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
     paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in cfg.freeze:
         if not any(re.search(pattern, path) for path in paths):
-            raise ConfigError(
-                f"optimizer.freeze={pattern!r}: matches no parameter; the first are {', '.join(paths[:3])}."
-            )
+            shown = ", ".join(paths[:3])
+            raise ConfigError(f"optimizer.freeze={pattern!r}: matches no parameter; the first are {shown}.")
     frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
     if all(frozen):
         raise ConfigError(f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train.")
@@ -133,12 +126,7 @@ def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
 
 
 def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
-    """Computes the root of the sum of all squares, in float32 for any dtype of the leaves.
-
-    Args:
-      tree: tree of arrays.
-      join_small: whether to join small leaves first (functions/cpu_tuning.py).
-    """
+    """Computes the root of the sum of all squares in float32; `join_small` is that of functions/cpu_tuning.py."""
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
     if join_small:
         leaves = cpu_tuning.join_small(leaves)
@@ -156,23 +144,9 @@ def _to_adam_size(updates: Any, _: Any) -> Any:
     return jax.tree.map(scale, updates, _dimension_numbers(updates))
 
 
-def _muon_labels(params: Any) -> Any:
-    def label(keys, _):
-        return "muon" if PROJECTION.search(path_of(keys)) else "adam"
-
-    return jax.tree_util.tree_map_with_path(label, params)
-
-
 def _dimension_numbers(params: Any) -> Any:
-    """Returns which axes of a projection are its input and its output; a leading scan axis is neither."""
-
     def numbers(keys, _):
-        name = path_of(keys).split("/")[-2]
-        if name in ("query", "key", "value"):
-            return contrib.MuonDimensionNumbers((-3,), (-2, -1))
-        if name == "out":
-            return contrib.MuonDimensionNumbers((-3, -2), (-1,))
-        return contrib.MuonDimensionNumbers((-2,), (-1,))
+        return contrib.MuonDimensionNumbers(*MUON_AXES[path_of(keys).split("/")[-2]])
 
     return jax.tree_util.tree_map_with_path(numbers, params)
 
@@ -188,7 +162,12 @@ def _adafactor(_: OptimizerConfig) -> optax.GradientTransformation:
 def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
     muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers)
     sized = optax.chain(muon, optax.stateless(_to_adam_size))
-    return optax.partition({"muon": sized, "adam": _adam(cfg)}, _muon_labels)
+
+    def label(keys, _):
+        return "muon" if PROJECTION.search(path_of(keys)) else "adam"
+
+    labels = functools.partial(jax.tree_util.tree_map_with_path, label)
+    return optax.partition({"muon": sized, "adam": _adam(cfg)}, labels)
 
 
 DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {

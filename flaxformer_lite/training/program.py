@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
-from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, ModelConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.models import build_model
 from flaxformer_lite.sharding import parameter_rules
@@ -66,7 +66,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    model, tx = _model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
+    model, tx = build_model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
 
@@ -110,7 +110,7 @@ def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = _eval_step(cfg, _model(cfg.model))
+    sums = _eval_step(cfg, build_model(cfg.model))
     return lambda params, batch: sums(params, batch).mean()
 
 
@@ -125,17 +125,15 @@ def _check_example(example: Any, mesh: Mesh) -> None:
     """Checks the form of an example, and that sequences split evenly over the devices along `context`."""
     if not isinstance(example, dict) or set(example) != {"inputs", "targets"}:
         found = sorted(example) if isinstance(example, dict) else type(example).__name__
-        raise ConfigError(
-            f"the objective's make_example returned {found}: must return {{'inputs': ..., 'targets': ...}}."
-        )
+        raise ConfigError(f"the objective's make_example returned {found}: must return"
+                          " {'inputs': ..., 'targets': ...}.")  # fmt: skip
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
         length = example["inputs"][name].shape[0] if name in example["inputs"] else 0
         if length % parts:
-            raise ConfigError(
-                f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
-                f" data.{field}={-(-length // parts) * parts}."
-            )
+            whole = -(-length // parts) * parts
+            raise ConfigError(f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
+                              f" data.{field}={whole}.")  # fmt: skip
 
 
 def _train_step(
@@ -159,13 +157,9 @@ def _eval_step(cfg: ExperimentConfig, model: nn.Module, placed: ActivationShardi
     return step.eval_step(_outputs(cfg, model, placed), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
-def _model(cfg: ModelConfig) -> nn.Module:
-    return build_model(cfg)
-
-
 def _counted(cfg: ExperimentConfig) -> nn.Module:
     """Builds the model for counting FLOPs, with dense attention: blocks and kernels hide how often they run."""
-    return _model(dataclasses.replace(cfg.model, attention="dense"))
+    return build_model(dataclasses.replace(cfg.model, attention="dense"))
 
 
 def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding) -> step.Outputs:
@@ -176,15 +170,10 @@ def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding
         rngs, params = {} if key is None else {"dropout": key}, optimizer.stop_frozen(cfg.optimizer, params)
         method = cfg.objective.outputs
         out, sown = model.apply({"params": params}, inputs, rngs=rngs, method=method, mutable=[AUXILIARY])
-        return out, _summed(sown.get(AUXILIARY, {}))
+        auxiliary: dict[str, jax.Array] = {}  # the sum over all layers, by name
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
+            name = [key.key for key in keys if hasattr(key, "key")][-1]
+            auxiliary[name] = auxiliary.get(name, 0.0) + jnp.sum(leaf)
+        return out, auxiliary
 
     return outputs
-
-
-def _summed(sown: Any) -> dict[str, jax.Array]:
-    """Sums what all layers have sown, by name."""
-    total: dict[str, jax.Array] = {}
-    for keys, leaf in jax.tree_util.tree_leaves_with_path(sown):
-        name = [key.key for key in keys if hasattr(key, "key")][-1]
-        total[name] = total.get(name, 0.0) + jnp.sum(leaf)
-    return total

@@ -46,10 +46,7 @@ def train_step(
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's metrics, grad_norm
       (before clipping), param_norm (after the update) and learning_rate.
     """
-
-    def whole(sums):
-        return jax.lax.psum(sums, over) if over else sums
-
+    whole = functools.partial(jax.lax.psum, axis_name=over) if over else lambda sums: sums
     gradient = functools.partial(_gradient, outputs, functools.partial(objective.loss, chunks=chunks))
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -84,12 +81,12 @@ def _gradient(
         out, auxiliary = outputs(params, microbatch["inputs"], key)
         sums = loss_sums(out, microbatch["targets"])
         if not isinstance(sums, LossSums):
-            raise ConfigError(
-                f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
-                f" objectives/sums.py's token_loss makes them."
-            )
-        weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])} if auxiliary else totals
-        sums = sums.with_auxiliary(auxiliary) if auxiliary else sums
+            raise ConfigError(f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
+                              " objectives/sums.py's token_loss makes them.")  # fmt: skip
+        weights = totals
+        if auxiliary:
+            weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])}
+            sums = sums.with_auxiliary(auxiliary)
         return sums.times_tokens(weights), sums
 
     (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)

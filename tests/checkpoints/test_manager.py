@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import describe, digest
-from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, _first_line, read_record, sealed
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, first_line, read_record, sealed
 from flaxformer_lite.config import MeshConfig
 
 
@@ -262,5 +262,5 @@ def test_a_long_reason_keeps_its_end_where_the_cause_stands():
     try:
         raise OSError("wrapped") from ValueError(f'Error writing "{path}": No space left on device [28]\nmore')
     except OSError as error:
-        line = _first_line(error)
+        line = first_line(error)
     assert len(line) < 250 and line.startswith("Error writing") and line.endswith("No space left on device [28]")

@@ -65,6 +65,6 @@ def test_leaves_that_share_arithmetic_and_leaves_that_are_functions_of_drawn_one
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     jax.tree.map(
         np.testing.assert_array_equal,
-        init_per_leaf.init_per_leaf(traced, jax.tree.map(lambda _: here, shapes))(),
+        init_per_leaf.init_per_leaf(traced, jax.tree.map(lambda _: here, shapes)),
         create(),
     )

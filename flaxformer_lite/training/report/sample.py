@@ -33,12 +33,9 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
     cfg, tokenizer = model.cfg, data.tokenizer
     prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
     room = cfg.max_length - len(prompt) if cfg.has_position_table else tokens
-    options: dict[str, Any] = {
-        "eos_token_id": tokenizer.eos_id,
-        "temperature": TEMPERATURE,
-        "top_p": TOP_P,
-        "seed": seed,
-    }
-    unused = tuple(range(data.vocab_size, cfg.vocab_size))  # ids that only pad the table to a round size
-    written = generate(model, params, prompt[None], max_new_tokens=min(tokens, room), suppress_tokens=unused, **options)
+    written = generate(
+        model, params, prompt[None], max_new_tokens=min(tokens, room), eos_token_id=tokenizer.eos_id, seed=seed,
+        temperature=TEMPERATURE, top_p=TOP_P,
+        suppress_tokens=tuple(range(data.vocab_size, cfg.vocab_size)),  # ids that only pad the table to a round size
+    )  # fmt: skip
     return tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())

@@ -10,17 +10,13 @@ from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program
 
-Rows = list[tuple[str, str]]
-
 LARGE = 2**20  # bytes; larger parameters are named if every device holds them whole
 
 
-def sharding_report(program: Program) -> Rows:
+def sharding_report(program: Program) -> list[tuple[str, str]]:
     """Returns the rows of the report; none if there is a single device."""
-    if program.mesh.size == 1:
-        return []
-    return [("batch", _batch(program)), ("reads", _reads(program)), ("a device", _device(program)),
-            ("replicated", _replicated(program))]  # fmt: skip
+    parts = {"batch": _batch, "reads": _reads, "a device": _device, "replicated": _replicated}
+    return [] if program.mesh.size == 1 else [(name, describe(program)) for name, describe in parts.items()]
 
 
 def _batch(program: Program) -> str:
@@ -33,15 +29,12 @@ def _batch(program: Program) -> str:
 
 def _reads(program: Program) -> str:
     """Describes the rows of each batch that this process reads."""
-    rows, size = sharding.batch_rows(program.mesh, program.cfg.train.batch_size), program.cfg.train.batch_size
+    size, cache, count = program.cfg.train.batch_size, program.cfg.data.cache, jax.process_count()
+    rows = sharding.batch_rows(program.mesh, size)
     if len(rows) == size:
-        each = f" in each of {jax.process_count()} processes" if jax.process_count() > 1 else ""
-        return f"all rows of each batch{each}, from {program.cfg.data.cache}"
+        return f"all rows of each batch{f' in each of {count} processes' if count > 1 else ''}, from {cache}"
     shown = f"{rows[0]} to {rows[-1]}" if rows[-1] - rows[0] + 1 == len(rows) else f"{len(rows)} rows from {rows[0]}"
-    return (
-        f"rows {shown} of {size} in process {jax.process_index()} of {jax.process_count()}, the others theirs, each from"
-        f" its {program.cfg.data.cache}"
-    )
+    return f"rows {shown} of {size} in process {jax.process_index()} of {count}, others theirs, each from its {cache}"
 
 
 def _device(program: Program) -> str:

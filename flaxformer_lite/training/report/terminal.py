@@ -2,8 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -20,19 +19,12 @@ class Terminal:
     Args:
       steps: number of steps in the whole run.
       metrics: metrics of the objective, its headline first.
-      is_main_process: whether to print at all.
+      quiet: whether to print nothing.
       console: the console to print to; tests pass their own.
     """
 
-    def __init__(
-        self,
-        steps: int,
-        metrics: Sequence[Metric] = (LOSS,),
-        *,
-        is_main_process: bool = True,
-        console: Console | None = None,
-    ):
-        self.console = console or Console(highlight=False, soft_wrap=True, quiet=not is_main_process)
+    def __init__(self, steps: int, metrics: Sequence[Metric], *, quiet: bool = False, console: Console | None = None):
+        self.console = console or Console(highlight=False, soft_wrap=True, quiet=quiet)
         self._steps = steps
         self._bar: tuple[Progress, TaskID] | None = None
         self._unsaid: list[str] | None = []
@@ -58,29 +50,39 @@ class Terminal:
         """Prints one line above the bar."""
         self.console.print(text, markup=False)
 
-    def listening(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
         """Prints the package's log messages (such as the choice of attention) within the block, once training has begun."""
-        return _noted(lambda line: self.note(line) if self._unsaid is None else self._unsaid.append(line))
+        log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
+        handler.emit = lambda record: self._hear(record.getMessage())  # type: ignore[method-assign]
+        before = log.level, log.propagate
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False  # absl's handler would print it again
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(before[0])
+            log.propagate = before[1]
+
+    def _hear(self, line: str) -> None:
+        if self._unsaid is None:
+            self.note(line)
+        else:
+            self._unsaid.append(line)
 
     @contextlib.contextmanager
     def training(self, start: int) -> Iterator[None]:
         """Shows the bar within the block, from step `start` on."""
-        with self._alive(start):
+        columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")
+        with contextlib.ExitStack() as stack:
+            if self.console.is_terminal:
+                progress = stack.enter_context(Progress(*columns, console=self.console))
+                self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
             unsaid, self._unsaid = self._unsaid, None
             for line in unsaid or ():
                 self.note(line)
-            yield
-
-    @contextlib.contextmanager
-    def _alive(self, start: int) -> Iterator[None]:
-        if not self.console.is_terminal:
-            yield
-            return
-        columns = (
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"),
-        )  # fmt: skip
-        with Progress(*columns, console=self.console) as progress:
-            self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
             yield
             self._bar = None
 
@@ -88,8 +90,8 @@ class Terminal:
         """Advances the bar to a finished step."""
         if self._bar:
             progress, task = self._bar
-            waiting = progress.tasks[task].fields["text"] == COMPILING
-            progress.update(task, completed=step, **({"text": ""} if waiting else dict[str, Any]()))
+            text = progress.tasks[task].fields["text"]
+            progress.update(task, completed=step, text="" if text == COMPILING else text)
 
     def train_record(self, record: Record) -> None:
         """Prints the figures of an interval."""
@@ -121,19 +123,3 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-@contextlib.contextmanager
-def _noted(note: Callable[[str], None]) -> Iterator[None]:
-    log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
-    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
-    before = log.level, log.propagate
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False  # absl's handler would print it again
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(before[0])
-        log.propagate = before[1]

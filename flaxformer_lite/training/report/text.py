@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import ExperimentConfig, ModelConfig, fingerprint, plugin_name
+from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.report.metrics import Recorder
@@ -24,27 +24,25 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     cfg, mesh = experiment.cfg, experiment.mesh
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-    device = mesh.devices.flat[0]
-    step = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
+    hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
+    work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
     rows = [
         ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
+        *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
         ("parameters", f"{param_count(experiment.target.params):,}"),
         *_data(experiment),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
-        ("step", f"{step}; {cfg.train.steps} steps"),
+        ("step", f"{work}; {cfg.train.steps} steps"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
-        ("devices", f"{mesh.size} of {jax.device_count()} {device.device_kind}{_hosts()}: {shape}"),
+        ("devices", f"{devices}: {shape}"),
         *sharding_report(experiment),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
     ]
-    if cfg.train.init_from:
-        rows.insert(1, ("taken from", _taken(cfg)))
     if start:
         rows.append(("resuming", f"after step {start}"))
-    if cfg.optimizer.warmup_steps >= cfg.train.steps:
-        rows.append(
-            ("note", f"warmup_steps={cfg.optimizer.warmup_steps} of {cfg.train.steps}: the peak is not reached")
-        )
+    if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
+        rows.append(("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached"))
     return rows
 
 
@@ -56,13 +54,8 @@ def _data(experiment: Experiment) -> Rows:
     train, held = corpus.tokens["train"], corpus.tokens["eval"]
     share = len(held.ids) / (len(held.ids) + len(train.ids))
     documents = (len(held.offsets) - 1) // len(corpus.source.fields)
-    rows = [
-        ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
-        (
-            "held out",
-            f"{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens",
-        ),
-    ]
+    aside = f"{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens"
+    rows = [("data", f"{source}; {experiment.train_data.num_examples:,} examples"), ("held out", aside)]
     return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
 
 
@@ -72,15 +65,6 @@ def _taken(cfg: ExperimentConfig) -> str:
     if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
         return f"{folder}: model, weights and tokenizer, in place of the config's"
     return f"{folder}: model and weights, in place of the config's; tokenizer of {tokenizer or 'the text'}"
-
-
-def _hosts() -> str:
-    return f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
-
-
-def millions(experiment: Experiment) -> str:
-    """Formats the number of parameters as `1.6M`."""
-    return f"{param_count(experiment.target.params) / 1e6:.3g}M"
 
 
 def _giga(number: int) -> str:
@@ -101,7 +85,8 @@ def closing(
       workdir: the run's workdir.
     """
     headline, *others = metrics
-    evals, last = recorder.of("eval"), recorder.of("eval")[-1]
+    evals = recorder.of("eval")
+    last = evals[-1]
     before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
     after = f"{headline.show(last[headline.name])} after {last['step']} steps"
     rows = [(f"held-out {headline.words}", f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""))]
@@ -111,12 +96,10 @@ def closing(
     speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
+    warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,
-        (
-            "compilations",
-            f"{compiles} after step two" + (": WARNING, a shape changes between steps" if compiles else ""),
-        ),
+        ("compilations", f"{compiles} after step two{warning}"),
         ("loss curve", str(workdir / "loss.png")),
         ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
         ("checkpoints", str(workdir / "checkpoints")),
@@ -132,17 +115,25 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
-    """Suggests commands to try next."""
-    rows = _uses(cfg.model, str(workdir))
+    """Suggests commands to try next: uses of the trained model, by its stacks and its head, and other runs."""
+    model, rows = cfg.model, []
+    if model.decoder_layers and model.head == "lm":
+        prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
+        rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
+    if model.head in ("masked_lm", "pretraining"):
+        rows.append(("guess", _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris.")))
+    if model.encoder_layers and not model.decoder_layers:
+        texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
+        rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))
     if not cfg.data.path:
-        rows.append(("your text", _command(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+        rows.append(("your text", _rerun(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
     if not cfg.train.init_from:  # the weights have their width
-        twice = {f"model.{name}": 2 * getattr(cfg.model, name) for name in ("d_model", "mlp_dim")}
-        rows.append(("wider", _command(f"{workdir}_wide", twice)))
+        twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
+        rows.append(("wider", _rerun(f"{workdir}_wide", twice)))
     return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(workdir.parent))}")]
 
 
-def _command(workdir: str, changes: dict[str, Any]) -> str:
+def _rerun(workdir: str, changes: dict[str, Any]) -> str:
     """Returns this run's command line with other values and another workdir."""
     new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
     given = sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:]
@@ -154,20 +145,6 @@ def _command(workdir: str, changes: dict[str, Any]) -> str:
         elif not joined:
             next(args, None)  # its value is a separate argument
     return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
-
-
-def _uses(model: ModelConfig, workdir: str) -> Rows:
-    """Suggests commands that use the trained model, by its stacks and its head."""
-    rows = []
-    if model.decoder_layers and model.head == "lm":
-        prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
-        rows.append(("write", _program("generate", "--model", workdir, "--prompt", prompt)))
-    if model.head in ("masked_lm", "pretraining"):
-        rows.append(("guess", _program("fill-mask", "--model", workdir, "The capital of [MASK] is Paris.")))
-    if model.encoder_layers and not model.decoder_layers:
-        texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
-        rows.append(("compare", _program("embed", "--model", workdir, *texts)))
-    return rows
 
 
 def _program(command: str, *args: str) -> str:

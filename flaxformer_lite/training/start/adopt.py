@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from flaxformer_lite import registry
@@ -29,7 +30,7 @@ from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
-from flaxformer_lite.training.start.resume import flatten
+from flaxformer_lite.training.start import resume
 
 OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # always taken from the config, not from the directory
 
@@ -67,7 +68,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
         chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else _tokenizer_of(train.init_from)
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
-    _check(train.init_from, model, _plain(section), asked)
+    _check(train.init_from, model, section, asked)
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
@@ -78,9 +79,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Returns the fields in which two models with different parameters differ, with the value of each."""
     names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
-    names = [
-        name for name in names if not getattr(getattr(ours, name), "added", ())
-    ]  # a plug-in that wraps the standard part
+    names = [name for name in names if not getattr(getattr(ours, name), "added", ())]  # it wraps the standard part
     names = ["family", *names, *["max_length"] * due.has_position_table]
     said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
     return {
@@ -92,7 +91,7 @@ def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]
 
 def flags(model: ModelConfig, names: Collection[str]) -> str:
     """Formats command-line flags that set these fields to the model's values."""
-    values = flatten(to_config_dict(model).to_dict())
+    values = flatten_dict(to_config_dict(model).to_dict(), sep=".")
     leaves = [leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")]
     return shlex.join(f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None)
 
@@ -138,15 +137,15 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
 
 def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
     """Checks that fields set on the command line agree with the weights."""
-    due, ours = flatten(_plain(to_config_dict(model))), flatten(section)
+    due = flatten_dict(resume.plain(model), sep=".")
+    # As a round trip through JSON gives them, tuples as lists.
+    ours = flatten_dict(json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep=".")
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
     wraps = ("mixer.", "feed_forward.")  # plug-ins in place of the model's own parts
     wrong = {name: ours[name] for name in asked if name not in free and name in ours and not name.startswith(wraps)}
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
     if wrong:
-        listed = "; ".join(
-            f"model.{name}={value}, where its weights have {due.get(name)}" for name, value in wrong.items()
-        )
+        listed = "; ".join(f"model.{n}={value}, where its weights have {due.get(n)}" for n, value in wrong.items())
         raise ConfigError(f"train.init_from={init_from}: the command line asks for another model: {listed}. The model comes"
                           f" from the directory: leave these flags out, or set {flags(model, wrong)}.")  # fmt: skip
 
@@ -177,8 +176,3 @@ def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
     """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
     path = begun.data.tokenizer.path
     return path if not path or Path(path).expanduser().exists() else str(workdir.tokenizer_folder(run))
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Converts values as a round trip through JSON does, tuples to lists."""
-    return json.loads(json.dumps(ConfigDict(values).to_dict(), default=str))

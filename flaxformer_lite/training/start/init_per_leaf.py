@@ -25,8 +25,8 @@ class Part(NamedTuple):
     numbers: list[np.ndarray]
 
 
-def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Callable[[], Any]:
-    """Builds a function that computes `create`, with each array on its devices from the start.
+def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Any:
+    """Computes `create`, with each array on its devices from the start.
 
     Args:
       create: a jaxpr without arguments.
@@ -35,18 +35,20 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
     """
     shardings, tree = jax.tree.flatten(shardings)
 
-    def make() -> Any:
-        alike, made = collections.defaultdict(list), dict[int, jax.Array]()
-        for part in _parts(create):
-            alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without holding Python's lock
-            programs = list(pool.map(lambda parts: _compile(parts[0], shardings, compiler_options), alike.values()))
-        for program, parts in zip(programs, alike.values(), strict=True):
-            for part in parts:
-                made.update(zip(part.leaves, program(*part.numbers), strict=True))
-        return jax.tree.unflatten(tree, [made[i] for i in range(len(shardings))])
+    def compile_alike(parts: list[Part]) -> Callable:
+        leaves, program, numbers = parts[0]
+        jitted = jax.jit(jaxpr_as_fun(program), out_shardings=[shardings[i] for i in leaves])
+        return jitted.lower(*numbers).compile(compiler_options)
 
-    return make
+    alike, made = collections.defaultdict(list), dict[int, jax.Array]()
+    for part in _parts(create):
+        alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without holding Python's lock
+        programs = list(pool.map(compile_alike, alike.values()))
+    for program, parts in zip(programs, alike.values(), strict=True):
+        for part in parts:
+            made.update(zip(part.leaves, program(*part.numbers), strict=True))
+    return jax.tree.unflatten(tree, [made[i] for i in range(len(shardings))])
 
 
 def _parts(create: ClosedJaxpr) -> list[Part]:
@@ -72,9 +74,8 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
 
         outs = [jaxpr.outvars[i] for i in leaves]
         equations = [eqn.replace(invars=[*map(place, eqn.invars)]) for eqn in _needed(outs, source)]
-        return Part(
-            leaves, ClosedJaxpr(jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts), numbers
-        )
+        program = ClosedJaxpr(jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts)
+        return Part(leaves, program, numbers)
 
     return [part(leaves) for leaves in together.values()]
 
@@ -92,8 +93,3 @@ def _needed(outs: list[Any], source: dict[Var, JaxprEqn]) -> list[JaxprEqn]:
     for out in outs:
         visit(out)
     return list(found.values())
-
-
-def _compile(part: Part, shardings: list[Any], options: dict | None) -> Callable:
-    program = jax.jit(jaxpr_as_fun(part.program), out_shardings=[shardings[i] for i in part.leaves])
-    return program.lower(*part.numbers).compile(options)

@@ -18,10 +18,8 @@ class BackgroundCompiled:
     """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
 
     def __init__(self, background: Executor, function: Any, *shapes: Any):
-        lowered = function.lower(
-            *shapes
-        )  # here: two threads that trace slow each other down (making a state mostly runs)
-        self._compiling = background.submit(lowered.compile)
+        # Traced here: two threads that trace slow each other down (making a state mostly runs).
+        self._compiling = background.submit(function.lower(*shapes).compile)
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import flatten_dict
+
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset
@@ -34,31 +36,24 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[None]:
         if group.first:
             stack.enter_context(_locked(workdir, token))
         token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
-        blind = group.coordinate(
-            "a sight of the workdir", not group.first and not _is_visible(workdir, token), _numbers
-        )
-        if blind:
-            raise RunError(
-                f"--workdir={workdir}: process {blind[0]} does not see the folder that process 0 made; all processes need one"
-                f" that they share, on a network file system such as NFS, under the same path."
-            )
+        seen = group.coordinate("a sight of the workdir", group.first or _is_visible(workdir, token), list)
+        if not all(seen):
+            raise RunError(f"--workdir={workdir}: process {seen.index(False)} does not see the folder that process 0 made;"
+                           " all processes need one that they share, on a network file system such as NFS, under the same"
+                           " path.")  # fmt: skip
         yield
 
 
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     """Collects what determines the steps of a process and must be the same on all: config, code, libraries."""
-    fields = resume.flatten(resume.plain(cfg), "config.")
-    return {name: v for name, v in fields.items() if name.removeprefix("config.") not in OWN} | resume.versions()
+    fields = flatten_dict(resume.plain(cfg), sep=".")
+    return {f"config.{name}": value for name, value in fields.items() if name not in OWN} | resume.versions()
 
 
 def data_facts(data: Dataset, checkpoints: Path) -> dict[str, Any]:
     """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
-    steps = sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())
-    return {
-        "the fingerprint of text and tokenizer": data.fingerprint,
-        "examples": data.num_examples,
-        "checkpoints": steps,
-    }
+    facts = {"the fingerprint of text and tokenizer": data.fingerprint, "examples": data.num_examples}
+    return facts | {"checkpoints": sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())}
 
 
 @contextlib.contextmanager
@@ -80,10 +75,6 @@ def _locked(workdir: Path, token: str) -> Iterator[None]:
         lock.write(token)
         lock.flush()
         yield
-
-
-def _numbers(answers: list[bool]) -> list[int]:
-    return [number for number, answer in enumerate(answers) if answer]
 
 
 def _is_visible(workdir: Path, token: str) -> bool:

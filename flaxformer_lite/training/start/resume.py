@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
@@ -46,14 +47,8 @@ def plain(cfg: ExperimentConfig) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of all software that the numbers depend on."""
-    return {
-        "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "flax": flax.__version__,
-        "optax": optax.__version__,
-        "numpy": np.__version__,
-    }
+    own = {"flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}", "python": platform.python_version()}
+    return own | {library.__name__: library.__version__ for library in (jax, flax, optax, np)}
 
 
 def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
@@ -64,7 +59,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     Raises:
       ConfigError: lists the fields that differ, then -> now, and the way out.
     """
-    then, now, step = flatten(stored["config"]), flatten(plain(cfg)), stored["step"]
+    then, now, step = flatten_dict(stored["config"], sep="."), flatten_dict(plain(cfg), sep="."), stored["step"]
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and f not in FREE]
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
@@ -75,28 +70,17 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
         lines = [f"text or tokenizer: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
         more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-        raise ConfigError(
-            f"this run was started with another config, and is at step {step}: {'; '.join(lines[:SHOWN])}{more}."
-            f" Go back to the old value, or choose another --workdir."
-        )
+        raise ConfigError(f"this run was started with another config, and is at step {step}: {'; '.join(lines[:SHOWN])}"
+                          f"{more}. Go back to the old value, or choose another --workdir.")  # fmt: skip
 
 
 def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
-    then, now = flatten(stored["config"]), flatten(plain(cfg))
+    then, now = flatten_dict(stored["config"], sep="."), flatten_dict(plain(cfg), sep=".")
     changed = [f for f in sorted(now) if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
     old, new = stored["versions"], versions()
     changed += [name for name in new if old.get(name) != new[name]]
     return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."] if changed else []
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens `{"a": {"b": 1}}` to `{"a.b": 1}`."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        nested = isinstance(value, dict)
-        out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return out
 
 
 @functools.cache

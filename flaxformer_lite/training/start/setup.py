@@ -1,8 +1,8 @@
 """Setup of everything that a run needs before anything is compiled: data, model, mesh, steps."""
 
-import contextlib
 import dataclasses
-from collections.abc import Generator, Iterator
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -23,16 +23,13 @@ class Experiment(Program):
     train_data: Dataset
     eval_data: Dataset
 
-    def train_batches(self, start: int) -> Generator[Any, None, None]:
-        """Yields batches from step `start` on, endlessly, placed on the devices in advance."""
-        with contextlib.closing(self._placed(self.train_data, start, ahead=2)) as batches:
-            yield from batches
+    def train_batches(self, start: int) -> Any:
+        """Returns batches from step `start` on, endlessly, placed on the devices in advance until `close()`."""
+        return self._placed(self.train_data, start, ahead=2)
 
     def eval_batches(self) -> Iterator[Any]:
-        """Yields the first `train.eval_batches` batches of held-out text, the same each time."""
-        batches = self._placed(self.eval_data, 0)
-        for batch, _ in zip(batches, range(self.cfg.train.eval_batches), strict=False):
-            yield batch
+        """Returns the first `train.eval_batches` batches of held-out text, the same each time."""
+        return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches)
 
     def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
         size = self.cfg.train.batch_size
@@ -58,8 +55,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
     cfg = program.with_vocabulary(cfg, train_data.vocab_size)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
-    fields = {field.name: getattr(built, field.name) for field in dataclasses.fields(built)}
-    return Experiment(**fields, train_data=train_data, eval_data=eval_data)
+    return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
 
 
 def keep_compiled(cache: str) -> None:

@@ -53,6 +53,4 @@ def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
     added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
     if lacking := sorted(path for path in missing if not any(re.search(pattern, path) for pattern in added)):
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        raise ConfigError(
-            f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is initialised in its stead."
-        )
+        raise ConfigError(f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its place.")
