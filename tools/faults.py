@@ -1,16 +1,22 @@
-"""Kills train.py with kill -9 at random instants, and checks that no committed checkpoint is lost and the end is the same.
+"""Stops train.py at random instants, and checks that no committed checkpoint is lost and the end is the same.
 
     python tools/faults.py --kills=50 --folder=runs/faults
+    python tools/faults.py --kills=20 --processes=2
+    python tools/faults.py --kills=200 --signal=SIGTERM
 
 A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most of its time. A third
-of the kills come at any instant of a start or a run, a third while a save is seen on disk, a third while a deletion may
-be.
+of the stops come at any instant of a start or a run, a third while a save is seen on disk, a third while a deletion may
+be. Of several processes one is killed, and the others must end by themselves. After any signal but SIGKILL, the run has
+saved and exits with 0, or ends at once with the code of the signal.
 """
 
 import argparse
 import collections
+import contextlib
 import json
 import random
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +24,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 AIMS = ("any instant", "a save", "a deletion")
+PEER_TIMEOUT, PATIENCE = (
+    10,
+    60,
+)  # seconds until a killed process is missed, and until one that does not end counts as lost
 SETTINGS = {
     "data.length": 32,
     "data.eval_fraction": 0.1,
@@ -34,20 +44,29 @@ SETTINGS = {
     "train.checkpoint_every": 1,
     "train.keep": 2,
     "train.sample_tokens": 0,
-    "mesh.data": 1,
     "optimizer.schedule": "constant",
 }
 
 
-def command(folder: Path, workdir: Path, steps: int) -> list[str]:
-    """Returns the command of a run of `steps` steps on a few kilobytes of text."""
+def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> list[list[str]]:
+    """Returns the command of each process of a run of `steps` steps on a few kilobytes of text."""
     text = folder / "text.jsonl"
     if not text.exists():
         folder.mkdir(parents=True, exist_ok=True)
         text.write_text("".join(json.dumps({"text": f"{n}: {n * n} {n**3} " * 20}) + "\n" for n in range(120)))
     settings = {**SETTINGS, "data.path": text, "data.cache": folder / "cache", "train.steps": steps}
+    settings |= {"mesh.data": processes, "train.accumulate": processes}
     overrides = [f"--config.{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={workdir}", *overrides]
+    line = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={workdir}", *overrides]
+    if processes == 1:
+        return [line]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        joining = [f"--coordinator=127.0.0.1:{probe.getsockname()[1]}", f"--num_processes={processes}"]
+    return [
+        [*line, *joining, f"--process_id={i}", f"--peer_timeout={PEER_TIMEOUT}", "--start_timeout=30"]
+        for i in range(processes)
+    ]
 
 
 def committed(checkpoints: Path) -> list[int]:
@@ -56,7 +75,7 @@ def committed(checkpoints: Path) -> list[int]:
 
 
 def where(checkpoints: Path, begun: bool) -> str:
-    """Infers what a process was doing when it was killed from the files on disk."""
+    """Infers what a process was doing when it was stopped from the files on disk."""
     if list(checkpoints.glob("*tmp*")):
         return "in a save"
     steps = committed(checkpoints)
@@ -67,58 +86,100 @@ def where(checkpoints: Path, begun: bool) -> str:
     return "in a step" if begun else "in a start"
 
 
-def kill_once(line: list[str], workdir: Path, aim: str) -> tuple[str, int, int]:
-    """Starts the run and kills it: (where it hit, newest checkpoint at that instant, step that it had continued from)."""
+def wait_for(aim: str, process: subprocess.Popen, checkpoints: Path) -> None:
+    """Waits for a random instant that fits the aim, or for the end of the process."""
+    if aim == "any instant":
+        deadline = time.monotonic() + random.uniform(0, 12)
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.01)
+        return
+    after = max(committed(checkpoints), default=0) + random.randint(1, 4)
+    while process.poll() is None and max(committed(checkpoints), default=0) < after:
+        time.sleep(0.002)
+    seen = {
+        "a save": lambda: list(checkpoints.glob("*tmp*")),
+        "a deletion": lambda: len(committed(checkpoints)) > SETTINGS["train.keep"],
+    }
+    while process.poll() is None and not seen[aim]():
+        time.sleep(0.001)
+    time.sleep(random.uniform(0, 0.02))
+
+
+def stop_once(lines: list[list[str]], workdir: Path, aim: str, number: signal.Signals) -> tuple[str, int, int, str]:
+    """Starts the run and sends the signal to one of its processes.
+
+    Returns:
+      Where it hit, the newest checkpoint, the step that the run had continued from, and how it ended.
+    """
     checkpoints, before = workdir / "checkpoints", committed(workdir / "checkpoints")
-    newest = before[-1] if before else 0
-    with open(workdir.parent / "said.txt", "w+") as said:
-        process = subprocess.Popen(line, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
-        if aim == "any instant":
-            deadline = time.monotonic() + random.uniform(0, 12)
-            while time.monotonic() < deadline and process.poll() is None:
-                time.sleep(0.01)
-        else:
-            after = newest + random.randint(1, 4)
-            while process.poll() is None and max(committed(checkpoints), default=0) < after:
-                time.sleep(0.002)
-            seen = {
-                "a save": lambda: list(checkpoints.glob("*tmp*")),
-                "a deletion": lambda: len(committed(checkpoints)) > 2,
-            }
-            while process.poll() is None and not seen[aim]():
-                pass
-            time.sleep(random.uniform(0, 0.02))
+    outputs = [workdir.parent / f"said{i}.txt" for i in range(len(lines))]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(path, "w")) for path in outputs]
+        started = [subprocess.Popen(line, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+                   for line, file in zip(lines, files, strict=True)]  # fmt: skip
+        wait_for(aim, started[0], checkpoints)
+        random.choice(started).send_signal(number)
+        if number == signal.SIGKILL and len(lines) == 1:
+            started[0].wait()
+        hit = where(checkpoints, "step " in outputs[0].read_text())
+        codes = [end(process) for process in started]
+    said, newest = [path.read_text() for path in outputs], max([0, *before, *committed(checkpoints)])
+    resumed = [int(row.split()[-1]) for row in said[0].splitlines() if row.strip().startswith("resuming")]
+    outcome = how_it_ended(number, codes, said, newest)
+    if outcome is None:
+        raise SystemExit(f"{number.name}: exit codes {codes}, newest checkpoint {newest}:\n" + "\n".join(said))
+    return hit, newest, resumed[0] if resumed else -1, outcome
+
+
+def end(process: subprocess.Popen) -> int | None:
+    """Returns the exit code of a process, None if it had to be killed."""
+    try:
+        return process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
-        said.seek(0)
-        text = said.read()
-    newest = max([newest, *committed(checkpoints)])
-    if "error:" in text or "Traceback" in text or "damaged" in text:
-        raise SystemExit(f"a restart did not go through:\n{text}")
-    resumed = [int(row.split()[-1]) for row in text.splitlines() if row.strip().startswith("resuming")]
-    return where(checkpoints, "resuming" in text or "step " in text), newest, resumed[0] if resumed else -1
+        return process.wait() and None
 
 
-def run(folder: Path, kills: int, steps: int) -> None:
-    """Kills a run `kills` times, lets it end, and compares it with an uninterrupted one; exits with 1 on any loss."""
-    workdir, lost, hits = folder / "killed", 0, collections.Counter()
-    last = 0
-    for number in range(kills):
+def how_it_ended(number: signal.Signals, codes: list[int | None], said: list[str], newest: int) -> str | None:
+    """Returns how a run ended after a signal, None if not as it should."""
+    if "Traceback" in "".join(said) or "damaged" in said[0] or None in codes:
+        return None
+    if number == signal.SIGKILL:
+        return "killed" if sorted(codes) == [-number, *[1] * (len(codes) - 1)] else None
+    if f"stopped after step {newest} and saved" in said[0]:
+        saved = 128 + number if number == signal.SIGINT else 0
+        return "saved" if saved in codes and set(codes) <= {saved, 0} else None
+    return "at once" if set(codes) <= {-number, 128 + number} else None
+
+
+def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
+    """Stops a run `kills` times, lets it end, and compares it with an uninterrupted one; exits with 1 on any loss."""
+    workdir, lost, last = folder / "stopped", 0, 0
+    hits, outcomes = collections.Counter(), collections.Counter()
+    for count in range(1, kills + 1):
         if last >= steps - 8:
-            raise SystemExit(f"the run came to step {last} of {steps} after {number} kills; give it more --steps.")
-        hit, newest, resumed = kill_once(command(folder, workdir, steps), workdir, AIMS[number % 3])
+            raise SystemExit(f"the run came to step {last} of {steps} after {count - 1} kills; give it more --steps.")
+        lines = commands(folder, workdir, steps, processes)
+        hit, newest, resumed, outcome = stop_once(lines, workdir, AIMS[(count - 1) % 3], number)
         lost += resumed not in (-1, last)
         last = newest
         hits[hit] += 1
-        print(f"kill {number + 1}: {hit}, newest checkpoint {newest}", flush=True)
+        outcomes[outcome] += 1
+        print(f"{number.name} {count}: {hit}, {outcome}, newest checkpoint {newest}", flush=True)
     ends = [workdir, folder / "straight"]
     for at in ends:
-        subprocess.run(command(folder, at, steps), cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        running = [subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
+                   for line in commands(folder, at, steps, processes)]  # fmt: skip
+        codes = [process.wait() for process in running]
+        if any(codes):
+            raise SystemExit(f"the run in {at} did not come to its end.")
     leaves = [json.loads((at / "checkpoints" / str(steps) / "meta" / "metadata").read_text())["leaves"] for at in ends]
     equal = leaves[0] == leaves[1]
-    print("\n| kills | " + " | ".join(hits) + " | committed checkpoints lost | end equals the uninterrupted run |")
-    print("|---:" * (len(hits) + 2) + "|---|")
-    print(f"| {kills} | " + " | ".join(map(str, hits.values())) + f" | {lost} | {'yes' if equal else 'NO'} |")
+    table = {number.name: kills, **hits, **outcomes, "committed checkpoints lost": lost,
+             "end equals the uninterrupted run": "yes" if equal else "NO"}  # fmt: skip
+    print("\n| " + " | ".join(table) + " |")
+    print("|" + "---:|" * len(table))
+    print("| " + " | ".join(map(str, table.values())) + " |")
     if lost or not equal:
         raise SystemExit(1)
 
@@ -127,6 +188,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--processes", type=int, default=1, help="with as many microbatches")
+    parser.add_argument("--signal", type=signal.Signals.__getitem__, default=signal.SIGKILL, metavar="NAME")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / f"faults-{time.strftime('%Y%m%d-%H%M%S')}")
     options = parser.parse_args()
-    run(options.folder.absolute(), options.kills, options.steps)
+    run(options.folder.absolute(), options.kills, options.steps, options.processes, options.signal)

@@ -1,4 +1,4 @@
-"""The processes that train one model together: how they find each other, agree, and end together.
+"""The processes that train one model together: how they agree, and end together.
 
 Everything here goes through the key-value store of jax.distributed's coordination service, never through the devices:
 it works before the first device is touched, and still answers when a device waits for a process that is gone.
@@ -6,19 +6,17 @@ it works before the first device is touched, and still answers when a device wai
 
 import collections
 import contextlib
-import faulthandler
 import json
 import os
 import socket
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
-from jax._src import clusters, distributed  # neither cluster detection nor the store has a public name
+from jax._src import distributed  # the store has no public name
 
 from flaxformer_lite.config.rules import ConfigError
 
@@ -26,6 +24,8 @@ PATIENCE = 10  # seconds after which process 0 says whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
 NEWS, FAILURE = "news/", "failure"
 SHOWN = 4  # most differences that an error lists
+CONTINUES = "the same command continues from the last checkpoint, if there is one."
+LOST = f"another process is gone; its own output says why; {CONTINUES}"
 
 
 class ProcessError(RuntimeError):
@@ -109,6 +109,11 @@ class Processes:
             self._end(self._get(NEWS + FAILURE))
         self._end(json.dumps([self.index, code, message]))
 
+    def lose(self) -> NoReturn:
+        """Ends this process when a peer is gone."""
+        self._own_failure = LOST
+        self._end(json.dumps([self.index, 1, LOST]))
+
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)
         with self._ending:  # only one thread may end the process
@@ -151,63 +156,6 @@ def speaks() -> bool:
     return distributed.global_state.process_id == 0
 
 
-def join(
-    coordinator: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    *,
-    start_timeout: int = 300,
-    peer_timeout: int = 60,
-) -> Processes:
-    """Starts jax.distributed if there is more than one process. Call it before JAX touches a device.
-
-    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is
-    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work.
-
-    Args:
-      coordinator: host:port of process 0.
-      num_processes: number of processes; 1 switches detection off.
-      process_id: number of this process, from 0.
-      start_timeout: seconds for all processes to appear.
-      peer_timeout: seconds of silence after which a process counts as lost, and the others end.
-
-    Raises:
-      ConfigError: the arguments are incomplete or contradict each other.
-      ProcessError: the cluster cannot be determined, or the coordinator's port is taken.
-    """
-    _check(coordinator, num_processes, process_id)
-    if num_processes == 1:
-        return ALONE
-    devices = None
-    if coordinator is None:
-        coordinator, num_processes, process_id, devices = _detect(start_timeout)
-        if num_processes in (None, 1):
-            return ALONE
-    assert coordinator is not None and num_processes is not None and process_id is not None, "_check, or _detect"
-    if process_id == 0:
-        _check_port(coordinator)
-    jax.config.update("jax_enable_preemption_service", False)
-    giving_up = threading.Timer(start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout))
-    giving_up.daemon = True
-    giving_up.start()
-    try:
-        jax.distributed.initialize(
-            coordinator,
-            num_processes,
-            process_id,
-            local_device_ids=devices,
-            cluster_detection_method="deactivate",
-            initialization_timeout=start_timeout + 60,  # after that, JAX ends the process with a stack trace
-            heartbeat_timeout_seconds=peer_timeout,
-        )
-    except RuntimeError as error:
-        raise ProcessError(f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}") from error
-    finally:
-        giving_up.cancel()
-    faulthandler.disable()  # if JAX ends this process because a peer is gone, its message must not drown in a stack
-    return Processes(distributed.global_state.client, process_id, num_processes)
-
-
 def differences(answers: list[list[Any]]) -> str:
     """Describes which process differs from most others, and in what; "" if all agree.
 
@@ -226,56 +174,3 @@ def differences(answers: list[list[Any]]) -> str:
         return ""
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     return f"the processes differ. {'; '.join(found[:SHOWN])}{more}. Start all from the same command, code and data."
-
-
-def _check(coordinator: str | None, count: int | None, index: int | None) -> None:
-    alone = count == 1 and coordinator is None and not index
-    given = [value is not None for value in (coordinator, count, index)]
-    if any(given) and not all(given) and not alone:
-        raise ConfigError(f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or"
-                          " none (a TPU pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself"
-                          " trains alone.")  # fmt: skip
-    if alone or coordinator is None or count is None or index is None:
-        return
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as 10.0.0.1:1234.")
-    if not 0 <= index < count:
-        raise ConfigError(f"--process_id={index}, --num_processes={count}: processes are numbered 0 to {count - 1}.")
-
-
-def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in a pod without the kubernetes package, JAX detects nothing: train alone
-            return clusters.ClusterEnv.auto_detect_unset_distributed_params(
-                os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
-            )
-    except Exception as error:  # anything that the cluster's own client raises
-        said = " ".join(str(error).split())[:240]
-        raise ProcessError(f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT"
-                           " --num_processes=N --process_id=I, or --num_processes=1 to train alone.") from error  # fmt: skip
-
-
-def _check_port(coordinator: str) -> None:
-    port = int(coordinator.rpartition(":")[2])
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise ProcessError(f"--coordinator={coordinator}: process 0 cannot listen on port {port} ({error.strerror});"
-                               " another process 0 may be running; choose another port.") from None  # fmt: skip
-
-
-def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
-    """Ends a process that waited for the others in vain, before JAX does so with a stack trace."""
-    host, _, port = coordinator.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-        why = f"not all {count} processes have joined {coordinator}; start each with the same --num_processes"
-    except OSError as error:
-        what = error.strerror or error
-        why = f"process {index} cannot reach process 0 at {coordinator} ({what}); is it running there?"
-    print(f"error: after {timeout} s, {why} (--start_timeout waits longer).", file=sys.stderr, flush=True)
-    os._exit(1)

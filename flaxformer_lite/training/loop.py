@@ -30,16 +30,19 @@ from flaxformer_lite.training.state import TrainState, param_count
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
 
 
-def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) -> str:
+def run(
+    cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE, interrupt: Interrupt | None = None
+) -> str:
     """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
     Args:
       cfg: the experiment.
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
       group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
+      interrupt: hears signals; by default they do what they do elsewhere in the program.
 
     Returns:
-      The signal that ended the run early, "SIGINT" or "SIGTERM"; "" if it ran to its end.
+      The signal that ended the run early, such as "SIGTERM"; "" if it ran to its end.
 
     Raises:
       ConfigError: config, data and checkpoints do not fit together.
@@ -48,7 +51,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
     """
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
-        group.agree("config and code", program_facts(cfg))
+        group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         stack.enter_context(lock_workdir(workdir, group))
         experiment = prepare(cfg)
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
@@ -60,7 +63,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
             if checkpoints.latest_step is None and not cfg.train.init_from:  # a thread that reads files outlives ctrl-c
                 make = stack.enter_context(precompile.making(make))
-            experiment = stack.enter_context(precompile.precompile(experiment, *needed))
+            experiment = stack.enter_context(precompile.precompile(experiment, *needed, group=group))
         state, start, notices = _begin(experiment, checkpoints, make)
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
@@ -70,7 +73,7 @@ def run(cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE) ->
         if group.first:
             write_inputs(workdir, experiment.cfg, experiment.train_data.tokenizer)
         trainer = Trainer(experiment, checkpoints, recorder, terminal, group)
-        state, caught = trainer.train(state, start)
+        state, caught = trainer.train(state, start, interrupt or Interrupt())
         if group.first and not caught:
             trainer.close(state, workdir)
         return caught
@@ -89,20 +92,22 @@ class Trainer:
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
-    def train(self, state: TrainState, start: int) -> tuple[TrainState, str]:
+    def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps; returns the last state, and the signal that ended them early or ""."""
         train, train_step = self._experiment.cfg.train, self._experiment.train_step
         evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
         with (
             self._terminal.training(start),
-            Interrupt(self._group, start) as interrupt,
             contextlib.closing(self._experiment.train_batches(start)) as placed,
+            contextlib.ExitStack() as stepping,
         ):
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches = self._meter.waiting(placed)
             for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
                 state, metrics = train_step(state, batch)
+                if step == start + 1:  # before, while the step compiles, there is nothing to save
+                    stepping.enter_context(interrupt.training(start, self._group))
                 self._in_flight.append((step, metrics))
                 self._settle(AHEAD)
                 if step == start + 2:
@@ -113,11 +118,12 @@ class Trainer:
                 if step % train.checkpoint_every == 0 or step == train.steps or ends:
                     self._save(state, step)
                 if ends:
-                    self._checkpoints.wait()
-                    signal = interrupt.caught + ("" if self._group.alone else f" of process {interrupt.by}")
-                    self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
-                    return state, interrupt.caught
-        return state, ""
+                    break
+            self._checkpoints.wait()
+        if interrupt.caught:
+            signal = interrupt.caught + ("" if self._group.alone else f" of process {interrupt.by}")
+            self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
+        return state, interrupt.caught
 
     def close(self, state: TrainState, workdir: Path) -> None:
         """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""

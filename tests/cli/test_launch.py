@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import jax
 import pytest
@@ -12,7 +13,6 @@ from flaxformer_lite.cli import launch
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.runtime.processes import ProcessError
 from flaxformer_lite.training import loop
-from flaxformer_lite.training.interrupt import Terminated
 from tests.training import tiny_runs
 
 
@@ -21,7 +21,7 @@ def end(monkeypatch, tmp_path, capsys):
     """Launches a run that ends as told: (exit code, stderr)."""
 
     def launched(outcome):
-        def run(cfg, workdir, group):
+        def run(cfg, workdir, group, interrupt):
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
@@ -36,10 +36,7 @@ def end(monkeypatch, tmp_path, capsys):
             code = ended.code
         return code, capsys.readouterr().err
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield launched
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return launched
 
 
 @pytest.mark.parametrize(
@@ -52,9 +49,8 @@ def end(monkeypatch, tmp_path, capsys):
         (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "lower train.batch_size"),
         (ProcessError("nobody there"), 1, "error: nobody there\n"),
-        (KeyboardInterrupt(), 130, "error: interrupted; the same command continues from the last checkpoint"),
-        (Terminated(), 143, "error: SIGTERM: ended at once; the same command continues from the last checkpoint"),
         ("SIGTERM", 0, ""),
+        ("SIGHUP", 0, ""),
         ("SIGINT", 130, ""),
         ("", 0, ""),
     ],
@@ -70,3 +66,23 @@ def test_the_stack_of_a_bug_is_in_the_log(end, error, tmp_path):
     code, said = end(error)
     assert code == 1 and "a bug; --debug shows the stack" in said and said.count("\n") == 1
     assert "Traceback" in (tmp_path / "runs/x/errors.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_path, number):
+    said, ended = [], []
+
+    def run(*_):
+        os.kill(os.getpid(), number)
+        while not ended:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(loop, "run", run)
+    monkeypatch.setattr(launch.command_line, "fail", lambda *args, **options: said.append((*args, options)))
+    monkeypatch.setattr(os, "_exit", ended.append)
+    before = signal.getsignal(number)
+    launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
+    what = "interrupted" if number == signal.SIGINT else f"{number.name}: ended at once"
+    continues = "the same command continues from the last checkpoint, if there is one."
+    assert said == [(f"{what}; {continues}", 128 + number, {"at_once": True})] and ended == [128 + number]
+    assert signal.getsignal(number) == before

@@ -14,6 +14,7 @@ def handlers():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
 def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
     root, during = logging.getLogger(), []
     before = root.level

@@ -1,20 +1,32 @@
-"""A handful of the kills that `make faults` does fifty of: the hardest stop of the real command, and the same again."""
+"""A handful of the stops that `make faults` does fifty of: the hardest ones of the real command, and the same again."""
 
 import random
+import signal
 
 from flaxformer_lite.training.report import metrics
 from tools import faults
 
 
+def early(monkeypatch):
+    """Lets the first stop come early; returns what every stop returns."""
+    stop, draw, stopped = faults.stop_once, random.uniform, []
+    monkeypatch.setattr(faults, "stop_once", lambda *args: stopped.append(stop(*args)) or stopped[-1])
+    monkeypatch.setattr(random, "uniform", lambda low, high: draw(low, min(high, 5)))
+    return stopped
+
+
 def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(tmp_path, capfd, monkeypatch):
-    kill, killed = faults.kill_once, []
-    monkeypatch.setattr(faults, "kill_once", lambda *args: killed.append(kill(*args)) or killed[-1])
-    draw = random.uniform
-    monkeypatch.setattr(random, "uniform", lambda low, high: draw(low, min(high, 5)))  # the first kill comes early
+    stopped = early(monkeypatch)
     faults.run(tmp_path, kills=3, steps=60)
     said = capfd.readouterr()
     assert "| 3 |" in said.out and not said.err
-    (_, newest, _), (_, _, resumed) = killed[1:]
+    (_, newest, _, _), (_, _, resumed, _) = stopped[1:]
     assert resumed == newest > 0
-    records = metrics.read(tmp_path / "killed" / "metrics.jsonl")
+    records = metrics.read(tmp_path / "stopped" / "metrics.jsonl")
     assert [record["step"] for record in records if record["split"] == "train"] == list(range(1, 61))
+
+
+def test_a_signal_is_never_lost(tmp_path, capfd, monkeypatch):
+    stopped = early(monkeypatch)
+    faults.run(tmp_path, kills=2, steps=40, number=signal.SIGTERM)
+    assert {outcome for *_, outcome in stopped} >= {"saved"} and not capfd.readouterr().err

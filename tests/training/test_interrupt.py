@@ -1,30 +1,59 @@
+import gc
 import os
 import signal
+import time
 
 import pytest
 
 from flaxformer_lite.training.interrupt import Interrupt
 
+SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_noted_and_the_handlers_come_back(number, capfd):
-    before = signal.getsignal(number)
-    with Interrupt() as interrupt:
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_while_training_is_noted_and_the_second_ends(number, capfd):
+    before, ended = signal.getsignal(number), []
+    with Interrupt(ended.append) as interrupt, interrupt.training(0):
         assert not interrupt.caught and not interrupt.after(1)
         os.kill(os.getpid(), number)
-        assert interrupt.after(2) and interrupt.caught == signal.Signals(number).name
-    assert signal.getsignal(number) == before
-    assert capfd.readouterr().err.strip() == f"{interrupt.caught}: stopping after this step; once more stops at once."
+        until(lambda: interrupt.caught)
+        assert interrupt.after(2) and interrupt.caught == number.name and not ended
+        os.kill(os.getpid(), number)
+        until(lambda: ended)
+    assert ended == [number] and signal.getsignal(number) == before
+    assert capfd.readouterr().err == f"\n{number.name}: stopping after this step; once more stops at once.\n"
 
 
-@pytest.fixture
-def in_the_foreground():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    yield
-    signal.signal(signal.SIGINT, before)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_before_or_after_training_ends_even_in_a_callback_of_the_collector(number):
+    ended = []
+
+    def kill(*_):
+        gc.callbacks.remove(kill)
+        os.kill(os.getpid(), number)
+
+    with Interrupt(ended.append) as interrupt:
+        gc.callbacks.append(kill)
+        gc.collect()
+        until(lambda: len(ended) == 1)
+        with interrupt.training(0):
+            pass
+        os.kill(os.getpid(), number)
+        until(lambda: len(ended) == 2)
+    assert ended == [number, number] and not interrupt.caught
 
 
-def test_the_second_ctrl_c_acts_as_always(in_the_foreground):
-    with pytest.raises(KeyboardInterrupt), Interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import time
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.runtime.processes import ALONE
 from flaxformer_lite.training import loop
+from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.report import metrics
 from flaxformer_lite.training.start import setup
 from tests.training import tiny_runs
@@ -177,10 +179,13 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
     def settle(self, ahead):
         if ahead and self._in_flight[-1][0] == 5:
             os.kill(os.getpid(), signal.SIGTERM)
+            while not interrupt.caught:
+                time.sleep(0.001)
         real(self, ahead)
 
     monkeypatch.setattr(loop.Trainer, "_settle", settle)
-    assert loop.run(cfg, tmp_path) == "SIGTERM"
+    with Interrupt() as interrupt:
+        assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
     assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
     assert leaves_of(tmp_path, 5)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -6,10 +6,12 @@ import threading
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
+from flaxformer_lite.runtime.processes import ALONE, differences
 from flaxformer_lite.training import program
 from flaxformer_lite.training.start import precompile
 from tests.training import tiny_runs
@@ -95,3 +97,29 @@ def test_under_pmap_the_program_stays_as_it_is(plain):
     mapped = dataclasses.replace(plain, cfg=dataclasses.replace(plain.cfg, mesh=MeshConfig(data=1, mode="pmap")))
     with precompile.precompile(mapped, "train_step") as ready:
         assert ready is mapped
+
+
+class Group:
+    """Stands for several processes: what each was to agree on."""
+
+    def __init__(self):
+        self.alone, self.facts = False, []
+
+    def agree(self, topic, facts):
+        self.facts.append([topic, facts])
+
+
+def test_processes_compare_what_their_programs_exchange():
+    def compiled(size, over):
+        mesh = sharding.build_mesh(MeshConfig(data=2, tensor=2))
+        total = jax.shard_map(lambda x: jax.lax.psum(x, over), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+        return jax.jit(total).lower(jax.ShapeDtypeStruct((size,), np.float32)).compile()
+
+    group = Group()
+    for each in (compiled(4, "data"), compiled(4, "data"), compiled(8, "data"), compiled(4, "tensor")):
+        precompile._check_same(group, "train_step", each)
+    first, same, larger, across = group.facts
+    assert not differences([first, same])
+    for other in (larger, across):
+        assert "train_step as compiled" in differences([first, other])
+    precompile._check_same(ALONE, "train_step", None)

@@ -34,6 +34,7 @@ def uninterrupted(folder):
     with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
         ended = launched.outputs(started)
     assert [code for _, _, code in ended] == [0, 0], ended
+    assert not list((folder / "cache").rglob("*-cache")), "process 0 alone would find its programs there"
     made = [[tuple(map(int, line.split())) for line in path.read_text().splitlines()] for path in ids]
     return folder / "run", ended, made
 
@@ -65,7 +66,7 @@ def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
     assert parts == {"ocdbt.process_0", "ocdbt.process_1"}, "both write their part"
 
 
-def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_bit_for_bit_alike(
+def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_bit_for_bit_alike(
     folder, uninterrupted
 ):
     again = folder / "again"
@@ -79,6 +80,15 @@ def test_sigterm_to_one_ends_both_after_the_same_step_and_the_same_command_ends_
     assert "SIGTERM of process 1: stopped after step" in out
     assert all(line.startswith("waiting for process 1") for line in err.splitlines()), err  # where the machine is slow
     assert other[1] == "\nSIGTERM: stopping after this step; once more stops at once.\n"
+    with launched.pair(folder, again, SETTINGS, launched.free_port(), "--peer_timeout=5") as started:
+        for line in started[0].stdout:
+            if line.startswith(f"step {STEPS - 1}/"):
+                started[1].kill()
+                break
+        (_, err, code), _ = launched.outputs(started)
+    last = err.splitlines()[-1]
+    assert code == 1 and last.startswith("error: another process is gone; its own output says why; the same"), err
+    assert "Traceback" not in err and "stack trace" not in err
     with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
         (out, _, code), other = launched.outputs(started)
     assert (code, other[2]) == (0, 0) and "resuming" in out
@@ -106,3 +116,14 @@ def test_a_process_that_differs_is_named_before_the_first_step(folder):
     assert err.startswith("error: the processes differ. process 1 (") and err.count("\n") == 1
     assert "config.optimizer.learning_rate is 0.5, elsewhere 0.001" in err
     assert not (folder / "differs").exists()
+
+
+def test_a_process_of_another_number_of_processes_is_named(folder):
+    joining = f"--coordinator=127.0.0.1:{launched.free_port()}"
+    lines = [
+        launched.command(folder, folder / "counts", {}, joining, f"--num_processes={2 + i}", f"--process_id={i}")
+        for i in (0, 1)
+    ]
+    (out, err, code), other = launched.outputs([launched.start(line) for line in lines])
+    assert (code, other[2]) == (2, 2) and not out
+    assert "--num_processes is 3, elsewhere 2" in err and err.count("\n") == 1, err

@@ -3,11 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from flaxformer_lite.analysis import hlo
 from flaxformer_lite.runtime import environment
+from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
@@ -17,9 +20,9 @@ Made = TypeVar("Made")
 class BackgroundCompiled:
     """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
 
-    def __init__(self, background: Executor, function: Any, *shapes: Any):
+    def __init__(self, background: Executor, check: Callable[[Any], None], function: Any, *shapes: Any):
         # Traced here: two threads that trace slow each other down (making a state mostly runs).
-        self._compiling = background.submit(function.lower(*shapes).compile)
+        self._compiling, self._check = background.submit(function.lower(*shapes).compile), check
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)
@@ -27,25 +30,40 @@ class BackgroundCompiled:
     @functools.cached_property
     def _compiled(self) -> Callable:
         compiled = self._compiling.result()
+        self._check(compiled)
         environment.release_free_memory()  # before the step takes as much
         return compiled
 
 
 @contextlib.contextmanager
-def precompile(program: AnyProgram, *names: str) -> Iterator[AnyProgram]:
+def precompile(program: AnyProgram, *names: str, group: Processes = ALONE) -> Iterator[AnyProgram]:
     """Compiles steps of a program in the background; those still queued when the block ends are never compiled.
 
     Args:
       program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled form.
       *names: `eval_step` and `train_step`, in the order in which they will be needed.
+      group: the processes, which check before a step's first call that they run the same one.
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
-        steps: Any = {name: BackgroundCompiled(background, getattr(program, name), *shapes[name]) for name in names}
+        steps: Any = {}
+        for name in names:
+            check = functools.partial(_check_same, group, name)
+            steps[name] = BackgroundCompiled(background, check, getattr(program, name), *shapes[name])
         yield dataclasses.replace(program, **steps)
+
+
+def _check_same(group: Processes, name: str, compiled: Any) -> None:
+    """Checks that all processes compiled the same exchanges in the same order; others would hang, or mix up arrays."""
+    if not group.alone:
+        found = [x._replace(source="") for x in hlo.collectives(hlo.parse(compiled.as_text()))]
+        digest = hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+        group.agree(
+            name, {f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices": digest}
+        )
 
 
 @contextlib.contextmanager
