@@ -10,6 +10,13 @@ from flaxformer_lite.training.interrupt import Interrupt
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
+@pytest.fixture(autouse=True)
+def not_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def until(condition):
     deadline = time.monotonic() + 30
     while not condition():
@@ -51,9 +58,6 @@ def test_a_signal_before_or_after_training_ends_even_in_a_callback_of_the_collec
 
 
 def test_a_hangup_that_nohup_ignores_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Interrupt():
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupt():
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
