@@ -40,7 +40,7 @@ def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, A
     }
 
 
-def plain(cfg: ExperimentConfig) -> dict[str, Any]:
+def plain(cfg: Any) -> dict[str, Any]:
     """Returns the resolved config as plain JSON values."""
     return json.loads(json.dumps(to_config_dict(cfg).to_dict()))
 
