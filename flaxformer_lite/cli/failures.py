@@ -70,7 +70,11 @@ def logged(path: Path) -> Iterator[None]:
     sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk
-    logging.getLogger().addHandler(handler)
+    root, absl = logging.getLogger(), logging.getLogger("absl")  # orbax logs by absl's
+    before, levels = root.handlers, (root.level, absl.level)
+    root.handlers = [handler]
+    root.setLevel(logging.ERROR)
+    absl.setLevel(logging.ERROR)
     try:
         yield
     except Exception as error:
@@ -78,6 +82,8 @@ def logged(path: Path) -> Iterator[None]:
             write(type(error), error, error.__traceback__)
         raise
     finally:
-        logging.getLogger().removeHandler(handler)
+        root.handlers = before
+        root.setLevel(levels[0])
+        absl.setLevel(levels[1])
         handler.close()
         threading.excepthook, sys.unraisablehook = threads, callbacks

@@ -73,7 +73,9 @@ def test_a_message_that_python_cannot_print():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd):
+def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "level", logging.CRITICAL)  # as train hushes libraries
+
     class Finalized:
         def __del__(self):
             raise ValueError("in a callback")
@@ -90,7 +92,9 @@ def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd):
         Finalized()
         gc.collect()
         logging.getLogger("foreign").error("in a log")
-    assert hooks == (threading.excepthook, sys.unraisablehook)
+        logging.getLogger("foreign").warning("in a warning")
+    assert hooks == (threading.excepthook, sys.unraisablehook) and logging.getLogger().level == logging.CRITICAL
     kept = log.read_text()
     assert all(f"in a {place}" in kept for place in ("thread", "callback", "log")) and "Traceback" in kept
+    assert "warning" not in kept
     assert "in a" not in capfd.readouterr().err
