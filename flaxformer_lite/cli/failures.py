@@ -77,8 +77,8 @@ def logged(path: Path) -> Iterator[None]:
     absl.setLevel(logging.ERROR)
     try:
         yield
-    except Exception as error:
-        if not isinstance(error, ConfigError):
+    except BaseException as error:
+        if not isinstance(error, (ConfigError, SystemExit, KeyboardInterrupt)):
             write(type(error), error, error.__traceback__)
         raise
     finally:

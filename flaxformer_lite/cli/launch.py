@@ -71,7 +71,8 @@ def explain(error: Exception, workdir: str, group: Processes) -> tuple[str, int,
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
         case CheckpointError() | loop.RunError() | ProcessError():
-            return str(error), command_line.FAILED, False
+            full = " Free some space; the same command continues." if failures.DISK.search(str(error)) else ""
+            return f"{error}{full}", command_line.FAILED, False
         case OSError():
             where = error.filename or workdir
             return f"{where}: {error.strerror or error}; the same command continues.", command_line.FAILED, True

@@ -44,6 +44,11 @@ def end(monkeypatch, tmp_path, capsys):
     [
         (ConfigError("a rule is broken"), 2, "error: a rule is broken\n"),
         (CheckpointError("step 3 is lost"), 1, "error: step 3 is lost\n"),
+        (
+            CheckpointError("step 3: No space left on device."),
+            1,
+            "device. Free some space; the same command continues.\n",
+        ),
         (loop.RunError("not finite"), 1, "error: not finite\n"),
         (OSError(28, "No space left"), 1, "error: runs/x: No space left; the same command continues.\n"),
         (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
