@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import brief
 
 COLDEST, LARGEST = 1e-30, 1e30  # numbers that float32 scores can be divided by, and multiplied with
 MOST = 2**31 - 1  # of a whole number, int32 in the compiled loop
@@ -170,7 +171,7 @@ def _read(name: str, value: Any, kind: Any) -> Any:
         return (_integer(value),) if kind == tuple[int, ...] else _integer(value)
     except (TypeError, ValueError):
         words = {float: "a number", tuple[str, ...]: "texts", tuple[int, ...]: "token ids"}
-        raise ConfigError(f"{name}={value!r}: must be {words.get(kind, 'a whole number')}.") from None
+        raise ConfigError(f"{name}={brief(value)}: must be {words.get(kind, 'a whole number')}.") from None
 
 
 def _integer(value: Any) -> int:

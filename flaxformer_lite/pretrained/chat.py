@@ -65,6 +65,10 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
         raise ConfigError(f"{fails} ({answer['error']}).")
     if not answer["text"]:
         raise ConfigError(f"{fails} (the prompt is empty).")
+    try:
+        answer["text"].encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{fails} (the prompt is not Unicode text: {error}).") from None
     return answer["text"]
 
 

@@ -67,6 +67,7 @@ def test_numbers_of_numpy_and_lists_are_read():
     [
         ("max_new_tokens", "5", "max_new_tokens='5': must be a whole number"),
         ("max_new_tokens", 2.0, "must be a whole number"),
+        ("max_new_tokens", "5" * 10**5, r"max_new_tokens='5{119}\.\.\.: must be a whole number"),
         ("num_beams", True, "num_beams=True: must be a whole number"),
         ("temperature", float("nan"), "temperature=nan: must be a number"),
         ("top_p", "0.9", "must be a number"),

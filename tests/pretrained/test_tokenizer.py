@@ -131,6 +131,7 @@ TEMPLATES = {
     LOOPS: "it does not end within 2 s of processor time",
     "{{ 10 ** (10 ** 10) }}": "it does not end within 2 s of processor time",
     "{% if false %}{% endif %}": "the prompt is empty",
+    "{{ '\\ud800' }}": "the prompt is not Unicode text",
 }
 
 
