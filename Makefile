@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast matrix examples parity meshes bench faults canary lint clean
+.PHONY: help install demo test test-fast matrix examples parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ meshes: $(STAMP)  ## one step of four families on seven meshes of made-up device
 faults: $(STAMP)  ## kill -9 runs and writers of weights at random instants and compare what they leave with the whole
 	$(BIN)/python tools/faults.py --kills=50
 	$(BIN)/python tools/publishers.py --kills=100 --pairs=20 --folder=runs/publishers
+
+opponent: $(STAMP)  ## attack every door with 1,900 hostile inputs and count those that do not end clearly; SEED=1
+	$(BIN)/python -m tools.opponent --seed=$(SEED) --show
 
 CANARY := .venv-canary/bin
 canary:  ## run the tests of test-fast and of attention on the newest jax and flax, those before a release too
