@@ -36,7 +36,7 @@ def handlers():
 def refused(handlers, capsys, monkeypatch, tmp_path):
     def run(*args):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(launch.processes, "join", lambda **_: ALONE)  # jax has begun
+        monkeypatch.setattr(launch, "join", lambda **_: ALONE)  # jax has begun
         monkeypatch.delitem(sys.modules, "config_config", raising=False)  # the last file that ml_collections read
         before = sorted(tmp_path.iterdir())
         with pytest.raises(SystemExit) as ended:
