@@ -116,7 +116,7 @@ REFUSED = [
     (
         "llama_lm",
         {"rope_scaling": {"type": "linear", "factor": 0.5}},
-        "rope_scaling: factor=0.5: longer over original length",
+        "rope_scaling: factor=0.5: must be at least 1",
     ),
     ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, r"rope_scaling\.factor is missing"),
     ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"low_freq_factor is missing or null"),
