@@ -152,7 +152,7 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
             here = (0, j * plan.k_block, 0, 0)
             if callable(bias):
                 d_bias = [total + part.astype(total.dtype) for total, part in zip(d_bias, _floats(d_part), strict=True)]
-            elif bias is not None:
+            elif d_bias:  # none for a bias of integers
                 d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
             return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
 

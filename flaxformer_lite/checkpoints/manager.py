@@ -8,6 +8,7 @@ none continues from a checkpoint that another could not read.
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -212,9 +213,10 @@ def read_record(step_folder: Path) -> dict[str, Any]:
 
 def _check_regular(folder: Path) -> None:
     """Refuses a pipe or device, which orbax would read for ever."""
-    for path in folder.rglob("*"):
-        if path.is_fifo() or path.is_char_device():
-            raise CheckpointError(f"{path}: is a pipe or a device; remove it, or choose another --workdir.")
+    for at, _, names in os.walk(folder):  # rglob fails at folders that another process removes meanwhile
+        for path in (Path(at, name) for name in names):
+            if path.is_fifo() or path.is_char_device():
+                raise CheckpointError(f"{path}: is a pipe or a device; remove it, or choose another --workdir.")
 
 
 def _compare(step: int, stored: Leaves, wanted: Leaves) -> None:

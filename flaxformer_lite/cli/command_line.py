@@ -230,6 +230,12 @@ def integer(least: int, most: int = INT32) -> Callable[[str], int]:
     return read
 
 
+def print_stack() -> None:
+    """Prints the stack of the error in flight if the user asked for --debug."""
+    if "--debug" in sys.argv and sys.exception() is not None:
+        traceback.print_exc()
+
+
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
     """Ends the program with one line on stderr, below the stack of the error in flight if the user asked for --debug.
 
@@ -238,8 +244,7 @@ def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
       code: the exit code.
       at_once: skips exit handlers, which might fail for the same reason.
     """
-    if "--debug" in sys.argv and sys.exception() is not None:
-        traceback.print_exc()
+    print_stack()
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(message).split()))
     print(f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}", file=sys.stderr, flush=True)
     if at_once:

@@ -57,6 +57,17 @@ def first_line(error: BaseException) -> str:
         return ""
 
 
+class _LogFile(logging.FileHandler):
+    """A log that is given up where it cannot be written, on a full disk or before there is a workdir."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Says nothing, where logging would print a stack."""
+
+
 @contextlib.contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed."""
@@ -68,8 +79,7 @@ def logged(path: Path) -> Iterator[None]:
 
     threading.excepthook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
-    handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk
+    handler = _LogFile(path, encoding="utf-8", delay=True)
     root, absl = logging.getLogger(), logging.getLogger("absl")  # orbax logs by absl's
     before, levels = root.handlers, (root.level, absl.level)
     root.handlers = [handler]

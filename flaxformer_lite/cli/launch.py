@@ -58,14 +58,16 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
             with failures.logged(Path(workdir, LOG)):
                 caught = loop.run(read_experiment(config, workdir, given), workdir, group, interrupt)
             group.close()
-        except Exception as error:
+        except (SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a library written in Rust raises no Exception when it panics
             message, code, at_once = explain(error, workdir, group)
             _end(group, message, code, at_once=at_once)
     if caught == "SIGINT":
         sys.exit(128 + signal.SIGINT)
 
 
-def explain(error: Exception, workdir: str, group: Processes) -> tuple[str, int, bool]:
+def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
     """Returns the message about the end of a run, its exit code, and whether exit handlers might fail as well."""
     match error:
         case ConfigError():
@@ -83,5 +85,6 @@ def explain(error: Exception, workdir: str, group: Processes) -> tuple[str, int,
 
 def _end(group: Processes, message: str, code: int, *, at_once: bool) -> NoReturn:
     if not group.alone:
+        command_line.print_stack()
         group.fail(message, code)
     command_line.fail(message, code, at_once=at_once)

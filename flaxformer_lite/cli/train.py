@@ -12,6 +12,7 @@ JOINING = ("coordinator", "num_processes", "process_id", "start_timeout", "peer_
 def run(args: argparse.Namespace) -> None:
     if not args.workdir:
         command_line.fail("--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT)
+    interrupted = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # during imports, KeyboardInterrupt gives a traceback or is lost
     config = command_line.config(args.overrides)
     from absl import flags, logging
@@ -28,3 +29,4 @@ def run(args: argparse.Namespace) -> None:
         launch.main(config, args.workdir, **{name: getattr(args, name) for name in JOINING})
     finally:
         logging.set_verbosity(verbosity)
+        signal.signal(signal.SIGINT, interrupted or signal.SIG_DFL)

@@ -159,13 +159,18 @@ def _declared(cls: type) -> dict[str, Any]:
 
 
 def plain(hint: Any) -> Any:
-    """Returns the type of an annotation without `Annotated` and `| None`."""
-    if typing.get_origin(hint) is Annotated or is_optional(hint):
-        return plain(next(inner for inner in typing.get_args(hint) if inner is not types.NoneType))
-    return hint
+    """Returns the type of an annotation without `Annotated` and `| None`; of a union of several types, the union."""
+    if typing.get_origin(hint) is Annotated:
+        return plain(typing.get_args(hint)[0])
+    inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+    return plain(inner[0]) if _is_union(hint) and len(inner) == 1 else hint
 
 
 def is_optional(hint: Any) -> bool:
+    return _is_union(hint) and types.NoneType in typing.get_args(hint)
+
+
+def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
@@ -182,7 +187,7 @@ def broken(hint: Any, value: Any) -> str:
     kind = plain(hint)
     if value is None and is_optional(hint):
         return ""
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (...,):
         return _broken_tuple(kind, value)
     if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
         return ""
@@ -202,7 +207,8 @@ def _broken_tuple(hint: Any, value: Any) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
         problem = next(filter(None, (broken(kind, item) for item in value)), "")
-        twice = not problem and plain(kind) is str and len(set(value)) < len(value)
+        names = any(isinstance(rule, OneOf) for rule in rules_of(kind))
+        twice = not problem and names and len(set(value)) < len(value)
         return "must name each once." if twice else problem
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):

@@ -22,8 +22,10 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
       The copy, and a mark that nobody can guess: special tokens are found between two of it, with their flags and ids.
     """
     read, mark = json.loads(tokenizer.to_str()), secrets.token_hex(8)
-    names = {token["content"] for token in read["added_tokens"] if token["special"]}
+    special = {token["content"] for token in read["added_tokens"] if token["special"]}
+    names = {name for name in special if len(name) > 1}  # a single character may have no other spelling
     model = read["model"]
+    inside = model.get("continuing_subword_prefix") or ""
 
     def spell(token: Any) -> Any:
         return f"{mark}{token}{mark}" if token in names else token
@@ -39,7 +41,7 @@ def literal(tokenizer: tokenizers.Tokenizer) -> tuple[tokenizers.Tokenizer, str]
         model["vocab"] = [[spell(token), score] for token, score in model["vocab"]]
     if "merges" in model:
         pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
-        model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
+        model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, pair[0] + pair[1].removeprefix(inside)})]
     return tokenizers.Tokenizer.from_str(json.dumps(read)), mark
 
 

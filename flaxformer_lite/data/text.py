@@ -7,6 +7,7 @@ suffix are read; a single file is read whatever its suffix.
 
 import collections
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
@@ -187,7 +188,8 @@ def _texts(path: Path, where: str) -> Iterator[str]:
     """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
     offset, number, opener = 0, 0, gzip.open if path.name.lower().endswith(".gz") else open
     with _reading(path, where), opener(path, "rb") as file:
-        while data := file.readline(LONGEST + 1) if is_jsonl(path) else _part(file):
+        read = functools.partial(file.readline, LONGEST + 1) if is_jsonl(path) else functools.partial(_part, file)
+        while data := read():
             number += 1
             if len(data) > LONGEST:
                 raise ConfigError(

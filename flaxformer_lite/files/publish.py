@@ -52,14 +52,15 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
         with _private_directory(target) as made:
             _check_replaceable(target, carry)
             yield made
+            for path in made.rglob("*"):
+                if not path.is_symlink():
+                    _flush(path)
             if carry and target.is_dir() and not target.is_symlink():
                 shutil.copymode(target, made)
                 for entry in target.iterdir():
                     if carry(entry.name) and not os.path.lexists(made / entry.name):
                         _link(entry, made / entry.name)
-            for path in (*made.rglob("*"), made):
-                if not path.is_symlink():
-                    _flush(path)
+            _flush(made)
             _check_replaceable(target, carry)  # another process may have been faster
             _swap(made, target)
         _flush(target.parent)
@@ -101,9 +102,9 @@ def _check_replaceable(target: Path, carry: Callable[[str], bool] | None) -> Non
         raise ConfigError(f"{target}: exists and is not overwritten; remove it or choose another.")
     if target.exists() and not target.is_dir():
         raise ConfigError(f"{target}: is a file; choose another directory.")
-    if target.is_mount() or target == Path.cwd():
-        raise ConfigError(f"{target}: cannot be replaced as a whole, as it is a mount point or the current folder; choose a"
-                          f" directory in it.")  # fmt: skip
+    if target.is_mount() or Path.cwd().is_relative_to(target.resolve()):
+        raise ConfigError(f"{target}: cannot be replaced as a whole, as it is a mount point or holds the current folder; choose"
+                          f" a directory in it.")  # fmt: skip
 
 
 def _swap(made: Path, target: Path) -> None:

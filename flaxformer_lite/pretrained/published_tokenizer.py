@@ -156,7 +156,7 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = _any_of(token.content for token in added if token.special)
+        self.special_pattern = _any_of(token.content for token in added if token.special and len(token.content) > 1)
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
@@ -185,9 +185,9 @@ class JsonTokenizer(PublishedTokenizer):
         return both.ids, both.type_ids
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        tokenizer, mark = self._literal
-        marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
         with library_errors(FAILS):
+            tokenizer, mark = self._literal
+            marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
             return tokenizer.encode(marked, add_special_tokens=False).ids
 
     def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:

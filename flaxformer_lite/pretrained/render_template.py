@@ -43,7 +43,7 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
     loops = ["jinja2.ext.loopcontrols"]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=loops)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["tojson"] = lambda value, **form: json.dumps(value, **{"ensure_ascii": False, **form})
     environment.globals |= {
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.datetime.now().strftime(form),

@@ -119,13 +119,15 @@ class Processes:
         with self._ending:  # only one thread may end the process
             if who != self.index:
                 time.sleep(INTERVAL)  # this process may be about to end for the same reason
-            if self.first or who == self.index:
-                own = message == self._own_failure
-                print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
-            if self.first:
-                time.sleep(2.5 * INTERVAL)  # it hosts the store, so it leaves after the others have heard
-            sys.stdout.flush()
-            os._exit(code)
+            try:
+                if self.first or who == self.index:
+                    own = message == self._own_failure
+                    print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
+                if self.first:
+                    time.sleep(2.5 * INTERVAL)  # it hosts the store, so it leaves after the others have heard
+                sys.stdout.flush()
+            finally:
+                os._exit(code)  # also where nobody reads stderr
 
     def _look(self) -> None:
         """Polls for announcements, in a thread that must end before Python does."""

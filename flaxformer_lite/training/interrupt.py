@@ -20,7 +20,7 @@ class Interrupt(contextlib.AbstractContextManager):
     """Hears signals within a block; enter it in the main thread.
 
     Within `training` the first signal is only recorded, by all processes. Elsewhere, and for the second time, it ends
-    the process.
+    the process. While another library owns Python's wakeup file in the main thread, as uvloop does, signals are lost.
 
     Args:
       end: ends the process because of a signal; called in another thread.
@@ -52,7 +52,8 @@ class Interrupt(contextlib.AbstractContextManager):
 
     def __exit__(self, *_) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one from C, which Python cannot put back
+                signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._tell)
         self._thread.join()
@@ -82,9 +83,9 @@ class Interrupt(contextlib.AbstractContextManager):
 
     def _hear(self) -> None:
         while received := os.read(self._heard, 1):
-            number = signal.Signals(received[0])
-            if number not in self._before:
+            if received[0] not in self._before:
                 continue
+            number = signal.Signals(received[0])
             if number == signal.SIGHUP:  # from a terminal that is gone, to which no more can be written
                 for terminal in self._terminals:
                     os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)

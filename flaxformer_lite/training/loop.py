@@ -103,7 +103,7 @@ class Trainer:
         ):
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
-            batches = self._meter.waiting(placed)
+            batches, step = self._meter.waiting(placed), start
             for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
                 state, metrics = train_step(state, batch)
                 if step == start + 1:  # before, while the step compiles, there is nothing to save
@@ -120,10 +120,11 @@ class Trainer:
                 if ends:
                     break
             self._checkpoints.wait()
-        if interrupt.caught:
-            signal = interrupt.caught + ("" if self._group.alone else f" of process {interrupt.by}")
+        caught = interrupt.caught if step < train.steps else ""  # else it came while a finished run was saved
+        if caught:
+            signal = caught + ("" if self._group.alone else f" of process {interrupt.by}")
             self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
-        return state, interrupt.caught
+        return state, caught
 
     def close(self, state: TrainState, workdir: Path) -> None:
         """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""

@@ -64,6 +64,17 @@ def test_gradient_of_a_bias_array(shape):
     np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
 
 
+@pytest.mark.usefixtures("interpreted")
+def test_gradient_beside_a_bias_of_integers():
+    q, k, v, direction = heads(2)
+    bias = jnp.arange(T * T).reshape(1, 1, T, T) % 3
+
+    def grad(attend, **options):
+        return jax.grad(lambda q: (attend(q, k, v, bias=bias, **options) * direction).sum())(q)
+
+    np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
+
+
 def test_gradient_of_what_a_bias_function_closes_over():
     q, k, v, direction = heads(2)
 

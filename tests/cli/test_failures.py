@@ -98,3 +98,9 @@ def test_what_libraries_print_of_errors_is_kept_in_a_file(tmp_path, capfd, monke
     assert all(f"in a {place}" in kept for place in ("thread", "callback", "log")) and "Traceback" in kept
     assert "warning" not in kept
     assert "in a" not in capfd.readouterr().err
+
+
+def test_a_log_without_a_folder_raises_nothing(tmp_path):
+    with failures.logged(tmp_path / "none" / "errors.log"):
+        logging.getLogger("library").error("an error of a library")
+    assert not list(tmp_path.iterdir())

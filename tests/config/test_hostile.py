@@ -140,3 +140,20 @@ def test_what_is_said(field, value, message):
     node(values, above)[last] = value
     with pytest.raises(ConfigError, match=re.escape(message)):
         from_config_dict(ExperimentConfig, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(rules.Record):
+    """Annotations that a plug-in may use."""
+
+    order: tuple[str, ...] = ("mamba", "mamba", "attention")
+    where: int | str = "auto"
+    pair: tuple[str, float] = ("a", 1.0)
+    most: int | str | None = None
+
+
+def test_annotations_of_plugins_that_declare_no_rule():
+    Own(where=3, most="all")
+    for wrong in ({"order": ("a", 1)}, {"order": "a"}):
+        with pytest.raises(ConfigError, match="order"):
+            Own(**wrong)

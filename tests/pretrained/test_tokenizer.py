@@ -159,6 +159,19 @@ def test_special_tokens_in_a_text_can_be_text(words, pieces, tmp_path):
     assert t5.encode("one </s>", special_tokens=False)[-1] == pieces.eos_id
 
 
+def test_a_special_token_of_one_character_stays_in_a_text(tmp_path):
+    """As CLIP's padding is `!`; a BPE's merge may also make a special token of pieces with a prefix."""
+    pieces = {"!": 0, "H": 1, "i": 2, "##b": 3, "a": 4, "ab": 5}
+    merges = [("a", "##b")]
+    tok = Tokenizer(models.BPE(pieces, merges, continuing_subword_prefix="##"))
+    tok.add_special_tokens(["!", "ab"])
+    tok.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("!H", allow_special=False) == [0, 1]
+    assert tokenizer.encode("ab", allow_special=False) == [4, 3]
+    assert tokenizer.encode("ab") == [5]
+
+
 @pytest.mark.parametrize("kind", ["json", "sentencepiece"])
 def test_nobodys_words_end_their_turn_in_a_chat(words, pieces, tmp_path, kind):
     folder, end, text = words, 3, [5, 1, 6]
