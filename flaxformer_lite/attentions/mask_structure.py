@@ -1,4 +1,4 @@
-"""What fused kernels share: the structure of a mask (a window, documents, kept columns) and the calls they refuse."""
+"""Reads the structure of a mask (a window, documents, kept columns) for fused kernels, and names the calls they refuse."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a config's fields take: declared in their annotations, checked by their `Record`.
+"""Declares what fields of a config take, by rules in their annotations that their `Record` checks.
 
     steps: Size = 1000
     schedule: Annotated[str, OneOf(choices.SCHEDULES)] = "cosine"
