@@ -8,4 +8,4 @@ from flaxformer_lite.objectives.text import TextObjective
 __all__ = ["LossSums", "Metric", "Objective", "Packing", "TextObjective"]
 
 # Files that are not plug-ins.
-SHARED = ("base", "packing", "rows", "sums", "text")
+SHARED = ("base", "denoising", "packing", "rows", "sums", "text")

@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 
+from flaxformer_lite.checkpoints.manager import read_record
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,
@@ -18,6 +19,7 @@ from flaxformer_lite.models import bert, gpt2, t5
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.training import loop
 
 SIZES = {"vocab_size": 0, "d_model": 16, "num_heads": 2, "mlp_dim": 32, "dropout": 0.1}
 FAMILIES = {
@@ -77,3 +79,12 @@ def any_state(program):
         return jax.device_put(value.astype(target.dtype), target.sharding)
 
     return jax.tree_util.tree_map_with_path(fill, program.target)
+
+
+def resumes_exactly(cfg, folder):
+    """Runs all steps, and again with a stop after three; returns whether both end in the same state, bit for bit."""
+    loop.run(cfg, folder / "straight")
+    loop.run(steps(cfg, 3), folder / "twice")
+    loop.run(cfg, folder / "twice")
+    straight, twice = (read_record(folder / name / "checkpoints" / "8") for name in ("straight", "twice"))
+    return straight["leaves"] == twice["leaves"]
