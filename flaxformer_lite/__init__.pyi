@@ -1,5 +1,7 @@
 """The public names, once for editors and type checkers, and for __init__.py, which loads a name from its module here."""
 
+from flaxformer_lite.adapters.lora import LoraConfig as LoraConfig
+from flaxformer_lite.adapters.merge import merge_adapter as merge_adapter
 from flaxformer_lite.attentions.dispatch import attend as attend, attention as attention
 from flaxformer_lite.config import (
     ConfigError as ConfigError,

@@ -19,6 +19,7 @@ BASES = {  # the base class of each folder's plug-ins
     "positions": "positions.encoding:Encoding",
     "mixers": "config.parts:MixerConfig",
     "feed_forwards": "config.parts:FeedForwardConfig",
+    "adapters": "config.parts:AdapterConfig",
 }
 TAKEN = {"models": "Model", "attentions": "attend"}  # the attribute that the other folders' modules must have
 

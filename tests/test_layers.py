@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
     "axes", "registry", "versions", "config", "files", "pages", "runtime", "analysis", "functions", "attentions",
-    "positions", "modules", "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints",
+    "positions", "modules", "adapters", "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints",
     "pretrained", "generation", "training", "plan", "cli", "__main__",
 )  # fmt: skip
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")

@@ -203,6 +203,8 @@ class Architecture(Record):
 class ModelConfig(Execution, Architecture):
     """The architecture and execution of a model as one record, so that a page can set any field as `model.FIELD`."""
 
+    adapter: Any = optional_plugin("adapters")  # a file in flaxformer_lite/adapters; trained in place of the weights
+
     def __post_init__(self) -> None:
         super().__post_init__()  # of both
         for layers in (self.encoder_layers, self.decoder_layers):

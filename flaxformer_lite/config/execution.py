@@ -29,6 +29,8 @@ class Execution(Record):
     remat: Remat = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
     # Where activations live (functions/sharding.py); set by the trainer, never by a config page.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
+    # What is trained beside frozen matrices; set by ModelConfig, whose field it is.
+    adapter: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") work as well as their names

@@ -5,7 +5,7 @@ and a stack trace.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from flaxformer_lite.config import choices
@@ -156,6 +156,9 @@ class ExperimentConfig(Record):
             raise ConfigError(
                 f"model.head={model.head!r}: {objective} as configured trains {head!r}; set model.head={head}."
             )
+        if model.adapter is not None and not self.optimizer.freeze:
+            frozen = replace(self.optimizer, freeze=(model.adapter.frozen,))
+            object.__setattr__(self, "optimizer", frozen)  # so that the resolved config says it
         self._check_sizes()
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:

@@ -1,12 +1,15 @@
 """Records that the modules of a model are built from. A layer's mixer and feed-forward are plug-ins."""
 
 import abc
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Record, Size, require
+from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Record, Size, is_pattern, require
 
+Patterns = tuple[Annotated[str, is_pattern], ...]
 Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
 
@@ -98,6 +101,72 @@ class FeedForwardConfig(Part, abc.ABC):
     @abc.abstractmethod
     def module(self, execution: Any, *, name: str | None = None) -> Any:
         """Builds the linen module: x [B, T, D] -> [B, T, D]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterConfig(Record, abc.ABC):
+    """Base class of records for trained additions to the matrices of a model whose own parameters are frozen.
+
+    Attributes:
+      factors: names of the parameters that stand beside an adapted kernel.
+      targets: patterns (re.search) of the paths of the kernels to adapt, such as `decoder/layer_0/attention/query/kernel`.
+      trained: patterns of the paths of the model's own parameters that are trained whole; none of them is adapted.
+    """
+
+    factors: ClassVar[tuple[str, ...]] = ()
+
+    targets: Patterns = ("query", "value")
+    trained: Patterns = ("^classifier/",)
+
+    def adapts(self, path: str) -> bool:
+        """Returns whether the kernel at this path is adapted."""
+        return not _matches(self.trained, path) and _matches(self.targets, path)
+
+    @property
+    def frozen(self) -> str:
+        """A pattern of the paths of all parameters that are not trained."""
+        own = "|".join((*(f"/{name}$" for name in self.factors), *self.trained))
+        return f"^(?!.*({own}))"
+
+    def partition_rules(self) -> Rules:
+        """Returns the mesh axes of the factors; by default each stays whole on every device."""
+        return ((rf"/({'|'.join(self.factors)})$", ()),)
+
+    def check(self, paths: Iterable[str]) -> None:
+        """Checks that each pattern of `targets` adapts a matrix of the model with parameters at these paths.
+
+        Raises:
+          ConfigError: one of them does not; names the matrices of its layers.
+        """
+        modules = [path.rpartition("/")[::2] for path in paths]
+        adapted = [f"{module}/kernel" for module, name in modules if name == self.factors[0]]
+        for pattern in self.targets:
+            if not _matches((pattern,), *adapted):
+                named = {
+                    module.rpartition("/")[2] for module, name in modules if name == "kernel" and "/layer" in module
+                }
+                raise ConfigError(f"adapter.targets={pattern!r}: matches the path of no matrix that can be adapted; those in"
+                                  f" layers are called {', '.join(sorted(named))}.")  # fmt: skip
+
+    @abc.abstractmethod
+    def update(self, layer: Any, x: Any, shape: tuple[int, ...], summed: int, dtype: Any) -> Any:
+        """Computes what is added to a matrix product, in the dtype of x.
+
+        Args:
+          layer: the linen module of the product, which declares the factors.
+          x: the input.
+          shape: that of the kernel.
+          summed: number of axes at the end of x and the start of the kernel that are summed.
+          dtype: that of the factors.
+        """
+
+    @abc.abstractmethod
+    def merged(self, kernel: Any, factors: tuple[Any, ...]) -> Any:
+        """Computes the kernel that by itself does what it does with these factors beside it."""
+
+
+def _matches(patterns: Patterns, *paths: str) -> bool:
+    return any(re.search(pattern, path) for pattern in patterns for path in paths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,10 +65,16 @@ class Einsum(nn.Module):
         init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
         dtype = jnp.dtype(self.execution.param_dtype)
         kernel = self.param("kernel", init, shape, dtype).astype(jax.tree.leaves(x)[0].dtype)
+        adapter = self.execution.adapter
+        adapted = adapter is not None and adapter.adapts("/".join((*self.path, "kernel")))
+        if adapted and prepare:
+            x, prepare = prepare(x), None
         if prepare or sharding_of(self.execution).is_one_device:
             y = matmul_of_matrices(x, kernel, summed, prepare)
         else:
             y = jnp.tensordot(x, kernel, summed)
+        if adapted:
+            y = y + adapter.update(self, x, shape, summed, dtype)
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, dtype)

@@ -20,7 +20,7 @@ from flaxformer_lite.pretrained.known_fields import KNOWN
 LOG = logging.getLogger("flaxformer_lite")
 
 # Fields without a counterpart in config.json, besides Execution's. Families that limit max_length do have one for it.
-OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding"} - {"pad_token_id"}
+OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - {"pad_token_id"}
 
 
 def _every_layer(cfg: ModelConfig) -> list[LayerKind]:

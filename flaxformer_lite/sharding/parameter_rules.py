@@ -28,7 +28,9 @@ def rules(cfg: ModelConfig) -> Rules:
     other_head = cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
     layers = tuple(dict.fromkeys(rule for side in sides for rule in parts.stack(cfg, side).partition_rules()))
+    adapter = cfg.adapter
     found = (
+        (adapter.partition_rules() if adapter else (), True),
         (TOKENS, True),
         (TOKEN_TYPES, cfg.type_vocab_size),
         (FACTORISED, cfg.embedding_width != cfg.d_model),

@@ -15,7 +15,9 @@ from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
 
-DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types)$")  # by name, not rank: scanned biases are matrices too
+DECAYED = re.compile(
+    r"(^|/)(kernel|embedding|token_types|lora_[ab])$"
+)  # by name, not rank: scanned biases are matrices too
 # The input and output axes of the projections that muon updates; a leading scan axis is neither. Adam takes the rest.
 MUON_AXES = {
     **dict.fromkeys(("query", "key", "value"), ((-3,), (-2, -1))),
@@ -100,6 +102,12 @@ def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
         return params
     labels = _by_frozen(cfg, params)
     return jax.tree.map(lambda x, label: jax.lax.stop_gradient(x) if label == "frozen" else x, params, labels)
+
+
+def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
+    """Lists the leaves that are not frozen."""
+    labels = jax.tree.leaves(_by_frozen(cfg, params))
+    return [leaf for leaf, label in zip(jax.tree.leaves(params), labels, strict=True) if label == "trained"]
 
 
 def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:

@@ -75,6 +75,8 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         return state.create(lambda: plain.init(init_key, zeros, method=cfg.objective.outputs)["params"], tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
+    if (adapter := cfg.model.adapter) is not None:
+        adapter.check(sharding.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(shapes.params))
     shardings = sharding.state_shardings(shapes, parameter_rules.rules(cfg.model), mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
@@ -145,7 +147,7 @@ def _train_step(
         cfg.objective,
         optimizer.build(cfg.optimizer, cfg.train.steps, join_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
-        dropout_key=dropout_key if cfg.model.dropout else None,
+        dropout_key=dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None,
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,

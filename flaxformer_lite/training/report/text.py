@@ -11,6 +11,7 @@ import jax
 from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runtime import invocation
+from flaxformer_lite.training import optimizer
 from flaxformer_lite.training.report.metrics import Recorder
 from flaxformer_lite.training.report.sharding_report import sharding_report
 from flaxformer_lite.training.start.setup import Experiment
@@ -30,7 +31,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     rows = [
         ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
         *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
-        ("parameters", f"{param_count(experiment.target.params):,}"),
+        ("parameters", _parameters(experiment)),
         *_data(experiment),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
         ("step", f"{work}; {cfg.train.steps} steps"),
@@ -44,6 +45,12 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
         rows.append(("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached"))
     return rows
+
+
+def _parameters(experiment: Experiment) -> str:
+    params, cfg = experiment.target.params, experiment.cfg.optimizer
+    tuned = f", of which {param_count(optimizer.trained(cfg, params)):,} are trained" if cfg.freeze else ""
+    return f"{param_count(params):,}{tuned}"
 
 
 def _data(experiment: Experiment) -> Rows:

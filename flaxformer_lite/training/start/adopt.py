@@ -32,7 +32,7 @@ from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start import resume
 
-OWN = (*EXECUTION_FIELDS, *INIT_FIELDS)  # always taken from the config, not from the directory
+OWN = (*EXECUTION_FIELDS, *INIT_FIELDS, "adapter")  # always taken from the config, not from the directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: C
     # As a round trip through JSON gives them, tuples as lists.
     ours = flatten_dict(json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep=".")
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
-    wraps = ("mixer.", "feed_forward.")  # plug-ins in place of the model's own parts
+    wraps = ("mixer.", "feed_forward.", "adapter.")  # plug-ins in place of the model's own parts, or beside them
     wrong = {name: ours[name] for name in asked if name not in free and name in ours and not name.startswith(wraps)}
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
     if wrong:

@@ -33,6 +33,10 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     if wrong := mismatches(model.cfg, cfg):
         listed = "; ".join(f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items())
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
+    if model.cfg.adapter not in (None, cfg.adapter):
+        raise ConfigError(f"train.init_from={folder}: was trained with an adapter, and this run has"
+                          f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or set"
+                          f" {flags(model.cfg, ['adapter'])}.")  # fmt: skip
     _check_added(folder, cfg, set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/")))
 
     def begun(state: TrainState) -> TrainState:
@@ -51,6 +55,7 @@ def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
     layers = [layer for side in sides for layer in parts.stack(cfg, side).pattern]
     added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
+    added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
     if lacking := sorted(path for path in missing if not any(re.search(pattern, path) for pattern in added)):
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
         raise ConfigError(f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its place.")

@@ -1,0 +1,30 @@
+"""Merging of an adapter into the matrices beside which it stands."""
+
+import dataclasses
+from typing import Any
+
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+STACKED = "layers/block_"  # in the path of parameters that scan stacks over a leading axis
+
+
+def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
+    """Returns the model without its adapter, and parameters with which it computes the same.
+
+        >>> model, params = merge_adapter(*load_pretrained("runs/tuned"))  # doctest: +SKIP
+
+    Args:
+      model: a linen module of a family; one without an adapter is returned as it is.
+      params: its parameters, scanned or not.
+    """
+    adapter = model.cfg.adapter
+    if adapter is None:
+        return model, params
+    flat = {tuple(path.rpartition("/")[::2]): leaf for path, leaf in flatten_dict(params, sep="/").items()}
+    kept = {f"{module}/{name}": leaf for (module, name), leaf in flat.items() if name not in adapter.factors}
+    for module in [module for module, name in flat if name == adapter.factors[0]]:
+        merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
+        factors = tuple(flat[module, name] for name in adapter.factors)
+        kept[f"{module}/kernel"] = merged(*jax.tree.map(jax.numpy.asarray, (kept[f"{module}/kernel"], factors)))
+    return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(kept, sep="/")

@@ -1,0 +1,117 @@
+"""Runs that train an adapter over frozen weights, from the command line's flags on."""
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite import stack_layers
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.training.start import setup
+from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.training.start.initial_state import initial_state
+from tests.examples import trials
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+LORA = {"model.adapter.name": "lora", "model.adapter.rank": 4, "optimizer.learning_rate": 3e-2}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    trials.train(folder)
+    return folder / "run"
+
+
+def experiment(folder, base, adapter=LORA, **changes):
+    changes = {**adapter, "train.init_from": base, **changes}
+    return read_experiment(trials.experiment_dict(folder, **changes), given=list(changes))
+
+
+def tuned(folder, base, **changes):
+    trials.loop.run(experiment(folder, base, **changes), folder / "run")
+    run = workdir.read_run(folder / "run")
+    return run, trials.metrics.read(folder / "run" / "metrics.jsonl")
+
+
+SPLIT = {"train.accumulate": 2, "model.scan": True, "model.remat": "full", "mesh.fsdp": 2, "mesh.tensor": 2}
+
+
+@pytest.mark.parametrize("changes", [{}, SPLIT], ids=["plain", "accumulated, scanned and sharded"])
+def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path, base, changes):
+    changes = {**changes, "model.adapter.targets": "('query','up','down')"}
+    (new, records), old = tuned(tmp_path, base, **changes), workdir.read_run(base)
+    before = trials.metrics.read(base / "metrics.jsonl")[-1]
+    np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
+    assert records[-1]["loss"] < records[0]["loss"]
+    was = old.params if not new.cfg.model.scan else stack_layers(old.params)
+    was, now = flatten_dict(was, sep="/"), flatten_dict(new.params, sep="/")
+    assert all(path.rpartition("/")[2] in ("lora_a", "lora_b") for path in set(now) - set(was))
+    assert len(set(now) - set(was)) == (6 if new.cfg.model.scan else 12)
+    for path, leaf in was.items():
+        np.testing.assert_array_equal(leaf, now[path], err_msg=path)
+    assert all(leaf.any() for path, leaf in now.items() if path.endswith("lora_b"))
+
+
+def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
+    program = setup.prepare(experiment(tmp_path, base))
+    flat = flatten_dict(program.target.params, sep="/")
+    adapter = sum(leaf.size * 4 for path, leaf in flat.items() if "/lora_" in path)
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.target.opt_state))
+    assert 2 * adapter <= held <= 2 * adapter + 16  # two moments and counters
+    assert 20 * adapter < sum(leaf.size * 4 for leaf in flat.values())
+
+
+def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
+    schedule = {"optimizer.schedule": "constant", "train.checkpoint_every": 3, "model.adapter.dropout": 0.1}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    at_once, _ = tuned(whole, base, **schedule)
+    tuned(parts, base, **schedule, **{"train.steps": 3, "train.eval_every": 3})
+    continued, _ = tuned(parts, base, **schedule)
+    jax.tree.map(np.testing.assert_array_equal, at_once.params, continued.params)
+    assert at_once.step == continued.step == 6
+
+
+def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
+    program = setup.prepare(experiment(tmp_path, base, **{"model.adapter.dropout": 0.5}))
+    assert not program.cfg.model.dropout
+    assert "random_bits" in str(program.train_step.trace(program.target, program.batch).jaxpr)
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp_path, base):
+    with pytest.raises(ConfigError, match=r"adapter.targets='valeu': .* called down, key, out, query, up, value"):
+        setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
+
+
+def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
+    cfg = trials.experiment_dict(
+        tmp_path, page="bert_tiny",
+        **{**LORA, "objective.name": "examples.classification:Classification", "model.head": "sequence_classification",
+           "model.encoder_layers": 1, "model.decoder_layers": 0, "data.path": labelled(tmp_path)},
+    )  # fmt: skip
+    program = setup.prepare(read_experiment(cfg))
+    moments = flatten_dict(program.target.opt_state.inner_states["trained"].inner_state[1].mu, sep="/")
+    kept = {path for path, leaf in moments.items() if hasattr(leaf, "shape")}
+    assert {path for path in kept if "lora_" not in path} == {"classifier/dense/kernel", "classifier/dense/bias"}
+
+
+def labelled(folder):
+    lines = [f'{{"text": "the weather is {w}", "label": {i % 2}}}\n' for i, w in enumerate(("good", "bad") * 30)]
+    (folder / "labelled.jsonl").write_text("".join(lines))
+    return folder / "labelled.jsonl"
+
+
+def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
+    first = tmp_path / "first"
+    first.mkdir()
+    tuned(first, base)
+    again = {"train.init_from": first / "run"}
+    for adapter, said in (({**LORA, "model.adapter.rank": 8}, "another"), ({}, "none")):
+        cfg = experiment(tmp_path, base, adapter, **again)
+        with pytest.raises(ConfigError, match=rf"was trained with an adapter, and this run has {said}; merge it"):
+            initial_state(setup.prepare(cfg), cfg.train.init_from)
+    cfg = experiment(tmp_path, base, **again)
+    state = initial_state(setup.prepare(cfg), cfg.train.init_from)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), workdir.read_run(first / "run").params)
