@@ -1,4 +1,4 @@
-"""A training workdir as others read it: its config, its tokenizer, and the parameters of its newest undamaged checkpoint."""
+"""A training workdir as others read it: its config, its tokenizer, and its best or newest undamaged parameters."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import (
@@ -26,6 +26,7 @@ from flaxformer_lite.files.read import read_bytes, read_object
 from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
+PARAMS, AVERAGE = "params/", "opt_state/ema/"  # of a state, the latter in training/average.py
 CHANGED = "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
 
 
@@ -36,7 +37,7 @@ class Run(NamedTuple):
     step: int  # of the checkpoint
     model: Any  # the linen module
     params: dict  # numpy arrays
-    notices: list[str]  # one for each newer checkpoint that cannot be read
+    notices: list[str]  # one for each better or newer checkpoint that cannot be read, and one where it is the best
 
 
 def is_workdir(folder: Path) -> bool:
@@ -64,25 +65,36 @@ def read_config(folder: Path) -> ExperimentConfig:
 def read_run(folder: Path) -> Run:
     """Reads the model and parameters of a run, without optimizer state; does not disturb a run in progress.
 
+    They are those of the best evaluation if the run keeps it (`train.best`), else those of the newest checkpoint, and
+    averaged if it keeps the average (`optimizer.ema`).
+
     Raises:
       ConfigError: config.json was written by another version of the code.
       CheckpointError: there is no checkpoint, or all are damaged.
     """
     cfg, damaged = read_config(folder), []
-    steps = sorted((int(p.name) for p in (folder / "checkpoints").glob("[0-9]*") if p.name.isdigit()), reverse=True)
-    for step in steps:
+    best, every = _newest_first(folder / "best"), _newest_first(folder / "checkpoints")
+    for path in [*best, *every]:
+        step, is_best = int(path.name), path in best
         try:
-            params = _params(folder / "checkpoints" / str(step))
+            params, record = _params(path)
         except Exception as error:  # from tensorstore, orbax, json or the file system
             hush_other_reads()
-            damaged.append(f"checkpoint of step {step} cannot be read ({first_line(error)})")
+            damaged.append(f"{'best ' * is_best}checkpoint of step {step} cannot be read ({first_line(error)})")
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]
+        if is_best:
+            newest = f"; the newest checkpoint is step {every[0].name}" if every and every[0].name != path.name else ""
+            notices.append(f"step {step} is used, the best by {record['config']['train']['best']}{newest}.")
         return Run(cfg, step, build_model(cfg.model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")
-    every = "the run writes one every train.checkpoint_every steps"
-    raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {every}.")
+    when = "the run writes one every train.checkpoint_every steps"
+    raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {when}.")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
 
 
 def tokenizer_folder(folder: Path) -> Path:
@@ -108,9 +120,15 @@ def _tokenizer_hash(folder: Path) -> str:
     return hashlib.sha256(b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)).hexdigest()[:16]
 
 
-def _params(folder: Path) -> dict:
-    stored = {path: leaf for path, leaf in read_record(folder)["leaves"].items() if path.startswith("params/")}
-    shapes = {path: jax.ShapeDtypeStruct(shape, dtype) for path, (dtype, shape, _) in stored.items()}
+def _params(folder: Path) -> tuple[dict, dict]:
+    """Reads (parameters, record); in place of parameters whose average is kept, the average in their dtype."""
+    record = read_record(folder)
+    leaves = record["leaves"]
+    places = {path: path for path in leaves if path.startswith(PARAMS)}
+    averages = {path: path.replace(PARAMS, AVERAGE, 1) for path in places}
+    places |= {path: average for path, average in averages.items() if average in leaves}
+    stored = {place: leaves[place] for place in places.values()}
+    shapes = {place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()}
     item = unflatten_dict(shapes, sep="/")
     numpy_arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
     with ocp.PyTreeCheckpointer() as reader:
@@ -118,4 +136,6 @@ def _params(folder: Path) -> dict:
         read = reader.restore((folder / STATE).absolute(), args=request)  # orbax accepts only absolute paths
     if broken := broken_leaf(stored, describe(read)):
         raise CheckpointError(f"the content of {broken} does not match its digest")
-    return read["params"]
+    flat = flatten_dict(read, sep="/")
+    found = {path: flat[place].astype(leaves[path][0]) for path, place in places.items()}
+    return unflatten_dict(found, sep="/")["params"], record

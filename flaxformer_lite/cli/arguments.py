@@ -65,7 +65,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
 def convert(parser: argparse.ArgumentParser) -> None:
     """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
-    SRC is the --workdir of train (its newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST
+    SRC is the --workdir of train (its best or newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST
     must not exist yet; it appears once it is complete.
     """
     add = parser.add_argument

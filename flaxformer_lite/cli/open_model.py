@@ -72,13 +72,15 @@ def notices() -> Iterator[None]:
     """Prints each warning of the library within the block as one line."""
     log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
-    before = log.level
+    before = log.level, log.propagate
+    log.propagate = False  # a library's handler of all loggers would print it again
     log.setLevel(logging.WARNING)  # the root's may be higher: train hushes orbax
     log.addHandler(handler)
     try:
         yield
     finally:
-        log.setLevel(before)
+        log.setLevel(before[0])
+        log.propagate = before[1]
         log.removeHandler(handler)
 
 

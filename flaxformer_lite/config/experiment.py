@@ -25,11 +25,13 @@ from flaxformer_lite.config.rules import (
     Size,
     is_given,
     is_pattern,
+    is_rate,
     plugin_name,
     shown,
 )
 
 MOST_TOKENS, MOST_NUMBERS, MOST_WEIGHTS = 2**32, 2**46, 2**36  # of a batch, of its activations, of one weight
+STEPS = 1000  # of a run with neither steps nor epochs
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
@@ -76,25 +78,42 @@ class OptimizerConfig(Record):
     weight_decay: NotNegative = 0.1  # on matrices only, never on norms, biases or position tables
     clip_norm: NotNegative = 1.0  # largest global norm of the gradient; 0: off
     freeze: tuple[Annotated[str, is_pattern], ...] = ()  # patterns (re.search) of the paths of parameters that stay
+    rates: tuple[Annotated[str, is_rate], ...] = ()  # "pattern=factor": of the rate, for paths that match (re.search)
+    layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = 1.0  # factor of the rate per layer, downwards
+    ema: Probability = 0.0  # decay of the average of the weights that is evaluated and published; 0: off
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Record):
-    steps: Size = 1000  # updates in total, including those before a resume
+    steps: Count = 0  # updates in total, including those before a resume; 0: by epochs, or 1000
+    epochs: NotNegative = 0.0  # passes over the training examples, instead of steps; 0: off
     batch_size: Size = 32  # sequences per step, over all devices and microbatches
     accumulate: Size = 1  # microbatches per step
     loss_chunks: Size = 4  # the logits of one chunk exist at a time; 1 holds all of B x T x V
     log_every: Size = 20  # steps from one record to the next
-    eval_every: Size = 200  # steps from one evaluation to the next
+    eval_every: Count = 200  # steps from one evaluation to the next; 0: once an epoch
     eval_batches: Size = 20  # at most; the held-out text may be shorter
-    checkpoint_every: Size = 200  # steps from one checkpoint to the next
+    checkpoint_every: Count = 200  # steps from one checkpoint to the next; 0: once an epoch
     keep: Size = 3  # number of newest checkpoints to keep
+    best: str = ""  # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are
+    patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
     sample_tokens: Sample = 0  # length of the sample text written after training, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
     init_from: LocalPath = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.steps and self.epochs:
+            raise ConfigError(
+                f"train.steps={self.steps}, train.epochs={self.epochs:g}: both set the length of the run; set one of"
+                f" them, and the other to 0."
+            )
+        if not self.epochs:
+            object.__setattr__(self, "steps", self.steps or STEPS)
+        if self.patience and not self.best:
+            raise ConfigError(
+                f"train.patience={self.patience}: waits for a better metric; name it, as in train.best=loss."
+            )
         if self.batch_size % self.accumulate:
             raise ConfigError(
                 f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"

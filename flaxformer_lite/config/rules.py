@@ -86,6 +86,18 @@ def is_pattern(value: str) -> str:
     return ""
 
 
+def is_rate(value: str) -> str:
+    """Checks the form "pattern=factor"; the pattern may hold further equals signs."""
+    pattern, _, factor = value.rpartition("=")
+    try:
+        number = float(factor)
+    except ValueError:
+        number = 0.0
+    if not (pattern and 0 < number <= FLOAT32):
+        return 'must be "pattern=factor", such as "token_embed=0.1", with a positive factor.'
+    return is_pattern(pattern)
+
+
 def is_text(value: str) -> str:
     written = value.encode(errors="replace").decode() == value and "\0" not in value
     return "" if written else "must be text that UTF-8 can write, without NUL."

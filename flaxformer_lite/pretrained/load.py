@@ -46,7 +46,8 @@ def load_pretrained(
 
     Args:
       path: a directory with config.json and model.safetensors (or shards with their index, or Flax's old msgpack
-        files); or the `--workdir` of a training run, in which case the newest undamaged checkpoint is read.
+        files); or the `--workdir` of a training run, in which case the best weights are read if it
+        keeps them, else the newest undamaged checkpoint.
       head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.

@@ -15,6 +15,8 @@ from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.checkpoints.workdir import write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.runtime.processes import ALONE, Processes
+from flaxformer_lite.training.average import evaluated_params
+from flaxformer_lite.training.best import Best, Selection
 from flaxformer_lite.training.evaluate import evaluate
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.report import plot, text
@@ -37,7 +39,7 @@ def run(
 
     Args:
       cfg: the experiment.
-      workdir: gets checkpoints/, metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
+      workdir: gets checkpoints/, best/ (with `train.best`), metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
       group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
       interrupt: hears signals; by default they do what they do elsewhere in the program.
 
@@ -54,8 +56,10 @@ def run(
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         stack.enter_context(lock_workdir(workdir, group))
         experiment = prepare(cfg)
+        cfg = experiment.cfg
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
+        best = stack.enter_context(Checkpoints(workdir / "best", keep=1, group=group)) if cfg.train.best else None
         terminal = Terminal(cfg.train.steps, cfg.objective.shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
@@ -64,15 +68,18 @@ def run(
             if checkpoints.latest_step is None and not cfg.train.init_from:  # a thread that reads files outlives ctrl-c
                 make = stack.enter_context(precompile.making(make))
             experiment = stack.enter_context(precompile.precompile(experiment, *needed, group=group))
-        state, start, notices = _begin(experiment, checkpoints, make)
+        state, start, so_far, notices = _begin(experiment, checkpoints, make)
+        selection = Selection(cfg, best, so_far)
+        if selection.stalled and start < cfg.train.steps:
+            notices.append(f"{selection.words}: nothing is left to train.")
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
         terminal.rows("flaxformer_lite", text.banner(experiment, workdir, start))
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         if group.first:
-            write_inputs(workdir, experiment.cfg, experiment.train_data.tokenizer)
-        trainer = Trainer(experiment, checkpoints, recorder, terminal, group)
+            write_inputs(workdir, cfg, experiment.train_data.tokenizer)
+        trainer = Trainer(experiment, checkpoints, selection, recorder, terminal, group)
         state, caught = trainer.train(state, start, interrupt or Interrupt())
         if group.first and not caught:
             trainer.close(state, workdir)
@@ -83,18 +90,24 @@ class Trainer:
     """The loop over steps, with metrics, evaluation and checkpoints."""
 
     def __init__(
-        self, experiment: Experiment, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal, group: Processes
-    ):
+        self, experiment: Experiment, checkpoints: Checkpoints, selection: Selection, recorder: Recorder,
+        terminal: Terminal, group: Processes,
+    ):  # fmt: skip
         self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
-        self._recorder, self._terminal = recorder, terminal
+        self._selection, self._recorder, self._terminal = selection, recorder, terminal
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
         peak = flops.peak(experiment.mesh.devices.flat[0])
         self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
 
     def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
-        """Runs the steps start + 1 .. train.steps; returns the last state, and the signal that ended them early or ""."""
-        train, train_step = self._experiment.cfg.train, self._experiment.train_step
+        """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
+
+        Returns:
+          The last state, and the signal that ended the steps early or "".
+        """
+        train, train_step, selection = self._experiment.cfg.train, self._experiment.train_step, self._selection
+        steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
         evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
         with (
             self._terminal.training(start),
@@ -104,7 +117,7 @@ class Trainer:
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches, step = self._meter.waiting(placed), start
-            for step, batch in zip(range(start + 1, train.steps + 1), batches, strict=False):
+            for step, batch in zip(steps, batches, strict=False):
                 state, metrics = train_step(state, batch)
                 if step == start + 1:  # before, while the step compiles, there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))
@@ -112,15 +125,16 @@ class Trainer:
                 self._settle(AHEAD)
                 if step == start + 2:
                     self._compiles.start()
-                if step % train.eval_every == 0 or step == train.steps:
-                    self._evaluate(state, step)
-                ends = interrupt.after(step)
-                if step % train.checkpoint_every == 0 or step == train.steps or ends:
+                if self._is_due(step, train.eval_every):
+                    self._select(state, step, self._evaluate(state, step))
+                ends = interrupt.after(step) or selection.stalled
+                if self._is_due(step, train.checkpoint_every) or ends:
                     self._save(state, step)
                 if ends:
                     break
             self._checkpoints.wait()
-        caught = interrupt.caught if step < train.steps else ""  # else it came while a finished run was saved
+        ended = step >= train.steps or selection.stalled
+        caught = interrupt.caught if not ended else ""  # else it came while a finished run was saved
         if caught:
             signal = caught + ("" if self._group.alone else f" of process {interrupt.by}")
             self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
@@ -133,10 +147,12 @@ class Trainer:
         title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
         curve, history = workdir / "loss.png", self._recorder.history
         plot.loss_curve(curve, history, headline=objective.headline, baseline=baseline, title=title)
-        rows = text.closing(self._recorder, objective.shown, baseline, self._compiles.count, workdir)
+        rows = text.closing(
+            self._recorder, objective.shown, baseline, self._compiles.count, workdir, self._selection.words
+        )
         self._terminal.rows("result", rows)
         if tokens and writes(cfg.model) and self._group.alone:
-            written = sample(self._experiment.model, state.params, data, tokens=tokens, seed=cfg.seed)
+            written = sample(self._experiment.model, evaluated_params(state), data, tokens=tokens, seed=cfg.seed)
             self._terminal.sample(*written)
         self._terminal.rows("next", text.next_commands(cfg, workdir))
 
@@ -163,31 +179,50 @@ class Trainer:
                        " optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm=1 in another"
                        " --workdir.")  # fmt: skip
 
-    def _evaluate(self, state: TrainState, step: int) -> None:
+    def _is_due(self, step: int, every: int) -> bool:
+        """Returns whether a step is the last, one of every so many, or with 0 the first that completes an epoch."""
+        train, rows = self._experiment.cfg.train, self._experiment.train_data.num_examples
+        epochs = [done * train.batch_size // rows for done in (step - 1, step)]
+        return step == train.steps or (step % every == 0 if every else epochs[1] > epochs[0])
+
+    def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
         self._settle(0)
-        run = self._experiment
+        run, params = self._experiment, evaluated_params(state) if step else state.params
         with self._meter.pause(), self._compiles.allow_first("evaluation"):
-            values = evaluate(run.cfg.objective, run.eval_step, state.params, run.eval_batches(), run.eval_data)
+            values = evaluate(run.cfg.objective, run.eval_step, params, run.eval_batches(), run.eval_data)
         record = {"step": step, "split": "eval", **values}
         self._recorder.add(record)
         self._terminal.eval_record(record)
+        self._selection.check(values)
+        return values
+
+    def _select(self, state: TrainState, step: int, values: dict[str, float]) -> None:
+        """Saves the parameters if their evaluation is the best."""
+        if self._selection.after(step, values):
+            with self._meter.pause(), self._compiles.allow_first("best checkpoint"):
+                self._checkpoints.wait()  # one save at a time, as processes meet in each
+                self._selection.save(step, evaluated_params(state), self._meta(step))
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
-        meta = resume.meta(self._experiment.cfg, self._experiment.train_data.fingerprint, step)
         with self._meter.pause(), self._compiles.allow_first("checkpoint"):
-            self._checkpoints.save(step, state, meta)
+            self._selection.wait()
+            self._checkpoints.save(step, state, self._meta(step))
+
+    def _meta(self, step: int) -> dict[str, Any]:
+        meta = resume.meta(self._experiment.cfg, self._experiment.train_data.fingerprint, step)
+        return {**meta, "best": self._selection.best._asdict()}
 
 
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
-) -> tuple[TrainState, int, list[str]]:
-    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, notices)."""
+) -> tuple[TrainState, int, Best, list[str]]:
+    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, best of them, notices)."""
     cfg, data = experiment.cfg, experiment.train_data
     restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
     if restored is None:
-        return make(), 0, []
+        return make(), 0, Best(), []
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
-    return restored.state, restored.step, notices
+    return restored.state, restored.step, Best(**restored.meta["best"]), notices

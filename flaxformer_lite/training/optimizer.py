@@ -14,6 +14,8 @@ from optax import contrib
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
+from flaxformer_lite.training import rates
+from flaxformer_lite.training.average import with_average
 
 DECAYED = re.compile(
     r"(^|/)(kernel|embedding|token_types|lora_[ab])$"
@@ -68,6 +70,8 @@ def decay_mask(params: Any) -> Any:
 def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
 
+    The rate of a parameter may have a factor (rates.py), and the average of the weights may be kept (average.py).
+
     Args:
       cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2 or eps.
       steps: number of steps in the whole run, for the schedule.
@@ -85,6 +89,8 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
     )
     if cfg.freeze:
         chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, lambda tree: _by_frozen(cfg, tree))
+    if cfg.rates or cfg.layer_decay < 1:
+        chain = optax.chain(chain, rates.scale_by_path(cfg))
 
     def wide(tree):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
@@ -93,15 +99,15 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
         with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
             return chain.update(wide(updates), state, wide(params), **more)
 
-    return optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+    tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+    return with_average(tx, cfg.ema, functools.partial(_frozen, cfg)) if cfg.ema else tx
 
 
 def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
     """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
     if not cfg.freeze:
         return params
-    labels = _by_frozen(cfg, params)
-    return jax.tree.map(lambda x, label: jax.lax.stop_gradient(x) if label == "frozen" else x, params, labels)
+    return jax.tree.map(lambda x, off: jax.lax.stop_gradient(x) if off else x, params, _frozen(cfg, params))
 
 
 def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
@@ -111,7 +117,11 @@ def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
 
 
 def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
-    """Labels each parameter `trained` or `frozen`.
+    return jax.tree.map(lambda off: "frozen" if off else "trained", _frozen(cfg, params))
+
+
+def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
+    """Returns True for each parameter that `cfg.freeze` names.
 
     Raises:
       ConfigError: a pattern that matches no parameter, or all parameters frozen.
@@ -119,12 +129,11 @@ def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
     paths = [path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in cfg.freeze:
         if not any(re.search(pattern, path) for path in paths):
-            shown = ", ".join(paths[:3])
-            raise ConfigError(f"optimizer.freeze={pattern!r}: matches no parameter; the first are {shown}.")
+            raise ConfigError(f"optimizer.freeze={pattern!r}: {rates.no_match(paths)}")
     frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
     if all(frozen):
         raise ConfigError(f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train.")
-    return jax.tree.unflatten(jax.tree.structure(params), ["frozen" if f else "trained" for f in frozen])
+    return jax.tree.unflatten(jax.tree.structure(params), frozen)
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:

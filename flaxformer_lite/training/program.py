@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ class Program:
     """The computations of an experiment; a run adds data to it, a plan only compiles it.
 
     Attributes:
-      cfg: the config, with the vocabulary size filled in.
+      cfg: the config, with the vocabulary size and the number of steps filled in.
       model: the linen module for use outside the steps, without a mesh.
       mesh: the mesh of devices, which may be mere descriptions.
       target: shapes, dtypes and shardings of the train state.
@@ -121,6 +122,16 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     if cfg.model.vocab_size:
         return cfg
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
+
+
+def with_steps(cfg: ExperimentConfig, examples: int) -> ExperimentConfig:
+    """Turns `train.epochs` into the number of steps that show each training example as often."""
+    train = cfg.train
+    if not train.epochs:
+        return cfg
+    exact = train.epochs * examples / train.batch_size
+    steps = max(1, math.ceil(exact - 1e-6))  # a product that is whole but for rounding stays so
+    return dataclasses.replace(cfg, train=dataclasses.replace(train, steps=steps, epochs=0.0))
 
 
 def _check_example(example: Any, mesh: Mesh) -> None:

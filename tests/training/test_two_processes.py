@@ -127,3 +127,13 @@ def test_a_process_of_another_number_of_processes_is_named(folder):
     (out, err, code), other = launched.outputs([launched.start(line, devices=4) for line in lines])
     assert (code, other[2]) == (2, 2) and not out
     assert "--num_processes is 3, elsewhere 2" in err.splitlines()[-1] and "Traceback" not in err, err
+
+
+def test_both_run_out_of_patience_at_the_same_step(folder):
+    still = {"optimizer.learning_rate": 1e-30, "train.best": "loss", "train.patience": 2, "train.eval_every": 1}
+    with launched.pair(folder, folder / "patience", {**SETTINGS, **still}, launched.free_port()) as started:
+        (out, err, code), other = launched.outputs(started)
+    assert (code, other[2]) == (0, 0), (err, other)
+    assert "after 1 steps, and no better in 2 evaluations since (train.patience)" in out
+    assert {p.name for p in (folder / "patience" / "checkpoints").iterdir()} == {"3"}
+    assert {p.name for p in (folder / "patience" / "best").iterdir()} == {"1"}

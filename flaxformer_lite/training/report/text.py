@@ -34,7 +34,7 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
         ("parameters", _parameters(experiment)),
         *_data(experiment),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
-        ("step", f"{work}; {cfg.train.steps} steps"),
+        ("step", f"{work}; {cfg.train.steps} steps ({_epochs(experiment)})"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
         ("devices", f"{devices}: {shape}"),
         *sharding_report(experiment),
@@ -66,6 +66,11 @@ def _data(experiment: Experiment) -> Rows:
     return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
 
 
+def _epochs(experiment: Experiment) -> str:
+    train = experiment.cfg.train
+    return f"{train.steps * train.batch_size / experiment.train_data.num_examples:.3g} epochs"
+
+
 def _taken(cfg: ExperimentConfig) -> str:
     """Describes which parts of a run came from the directory in `train.init_from`."""
     folder, tokenizer = cfg.train.init_from, cfg.data.tokenizer.path
@@ -80,8 +85,9 @@ def _giga(number: int) -> str:
 
 
 def closing(
-    recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path
-) -> Rows:
+    recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path,
+    best: str = "",
+) -> Rows:  # fmt: skip
     """Summarizes a finished run.
 
     Args:
@@ -90,6 +96,7 @@ def closing(
       baseline: name and value to compare the headline with, or None.
       compiles: number of compilations after step two.
       workdir: the run's workdir.
+      best: the best evaluation in words, or empty.
     """
     headline, *others = metrics
     evals = recorder.of("eval")
@@ -100,6 +107,7 @@ def closing(
     if baseline:
         rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
     rows += [(m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last]
+    rows += [("best", f"{best}; {workdir / 'best'}")] if best else []
     speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))

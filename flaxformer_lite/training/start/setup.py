@@ -53,7 +53,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     mesh = sharding.build_mesh(cfg.mesh)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
-    cfg = program.with_vocabulary(cfg, train_data.vocab_size)
+    cfg = program.with_steps(program.with_vocabulary(cfg, train_data.vocab_size), train_data.num_examples)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
 

@@ -1,0 +1,70 @@
+"""An exponential moving average of the weights, which is evaluated and published while training goes on without it."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from flaxformer_lite.training.state import TrainState
+
+
+class Averaged(NamedTuple):
+    """The state of an optimizer that keeps an average.
+
+    Attributes:
+      inner: the optimizer's own state.
+      steps: int32 scalar, the number of weights averaged.
+      ema: their average in float32, without frozen parameters; zeros before the first step.
+    """
+
+    inner: Any
+    steps: jax.Array
+    ema: Any
+
+
+def with_average(
+    tx: optax.GradientTransformationExtraArgs, decay: float, frozen: Callable[[Any], Any]
+) -> optax.GradientTransformationExtraArgs:
+    """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after step t.
+
+    This is the exponential moving average with the bias of its start removed: e is the weighted mean of p_1 .. p_t with
+    weights d^(t - i), so that a short run's average does not remember random weights.
+
+    Args:
+      tx: the optimizer.
+      decay: d.
+      frozen: params -> tree of bools, True for parameters that never change.
+
+    Reference: Polyak and Juditsky (1992); the bias, Kingma and Ba (2015), section 3.
+    """
+
+    def init(params: Any) -> Averaged:
+        zeros = jax.tree.map(
+            lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32), params, frozen(params)
+        )
+        return Averaged(tx.init(params), jnp.zeros((), jnp.int32), zeros)
+
+    def update(updates: Any, state: Averaged, params: Any = None, **more: Any) -> tuple[Any, Averaged]:
+        updates, inner = tx.update(updates, state.inner, params, **more)
+        steps = state.steps + 1
+        share = (decay - 1) / jnp.expm1(steps.astype(jnp.float32) * math.log(decay))  # 1 - d^t would cancel
+
+        def add(new, ema):
+            return ema if isinstance(ema, optax.MaskedNode) else ema + share * (new.astype(jnp.float32) - ema)
+
+        with jax.numpy_dtype_promotion("standard"):  # as the step adds them
+            new = optax.apply_updates(params, updates)
+        return updates, Averaged(inner, steps, jax.tree.map(add, new, state.ema))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def evaluated_params(state: TrainState) -> Any:
+    """Returns the parameters to evaluate and publish after at least one step: the average, or else the last ones."""
+    if not isinstance(state.opt_state, Averaged):
+        return state.params
+    ema = state.opt_state.ema
+    return jax.tree.map(lambda p, e: p if isinstance(e, optax.MaskedNode) else e.astype(p.dtype), state.params, ema)

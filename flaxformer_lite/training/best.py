@@ -1,0 +1,83 @@
+"""The best evaluation of a run by `train.best`: its weights are kept in best/, and `train.patience` counts from it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.config import ConfigError, ExperimentConfig
+from flaxformer_lite.objectives.base import Metric
+
+
+class Best(NamedTuple):
+    """The best evaluation so far; the record of each checkpoint holds the one of its step."""
+
+    step: int = 0  # 0: none yet
+    value: float = 0.0
+    waited: int = 0  # evaluations since
+
+
+class Selection:
+    """Keeps the weights of the best evaluation, and tells when too many have passed without a better one.
+
+    Evaluations before the first step do not count, and an equal value is no better.
+
+    Args:
+      cfg: the config.
+      checkpoints: of the best weights; None without `train.best`, when nothing is kept.
+      best: the best evaluation up to the step from which the run continues.
+    """
+
+    def __init__(self, cfg: ExperimentConfig, checkpoints: Checkpoints | None, best: Best):
+        self._train, self._checkpoints, self.best = cfg.train, checkpoints, best
+        shown = {metric.name: metric for metric in cfg.objective.shown}
+        self.metric = shown.get(cfg.train.best, Metric(cfg.train.best))
+
+    def check(self, values: Mapping[str, float]) -> None:
+        """Refuses a metric that evaluations do not have.
+
+        Raises:
+          ConfigError: names those that they have.
+        """
+        if self._checkpoints and self.metric.name not in values:
+            near = registry.nearest(self.metric.name, list(values))
+            raise ConfigError(
+                f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {', '.join(values)}."
+            )
+
+    def after(self, step: int, values: Mapping[str, float]) -> bool:
+        """Takes the evaluation after a step into account; returns whether it is the best."""
+        if not self._checkpoints:
+            return False
+        value, best = values[self.metric.name], self.best
+        better = value > best.value if self.metric.higher_is_better else value < best.value
+        is_best = not math.isnan(value) and (better or not best.step)
+        self.best = Best(step, value) if is_best else best._replace(waited=best.waited + 1)
+        return is_best
+
+    def save(self, step: int, params: Any, meta: dict[str, Any]) -> None:
+        """Saves the best weights in the background.
+
+        A run that was killed after it had saved them and before its next checkpoint comes by here again: they stay.
+        """
+        if self._checkpoints and self._checkpoints.latest_step != step:
+            self._checkpoints.save(step, {"params": params}, meta)
+
+    def wait(self) -> None:
+        """Waits until the best weights are on disk, before a checkpoint is written that refers to them."""
+        if self._checkpoints:
+            self._checkpoints.wait()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether `train.patience` is used up."""
+        return 0 < self._train.patience <= self.best.waited
+
+    @property
+    def words(self) -> str:
+        """The best evaluation in words, or an empty string if there is none."""
+        if not self.best.step:
+            return ""
+        stopped = f", and no better in {self.best.waited} evaluations since (train.patience)" if self.stalled else ""
+        return f"{self.metric.words} {self.metric.show(self.best.value)} after {self.best.step} steps{stopped}"
