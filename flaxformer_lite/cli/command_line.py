@@ -28,6 +28,10 @@ ALIASES = {  # names of other libraries -> ours
     **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), ("max_length",)),
     **dict.fromkeys(("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")),
     **dict.fromkeys(("max_steps", "num_train_steps", "max_iters"), ("steps",)),
+    **dict.fromkeys(("num_train_epochs", "num_epochs"), ("epochs",)),
+    "metric_for_best_model": ("best",),
+    "early_stopping_patience": ("patience",),
+    "ema_decay": ("ema",),
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum"), ("accumulate",)),
     **dict.fromkeys(("max_grad_norm", "grad_clip"), ("clip_norm",)),
 }
@@ -72,7 +76,7 @@ def import_from_here() -> None:
 
 
 class _Pages:
-    """A parser for the value of --config that puts the plug-ins named on the command line into the page."""
+    """A parser for the value of --config that makes the page fit the command line: its plug-ins, the length of the run."""
 
     def __init__(self, pages: Any, argv: list[str]):
         self._pages, self._argv = pages, argv
@@ -85,11 +89,15 @@ class _Pages:
 
         page = self._pages.parse(path)
         if isinstance(page, ConfigDict):
-            given = re.findall(r"^--?config\.([\w.]+)\.name[=\n](.+)$", "\n".join(self._argv), re.MULTILINE)
+            given = dict(re.findall(r"^--?config\.([\w.]+)[=\n](.+)$", "\n".join(self._argv), re.MULTILINE))
             try:
-                choose_plugins(page, dict(given))
+                named = {name: value for name, value in given.items() if name.endswith(".name")}
+                choose_plugins(page, {name.removesuffix(".name"): value for name, value in named.items()})
             except ConfigError as error:
                 fail(error, BAD_INPUT)
+            for own, other in (("epochs", "steps"), ("steps", "epochs")):  # a run has one of them
+                if given.get(f"train.{own}", "0").strip("0.") and other in page.get("train", {}):
+                    page.train[other] = 0
         return page
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from configs import gpt2_tiny
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.program import with_steps
@@ -45,10 +45,18 @@ def test_two_lengths_are_refused_and_neither_is_the_default():
     assert TrainConfig().steps == 1000 and TrainConfig(epochs=3).steps == 0
 
 
-def test_the_command_line_replaces_the_length_of_the_page():
-    page = gpt2_tiny.get_config()
-    page.train.epochs = 2.0
-    assert read_experiment(page, given=["train.epochs"]).train.epochs == 2
+@pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
+@pytest.mark.parametrize(("flags", "due"), [
+    (["epochs=2"], (0, 2)), (["epochs", "0.5"], (0, 0.5)), (["epochs=0"], (300, 0)), (["steps=7"], (7, 0)), ([], (300, 0)),
+])  # fmt: skip
+def test_the_command_line_replaces_the_length_of_the_page(flags, due):
+    own = [f"--config.train.{flags[0]}", *flags[1:]] if flags else []
+    train = read_experiment(command_line.config(["--config=gpt2_tiny", *own])).train
+    assert (train.steps, train.epochs) == due
+
+
+@pytest.mark.filterwarnings("ignore:the load_module")
+def test_two_lengths_on_the_command_line_are_refused():
+    own = ["--config.train.epochs=2", "--config.train.steps=7"]
     with pytest.raises(ConfigError, match="set one of them, and the other to 0"):
-        read_experiment(page, given=["train.epochs", "train.steps"])
-    assert read_experiment(page, given=["train.steps"]).train.steps == 300
+        read_experiment(command_line.config(["--config=gpt2_tiny", *own]))

@@ -55,7 +55,6 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     Raises:
       ConfigError: the directory has no such model, or the command line asks for a different one; names all fields.
     """
-    config = _with_one_length(config, given)
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
         return from_config_dict(ExperimentConfig, config)
@@ -75,14 +74,6 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
-
-
-def _with_one_length(config: ConfigDict, given: Collection[str]) -> ConfigDict:
-    """Lets `train.epochs` on the command line replace the page's `train.steps`, and the other way round."""
-    for own, other in (("epochs", "steps"), ("steps", "epochs")):
-        if f"train.{own}" in given and f"train.{other}" not in given and config.get("train", {}).get(own):
-            config = ConfigDict({**config, "train": {**config.train, other: 0}})
-    return config
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
