@@ -112,8 +112,8 @@ def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
 
 def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
     """Lists the leaves that are not frozen."""
-    labels = jax.tree.leaves(_by_frozen(cfg, params))
-    return [leaf for leaf, label in zip(jax.tree.leaves(params), labels, strict=True) if label == "trained"]
+    frozen = jax.tree.leaves(_frozen(cfg, params))
+    return [leaf for leaf, off in zip(jax.tree.leaves(params), frozen, strict=True) if not off]
 
 
 def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
