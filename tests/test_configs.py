@@ -1,6 +1,7 @@
 """Every shipped experiment: its config builds, its model traces at full size, and a shrunken copy lowers its loss."""
 
 import importlib
+import json
 from pathlib import Path
 
 import jax
@@ -11,9 +12,11 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.training import optimizer, state, step
+from flaxformer_lite.training.start import initial_state, setup
 
-NAMES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
+PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
 SHRUNK = {
     "d_model": 32,
     "num_heads": 2,
@@ -28,6 +31,14 @@ WORDS = ["a", "train", "of", "thought", "left", "the", "station", "while", "rain
 
 def load(name):
     return importlib.import_module(f"configs.{name}").get_config()
+
+
+def is_task(name):
+    return issubclass(registry.resolve_class("objectives", load(name).objective.name), Task)
+
+
+NAMES = [name for name in PAGES if not is_task(name)]
+TASKS = [name for name in PAGES if is_task(name)]
 
 
 def build(config):
@@ -79,6 +90,29 @@ def test_shrunk_copy_takes_real_steps(name, texts):
     config.model.vocab_size = -(-data.vocab_size // 64) * 64
     cfg = build(config)
     losses = train(cfg, data)
+    assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_shrunk_task_learns_its_sample(name, tmp_path):
+    config = load(name)
+    for key, value in SHRUNK.items():
+        config.model[key] = value
+    for stack in ("encoder_layers", "decoder_layers"):
+        config.model[stack] = min(config.model[stack], 2)
+    sample = registry.resolve_class("objectives", config.objective.name).sample
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in sample * 8))
+    config.data.update(path=str(rows), eval_path=str(rows), length=48, target_length=0, cache=str(tmp_path))
+    config.data.tokenizer.name = "bytes"
+    config.optimizer.update(learning_rate=3e-3, warmup_steps=0, schedule="constant")
+    config.train.update(steps=12, batch_size=8)
+    ready = setup.prepare(build(config))
+    batch, now = next(ready.train_batches(0)), initial_state.initial_state(ready)
+    losses = []
+    for _ in range(12):
+        now, metrics = ready.train_step(now, batch)
+        losses.append(float(metrics["loss"]))
     assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
 
 

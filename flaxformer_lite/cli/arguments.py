@@ -77,6 +77,34 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
 
 
+def evaluate(parser: argparse.ArgumentParser) -> None:
+    """Computes the metrics of a model on held-out data, beside a trivial baseline.
+
+    The task is the run's, or that of a published model's head; the data is a table for tasks (csv, tsv, json, jsonl,
+    parquet, a `datasets` folder), and text for language models.
+    """
+    _add_applied(parser, "also write the rows with their predictions: .csv, .tsv or .jsonl")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def predict(parser: argparse.ArgumentParser) -> None:
+    """Writes the rows of a table with what a model predicts for each: its columns, then `prediction` and its probabilities.
+
+    The task is the run's, or that of a published model's head. The column to be predicted may be missing.
+    """
+    _add_applied(parser, "file to write: .csv, .tsv or .jsonl (default: csv on stdout)")
+
+
+def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
+    _add_model(parser, "the --workdir of train, or a directory of published weights")
+    add, positive = parser.add_argument, command_line.integer(1)
+    add("--data", required=True, type=command_line.path, help="file to read")
+    add("--output", type=command_line.path, help=output)
+    add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help="columns of the table (default: the run's)")
+    add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")
+    add("--batch_size", type=positive, metavar="INT", help="examples at a time (default: the run's)")
+
+
 def inspect(parser: argparse.ArgumentParser) -> None:
     """Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents."""
     published = "published weights, Flax msgpack, or the --workdir of train"
@@ -182,6 +210,23 @@ COMMANDS = {
   flaxformer_lite generate --model path/to/t5 --prompt "translate English to German: Good day." --num_beams 4
   flaxformer_lite generate --model path/to/llama_chat --chat --prompt "Why is the sky blue?" --stream
   echo "Dear diary," | flaxformer_lite generate --model path/to/gpt2 --prompt - --stop "."
+""",
+    ),
+    "evaluate": Command(
+        "measure a model on held-out data",
+        evaluate,
+        """examples:
+  flaxformer_lite evaluate --model runs/spam --data test.csv
+  flaxformer_lite evaluate --model path/to/sst2 --data dev.tsv --columns text=sentence --json
+  flaxformer_lite evaluate --model path/to/gpt2 --data book.txt --length 1024
+""",
+    ),
+    "predict": Command(
+        "predict labels, spans or texts for the rows of a table",
+        predict,
+        """examples:
+  flaxformer_lite predict --model runs/spam --data new.csv --output predictions.csv
+  flaxformer_lite predict --model path/to/sst2 --data new.jsonl
 """,
     ),
     "convert": Command(

@@ -42,9 +42,8 @@ def convert(
         else:
             dtype = dtype or _stored_dtype(source)
         with notices():
-            model, params = open_pretrained(
-                source, head, family=family, **{"dtype": dtype, "param_dtype": dtype} if dtype else {}
-            )
+            dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype} if dtype else {}
+            model, params = open_pretrained(source, head, family=family, **dtypes)
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)

@@ -5,6 +5,7 @@ and a stack trace.
 """
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -32,9 +33,11 @@ from flaxformer_lite.config.rules import (
 
 MOST_TOKENS, MOST_NUMBERS, MOST_WEIGHTS = 2**32, 2**46, 2**36  # of a batch, of its activations, of one weight
 STEPS = 1000  # of a run with neither steps nor epochs
+COLUMNS = r"(\w+=[^=,]+(,\w+=[^=,]+)*)?"
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
+Columns = Annotated[str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."]
 Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
 
 
@@ -48,6 +51,8 @@ class TokenizerConfig(Record):
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
     path: LocalPath = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
+    eval_path: LocalPath = ""  # the held-out rows of a table; empty: a share of those of `path`
+    columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
     text_field: str = "text"  # the field of each jsonl line to read; pairs have "source" and "target"
     corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"  # built in: Python, English, or pairs of both
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -92,7 +97,7 @@ class TrainConfig(Record):
     loss_chunks: Size = 4  # the logits of one chunk exist at a time; 1 holds all of B x T x V
     log_every: Size = 20  # steps from one record to the next
     eval_every: Count = 200  # steps from one evaluation to the next; 0: once an epoch
-    eval_batches: Size = 20  # at most; the held-out text may be shorter
+    eval_batches: Count = 20  # at most; the held-out text may be shorter; 0: all
     checkpoint_every: Count = 200  # steps from one checkpoint to the next; 0: once an epoch
     keep: Size = 3  # number of newest checkpoints to keep
     best: str = ""  # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are

@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
-from flaxformer_lite.data.split import SPLITS, Document, Split, split_of
+from flaxformer_lite.data.split import SPLITS, Document, Split, held_out, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.packing import Packing
@@ -94,22 +94,28 @@ class Records:
         return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
-def open_corpus(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Corpus:
+def open_corpus(
+    cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = (), *, whole: bool = False
+) -> Corpus:
     """Reads, splits and tokenizes the text that a config names, or finds the result in the cache.
 
     Args:
       cfg: the data section of the experiment.
       fields: texts that the objective reads from a document.
       numbers: numbers that it reads from a document.
+      whole: whether all of the text is held out.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
     source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields), numbers)
-    text = _hash(FORMAT, source.fingerprint, source.fields, cfg.eval_fraction, *[numbers] * bool(numbers))
-    split = functools.cache(
-        lambda: split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
+    text = _hash(
+        FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction, *[numbers] * bool(numbers)
     )
+    split = functools.cache(
+        lambda: held_out(source.documents()) if whole
+        else split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
+    )  # fmt: skip
     chosen = _tokenizer(cfg, source, split, text)
     key = _hash(text, chosen.fingerprint)
     folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, split(), chosen, at))
@@ -216,7 +222,7 @@ def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> 
                     offsets[name].write(np.int64(ends[name]).tobytes())
                 advance(len(piece))
     for name, end in ends.items():
-        if not end:
+        if not end and not (name == "train" and split.fraction == 1):
             raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
     if source.numbers:
         _write_numbers(source, split, folder)

@@ -8,7 +8,10 @@ import numpy as np
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.corpus import Records
+from flaxformer_lite.data.labelled import LabelledRecords, encode
+from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.task import Task
 
 DOCUMENTS = 4  # enough for objectives that draw a second document
 
@@ -19,20 +22,37 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
     Raises:
       ConfigError: the objective cannot work with the lengths.
     """
+    if isinstance(cfg.objective, Task):
+        objective, rows = _sample(cfg)
+        return objective.make_example(rows, 0, np.random.default_rng(0))
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     records = _records(cfg, np.full(DOCUMENTS, length + target_length + 1), tokenizer.Bytes().ordinary_ids[:1])
     return cfg.objective.make_example(records, 0, np.random.default_rng(0))
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Builds a batch from random words in documents of random lengths, packed into rows."""
+    """Builds a batch from random words in documents of random lengths, packed into rows; of a task, from its sample."""
     rng, size = np.random.default_rng(seed), cfg.train.batch_size
+    if isinstance(cfg.objective, Task):
+        objective, sample = _sample(cfg)
+        examples = [objective.make_example(sample, row % len(sample), rng) for row in range(size)]
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *examples)
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     longest = min(length, target_length or length)
     lengths = rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (size + 1))
     records = _records(cfg, lengths, rng.permutation(tokenizer.Bytes().ordinary_ids))
     rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(size)]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *rows)
+
+
+def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
+    """Returns a task with the labels of its sample, and the sample's examples."""
+    task: Any = cfg.objective
+    rows = [dict(row) for row in task.sample]
+    fitted = task if getattr(task, "labels", ()) else task.fit(rows, {})
+    return fitted, encode(
+        fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), cfg.model.skeleton
+    )
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:

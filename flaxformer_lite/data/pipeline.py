@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,11 @@ import grain
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
-from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
+from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
+from flaxformer_lite.data.labelled import fingerprint, open_labelled
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.objectives.task import Task
 
 Batch = dict[str, dict[str, np.ndarray]]
 ENDLESS = 1 << 40  # batches
@@ -26,12 +28,13 @@ class Dataset:
 
     split: str  # "train", endless and reshuffled each epoch, or "eval", a single pass
     objective: Any
-    splits: dict[str, Records]  # by split
+    splits: Mapping[str, Any]  # by split: Records, or LabelledRecords
     fingerprint: str  # hash of text, tokenizer, objective and lengths
-    corpus: Corpus | None = None  # None for dummy records
+    corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
+    described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
 
     @property
-    def records(self) -> Records:
+    def records(self) -> Any:
         return self.splits[self.split]
 
     @property
@@ -93,54 +96,84 @@ class Dataset:
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
         data = dataclasses.replace(self, split=split)
-        for number, row in enumerate(data._order):
+        for number, row in enumerate(data.order):
             yield data.example(int(row), 0, number)["targets"]
 
     def _held_out(self, position: int) -> Batch:
-        example = self.example(int(self._order[position % len(self._order)]), 0, position)
-        if position >= len(self._order):
+        example = self.example(int(self.order[position % len(self.order)]), 0, position)
+        if position >= len(self.order):
             targets = example["targets"]
             weights = {key: np.zeros_like(x) for key, x in targets.items() if np.issubdtype(x.dtype, np.floating)}
             return {**example, "targets": {**targets, **weights}}
         return example
 
     @functools.cached_property
-    def _order(self) -> np.ndarray:
-        """A fixed random order of rows, so that any prefix is a fair sample."""
+    def order(self) -> np.ndarray:
+        """The order in which held-out examples are read: fixed and random, so that any prefix is a fair sample."""
         return np.random.default_rng(0).permutation(self.num_examples)
 
 
-def open_dataset(cfg: ExperimentConfig, split: str = "train") -> Dataset:
+def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str, ...] = ()) -> Dataset:
     """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
     The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
+
+    Args:
+      cfg: the experiment.
+      split: "train" or "eval".
+      labels: names of the classes of the weights to start from, whose order a task keeps if it has no others.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
     """
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be train or eval.")
-    objective = cfg.objective
+    objective: Any = cfg.objective
+    if isinstance(objective, Task):
+        objective, rows, described = open_labelled(cfg.data, objective, cfg.model.skeleton, labels)
+        _check_vocabulary(cfg, rows["train"].tokenizer)
+        return Dataset(split, objective, rows, fingerprint(objective, rows), described=tuple(described))
     corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
-    published = cfg.train.init_from
     if missing:
-        way = "choose another objective for these weights" if published else "leave the path empty to train one"
+        way = (
+            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
+        )
         raise ConfigError(
             f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
             f" {', '.join(missing)}, which this vocabulary lacks; {way}."
         )
-    known, used = corpus.tokenizer, corpus.tokenizer.vocab_size
-    if published and "sentinel_ids" not in objective.needs:  # published models other than T5 lack those at the end
-        used = min((used, *known.sentinel_ids))
-    if 0 < cfg.model.vocab_size < used:
-        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
-        raise ConfigError(
-            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
-        )
+    _check_vocabulary(cfg, corpus.tokenizer)
     splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
     for records in splits.values():
         objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
     return Dataset(split, objective, splits, key, corpus)
+
+
+def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
+    """Opens a text as a whole as held-out examples; its baseline is of the same text.
+
+    Args:
+      cfg: the experiment that a model was trained by, with its tokenizer's path.
+      path: a file or folder, like data.path.
+
+    Raises:
+      ConfigError: it cannot be read, or is too short.
+    """
+    data, objective = dataclasses.replace(cfg.data, path=path), cfg.objective
+    corpus = open_corpus(data, objective.fields, objective.numbers, whole=True)
+    records = open_records(data, corpus, objective, "eval")
+    return Dataset("eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus)
+
+
+def _check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
+    used, published = known.vocab_size, cfg.train.init_from
+    if published and "sentinel_ids" not in cfg.objective.needs:  # published models other than T5 lack those at the end
+        used = min((used, *known.sentinel_ids))
+    if 0 < cfg.model.vocab_size < used:
+        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
+        raise ConfigError(
+            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
+        )

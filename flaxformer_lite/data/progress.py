@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from flaxformer_lite.runtime import processes
 
@@ -22,6 +22,19 @@ def working(what: str) -> Iterator[None]:
     else:
         console.print(what, highlight=False, soft_wrap=True)
         yield
+
+
+@contextlib.contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Shows how many of `total` things are done; yields a function to call with the number just done."""
+    console = Console(stderr=True, quiet=not processes.speaks())
+    if not console.is_terminal:
+        yield lambda count: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 @contextlib.contextmanager

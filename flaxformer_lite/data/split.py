@@ -45,6 +45,11 @@ class Split:
         return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
+def held_out(documents: Iterable[Document]) -> Split:
+    """Returns the split that holds all documents out."""
+    return Split(1.0, 2**64, sum(len(text) for document in documents for text in document))
+
+
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
     """Decides how to split the documents, in one pass over them.
 

@@ -16,6 +16,7 @@ import sentencepiece
 import tokenizers
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import frame
 from flaxformer_lite.data.literal import FAILS, library_errors, literal
 from flaxformer_lite.files.read import read_bytes
 
@@ -57,6 +58,14 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         raise NotImplementedError
+
+    def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
+        """Encodes texts like `encode_batch`, with the characters that each token stands for."""
+        raise NotImplementedError
+
+    def frame(self, skeleton: str) -> frame.Frame:
+        """Returns the special tokens that a model with this skeleton expects around its texts."""
+        return frame.usual(self, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decodes ids to text, leaving out special tokens."""
@@ -110,6 +119,13 @@ class Bytes(Tokenizer):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [(np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist() for text in texts]
 
+    def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
+        rows = []
+        for text, ids in zip(texts, self.encode_batch(texts), strict=True):
+            character = np.repeat(np.arange(len(text)), [len(c.encode()) for c in text])
+            rows.append(frame.Spans(np.asarray(ids, np.int32), character, character + 1))
+        return rows
+
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(errors="replace")
 
@@ -144,6 +160,17 @@ class HuggingFace(Tokenizer):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         with library_errors(FAILS):
             return [e.ids for e in self._literal.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
+        with library_errors(FAILS):
+            encoded = self._literal.encode_batch(texts, add_special_tokens=False)
+        return [_spans(e.ids, e.offsets) for e in encoded]
+
+    def frame(self, skeleton: str) -> frame.Frame:
+        pair = self._tokenizer.encode("a", "b")
+        if None not in pair.sequence_ids:  # no template, or one that adds nothing
+            return super().frame(skeleton)
+        return frame.of_template(pair.ids, pair.sequence_ids, pair.type_ids, skeleton)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -180,6 +207,14 @@ class SentencePiece(Tokenizer):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return self._model.encode(texts)
 
+    def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
+        rows = []
+        for encoded in self._model.encode(texts, return_type="proto"):
+            end = np.cumsum([len(piece.surface) for piece in encoded.pieces])  # its own ends count bytes
+            start = np.concatenate([[0], end[:-1]])[: len(end)]
+            rows.append(_spans([piece.id for piece in encoded.pieces], list(zip(start, end, strict=True))))
+        return rows
+
     def decode(self, ids: Iterable[int]) -> str:
         special = self.specials()
         return self._model.decode([int(i) for i in ids if int(i) not in special])
@@ -210,6 +245,11 @@ def load(path: str | Path) -> Tokenizer:
         return kinds[path.suffix](read_bytes(path, limit=LARGEST))
     except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"{where}: cannot be read as a tokenizer ({error}).") from error
+
+
+def _spans(ids: list[int], offsets: list[tuple[int, int]]) -> frame.Spans:
+    start, end = np.asarray(offsets, np.int32).reshape(-1, 2).T
+    return frame.Spans(np.asarray(ids, np.int32), start, end)
 
 
 def _byte_level(token: str) -> bytes:

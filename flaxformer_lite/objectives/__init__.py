@@ -3,9 +3,10 @@
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.task import Column, Labelled, Task
 from flaxformer_lite.objectives.text import TextObjective
 
-__all__ = ["LossSums", "Metric", "Objective", "Packing", "TextObjective"]
+__all__ = ["Column", "Labelled", "LossSums", "Metric", "Objective", "Packing", "Task", "TextObjective"]
 
 # Files that are not plug-ins.
-SHARED = ("base", "denoising", "packing", "rows", "sums", "text")
+SHARED = ("base", "denoising", "packing", "rows", "scores", "sums", "task", "text")

@@ -64,6 +64,7 @@ class Objective(Record, abc.ABC):
       numbers: keys of a jsonl line that hold numbers, such as labels; they stay with the document (`Records.number`).
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
+      new_head: whether `train.init_from` may begin with a directory that lacks the head, which is then made new.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
@@ -72,6 +73,7 @@ class Objective(Record, abc.ABC):
     numbers: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
+    new_head: ClassVar[bool] = False
 
     @property
     def headline(self) -> Metric:
@@ -88,6 +90,10 @@ class Objective(Record, abc.ABC):
           ConfigError: names the field, the rule and the way out.
         """
         return
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        """Returns the model with what it takes from the objective and its data, such as the number of classes."""
+        return model
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
         """Returns the tokens of an example, and of its decoder side or 0, for data.length and data.target_length."""
@@ -123,6 +129,24 @@ class Objective(Record, abc.ABC):
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
         """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of each metric."""
         return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        """Returns what evaluation keeps of each example for `scores` and `decode`, arrays [B, ...]; {} by default."""
+        return {}
+
+    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+        """Computes metrics that are no sums over examples, such as F1.
+
+        Args:
+          predictions: those of the evaluated examples, [N, ...].
+          examples: [N] their numbers in the data's records.
+          data: the held-out Dataset.
+        """
+        return {}
+
+    def published_fields(self) -> dict[str, Any]:
+        """Returns what a published model says of the task: `labels`, and fields of config.json."""
+        return {}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
         """Returns the metrics of held-out examples, including those that depend on the data (a Dataset)."""

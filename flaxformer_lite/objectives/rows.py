@@ -41,3 +41,15 @@ def encoder_decoder(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
     inputs = {"input_ids": ids, "segment_ids": segments, "decoder_input_ids": shifted}
     inputs["decoder_segment_ids"] = label_segments
     return {"inputs": inputs, "targets": {"labels": labels, "weights": (label_segments > 0).astype(np.float32)}}
+
+
+def framed(row: Any, records: Any) -> dict[str, np.ndarray]:
+    """Pads a `Framed` row to the inputs of a model, each [T] int32: token types only where the frame has a second one."""
+    padding = (0, records.length - len(row.ids))
+    inputs = {
+        "input_ids": np.pad(row.ids, padding, constant_values=records.tokenizer.pad_id),
+        "attention_mask": np.pad(np.ones_like(row.ids), padding),
+    }
+    if records.frame.second_type:
+        inputs["token_type_ids"] = np.pad(row.types, padding)
+    return inputs

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,15 @@ def _first_of(problems: list[str]) -> str:
 
 
 def check(
-    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place]
+    spelled: Published,
+    cfg: ModelConfig,
+    path: Path,
+    tensors: dict[str, Tensor],
+    found: dict[str, Place],
+    new: Collection[str] = (),
 ) -> None:
-    """Checks that every parameter has a tensor of its shape, and every tensor a parameter."""
-    wanted = {place.name: (ours, place) for ours, place in found.items()}
+    """Checks that every parameter but the new ones has a tensor of its shape, and every tensor a parameter."""
+    wanted = {place.name: (ours, place) for ours, place in found.items() if ours not in new}
     if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
         raise WeightsError(f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for {wanted[missing[0]][0]};"
                            f" nothing is initialized instead: choose a head that the file has.")  # fmt: skip
@@ -48,6 +54,7 @@ def check(
         raise WeightsError(f"{path}: {integers[0]} has dtype {dtype}: quantized weights are not supported; fetch the model"
                            f" in float32, float16 or bfloat16.")  # fmt: skip
     left = set(tensors) - set(wanted) - tensor_names.siblings(spelled, cfg, tensors, found)
+    left -= {found[one].name for one in new}
     left -= {name for name in left if any(re.fullmatch(pattern, name) for pattern in spelled.ignored)}
     left -= _repeated(spelled, cfg, path, tensors, left)
     if left:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,10 @@ from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
 Reader = Callable[[Slices], np.ndarray]
+BODY = (
+    "token_embed", "embed", "encoder_embed", "decoder_embed", "decoder_token_embed", "encoder", "decoder",
+)  # fmt: skip
+NAMED_HEADS = ("sequence_classification", "token_classification")  # whose classes have names
 LOG = logging.getLogger("flaxformer_lite")
 
 
@@ -37,6 +41,9 @@ def load_pretrained(
     param_dtype: str | None = None,
     mesh: Mesh | None = None,
     family: str | None = None,
+    new_head: bool = False,
+    labels: Sequence[str] | int | None = None,
+    seed: int = 0,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Loads a model and its parameters from a directory written by transformers' save_pretrained, or from a workdir.
@@ -54,6 +61,9 @@ def load_pretrained(
       mesh: where parameters go, by the family's partition rules; each device's part is read from the file by itself.
       family: whose names are read, as `module:Model`; None is the package's own of this model_type. A workdir knows its
         own.
+      new_head: whether parameters of the head that the directory lacks are made new, and said in a log message.
+      labels: with `new_head`, names of the classes or their number; a head for others is made new.
+      seed: of new parameters.
       **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
 
     Returns:
@@ -65,10 +75,9 @@ def load_pretrained(
       CheckpointError: a workdir has no undamaged checkpoint.
     """
     versions.notice_untested()
-    model, stored = open_pretrained(
-        path, head, family=family, dtype=dtype, param_dtype=param_dtype or dtype, **overrides
-    )
-    return model, _place(model.cfg, stored, mesh)
+    overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
+    model, stored = open_pretrained(path, head, family=family, new_head=new_head, labels=labels, **overrides)
+    return model, _place(model.cfg, _with_new(model, stored, seed) if new_head else stored, mesh)
 
 
 def load_labels(path: str | Path) -> list[str]:
@@ -81,15 +90,24 @@ def load_labels(path: str | Path) -> list[str]:
     """
     path = Path(path).expanduser()
     if is_workdir(path):
-        return [f"LABEL_{i}" for i in range(read_run_config(path).model.num_labels)]
+        run = read_run_config(path)
+        return list(getattr(run.objective, "labels", ())) or [f"LABEL_{i}" for i in range(run.model.num_labels)]
     published = folder.read_config(path)
     return hf_config.read_labels(published) or [f"LABEL_{i}" for i in range(Fields(published).size("num_labels", 2))]
 
 
 def open_pretrained(
-    path: str | Path, head: str | None = None, *, family: str | None = None, **overrides: Any
+    path: str | Path,
+    head: str | None = None,
+    *,
+    family: str | None = None,
+    new_head: bool = False,
+    labels: Sequence[str] | int | None = None,
+    **overrides: Any,
 ) -> tuple[Any, dict]:
     """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
+
+    With `new_head`, parameters of the head that the directory lacks are left out.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
@@ -100,8 +118,10 @@ def open_pretrained(
             f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
         )
     if is_workdir(path):
-        return _open_run(path, head, overrides)
-    plugin, cfg = hf_config.open_config(folder.read_config(path), path, head, family, **overrides)
+        return _open_run(path, head, overrides, new_head, labels)
+    published = folder.read_config(path)
+    plugin, cfg = hf_config.open_config(published, path, head, family, **overrides)
+    cfg, others = with_labels(cfg, labels, hf_config.read_labels(published) if new_head else [])
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
         raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
@@ -110,8 +130,52 @@ def open_pretrained(
     model = check_family(cfg)(cfg, source=str(path))
     shapes = parameter_shapes(model)
     found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
-    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found)
-    return model, _stored(cfg, shapes, lambda one: _reader(found[one], tensors))
+    new = {one for one, place in found.items() if new_head and is_of_head(one) and not _has(tensors, place)}
+    new |= _per_class(model) if others else set()
+    check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found, new)
+    kept = {one: leaf for one, leaf in shapes.items() if one not in new}
+    return model, _stored(cfg, kept, lambda one: _reader(found[one], tensors))
+
+
+def is_of_head(path: str) -> bool:
+    """Returns whether a parameter belongs to a head, not to the body that all heads share."""
+    return path.split("/")[0] not in BODY
+
+
+def with_labels(cfg: ModelConfig, labels: Sequence[str] | int | None, own: Sequence[str]) -> tuple[ModelConfig, bool]:
+    """Returns the config for these classes, and whether they are others than the weights' own."""
+    if not labels or cfg.head not in NAMED_HEADS:
+        return cfg, False
+    count = labels if isinstance(labels, int) else len(labels)
+    others = count != cfg.num_labels or (not isinstance(labels, int) and list(labels) != list(own))
+    return dataclasses.replace(cfg, num_labels=count), others
+
+
+def _per_class(model: Any) -> set[str]:
+    """Returns the parameters whose shape depends on the number of classes."""
+    larger = type(model)(dataclasses.replace(model.cfg, num_labels=model.cfg.num_labels + 1))
+    shapes, others = parameter_shapes(model), parameter_shapes(larger)
+    return {path for path, leaf in shapes.items() if leaf.shape != others[path].shape}
+
+
+def _has(tensors: dict[str, Tensor], place: Place) -> bool:
+    return place.name in tensors and tensors[place.name].shape == place.file_shape
+
+
+def _with_new(model: Any, stored: dict, seed: int) -> dict:
+    """Adds the parameters that are missing, as a fresh model has them."""
+    flat, shapes = flatten_dict(stored, sep="/"), parameter_shapes(model)
+    missing = sorted(set(shapes) - set(flat))
+    if not missing:
+        return stored
+    LOG.warning("new parameters: %s; train them before use.", ", ".join(missing))
+    inputs = dummy_inputs(type(model), model.cfg)
+    initial = jax.jit(lambda key: {p: x for p, x in _flat_init(model, key, inputs).items() if p in missing})
+    return unflatten_dict(flat | initial(jax.random.key(seed)), sep="/")
+
+
+def _flat_init(model: Any, key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return flatten_dict(model.init(key, **inputs)["params"], sep="/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +207,22 @@ def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
 
 @functools.lru_cache(maxsize=32)
 def _shapes(kind: Any, cfg: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    ids = jax.ShapeDtypeStruct((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
-    return flatten_dict(jax.eval_shape(kind(cfg).init, jax.random.key(0), **inputs)["params"], sep="/")
+    return jax.eval_shape(functools.partial(_flat_init, kind(cfg)), jax.random.key(0), dummy_inputs(kind, cfg))
 
 
-def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[Any, dict]:
+def dummy_inputs(kind: Any, cfg: ModelConfig) -> dict[str, jax.Array]:
+    """Returns the smallest inputs of a model."""
+    ids = jnp.zeros((1, 1, 1) if cfg.head == "multiple_choice" else (1, 1), jnp.int32)
+    return {"input_ids": ids} | ({"decoder_input_ids": ids} if kind.skeleton == "encoder_decoder" else {})
+
+
+def _open_run(
+    path: Path,
+    head: str | None,
+    overrides: dict[str, Any],
+    new_head: bool = False,
+    labels: Sequence[str] | int | None = None,
+) -> tuple[Any, dict]:
     """Opens a run's parameters in the layout of the overrides; another head works if the run has all its parameters."""
     run = read_run(path)
     for what in run.notices:
@@ -156,17 +230,22 @@ def _open_run(path: Path, head: str | None, overrides: dict[str, Any]) -> tuple[
     kind, trained = type(run.model), run.cfg.model
     if head is not None and head not in kind.heads:
         raise ConfigError(f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}.")
-    model = kind(dataclasses.replace(trained, head=head or trained.head, **overrides), source=str(path))
+    cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
+    cfg, others = with_labels(cfg, labels if new_head else None, getattr(run.cfg.objective, "labels", ()))
+    model = kind(cfg, source=str(path))
     flat, held = flatten_dict(run.params, sep="/"), {}
     for stacked, leaf in flat.items():
         for row, one in enumerate(layers_of(trained, stacked, (*leaf.shape, 1)[0])):
             held[one] = leaf[row] if STACKED.search(stacked) else leaf
     shapes = parameter_shapes(model)
     wanted = side_by_side(model.cfg, shapes)
-    if missing := [one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape]:
-        raise WeightsError(f"{path}: head={head!r} needs {missing[0]}, which this run has not trained; its head is"
+    missing = {one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape}
+    new = {one for one in missing if new_head and is_of_head(one)} | (_per_class(model) if others else set())
+    if lacking := sorted(missing - new):
+        raise WeightsError(f"{path}: head={head!r} needs {lacking[0]}, which this run has not trained; its head is"
                            f" {trained.head!r}.")  # fmt: skip
-    return model, _stored(model.cfg, shapes, lambda one: held[one].__getitem__)
+    kept = {one: leaf for one, leaf in shapes.items() if one not in new}
+    return model, _stored(model.cfg, kept, lambda one: held[one].__getitem__)
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:

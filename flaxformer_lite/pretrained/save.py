@@ -85,13 +85,17 @@ def write_pretrained(
     flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
     _check(flat, shapes)
     config = hf_config.write_config(family, cfg)
-    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     source = like or model.source
     like = Path(source).expanduser() if source else None
     if like and workdir.is_workdir(like):
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
+        told = workdir.read_config(like).objective.published_fields()
+        own = told.pop("labels", ())
+        config |= told if cfg.num_labels == len(own or [0]) else {}
+        labels = own if labels is None and cfg.num_labels == len(own) else labels
     elif like:
         config = _travel(like, path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
+    named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 

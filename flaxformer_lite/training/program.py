@@ -52,7 +52,7 @@ class Program:
     @functools.cached_property
     def flops_per_step(self) -> int:
         """FLOPs of the model, forward and backward, counting all pairs of positions in attention; traced on first use."""
-        return flops.per_step(_eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch)
+        return flops.per_step(eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch)
 
 
 def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
@@ -91,7 +91,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         batch=batch,
         create=created,
         train_step=sharding.jit_step(_train_step(cfg, model, own, over), shardings, mesh, cfg.mesh.mode),
-        eval_step=sharding.jit_eval(_eval_step(cfg, model, whole), shardings, mesh),
+        eval_step=sharding.jit_eval(eval_step(cfg, model, whole), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
     )
 
@@ -113,8 +113,8 @@ def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = _eval_step(cfg, build_model(cfg.model))
-    return lambda params, batch: sums(params, batch).mean()
+    sums = eval_step(cfg, build_model(cfg.model))
+    return lambda params, batch: sums(params, batch)[0].mean()
 
 
 def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
@@ -166,7 +166,8 @@ def _train_step(
     )
 
 
-def _eval_step(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED) -> Callable:
+def eval_step(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED) -> Callable:
+    """Builds (params, batch) -> (sums, predictions) of a model, without dropout; not compiled."""
     return step.eval_step(_outputs(cfg, model, placed), cfg.objective, chunks=cfg.train.loss_chunks)
 
 

@@ -93,11 +93,12 @@ def _gradient(
     return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
 
 
-def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], LossSums]:
-    """Builds the evaluation step: (params, batch) -> sums, without dropout."""
+def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], tuple[LossSums, Any]]:
+    """Builds the evaluation step: (params, batch) -> (sums, the objective's predictions), without dropout."""
 
-    def step(params: Any, batch: Any) -> LossSums:
-        return objective.loss(outputs(params, batch["inputs"], None)[0], batch["targets"], chunks=chunks)
+    def step(params: Any, batch: Any) -> tuple[LossSums, Any]:
+        out = outputs(params, batch["inputs"], None)[0]
+        return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
 
     return step
 

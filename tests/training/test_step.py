@@ -192,10 +192,11 @@ def test_each_optimizer_lowers_the_loss(name):
 def test_eval_step_turns_dropout_off_and_gives_sums():
     model = toy.Toy(0.5)
     evaluate = jax.jit(step.eval_step(toy.features(model), toy.NextToken(), chunks=1))
-    sums = evaluate(toy.init(model), toy.batch(4))
+    sums, predictions = evaluate(toy.init(model), toy.batch(4))
+    assert predictions == {}
     assert sums.weight["weights"] == toy.batch(4)["targets"]["weights"].sum()
     still = jax.jit(step.eval_step(toy.features(toy.Toy()), toy.NextToken(), chunks=1))
-    assert jax.device_get(sums) == jax.device_get(still(toy.init(model), toy.batch(4)))
+    assert jax.device_get(sums) == jax.device_get(still(toy.init(model), toy.batch(4))[0])
 
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "adafactor", "muon"])

@@ -56,7 +56,8 @@ def _parameters(experiment: Experiment) -> str:
 def _data(experiment: Experiment) -> Rows:
     """Describes the text, the files that were read, and how much is held out."""
     cfg, corpus = experiment.cfg.data, experiment.train_data.corpus
-    assert corpus is not None, "a run's records are of a corpus"
+    if corpus is None:
+        return list(experiment.train_data.described)
     source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
     train, held = corpus.tokens["train"], corpus.tokens["eval"]
     share = len(held.ids) / (len(held.ids) + len(train.ids))

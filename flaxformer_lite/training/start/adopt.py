@@ -72,7 +72,12 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
-    values = {**config, "model": merged, "data": {**data, "tokenizer": chosen}}
+    objective = dict(config.get("objective", {}))
+    if begun and (
+        labels := getattr(begun.objective, "labels", ())
+    ):  # those of the first start, whose directory may be gone
+        objective = {"labels": labels} | {k: v for k, v in objective.items() if k != "labels" or v}
+    values = {**config, "model": merged, "objective": objective, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
 
 
@@ -127,7 +132,7 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     try:
         if stored:  # its weights are read when needed
             return dataclasses.replace(stored, head=head or stored.head)
-        return open_pretrained(path, head or None, family=named)[0].cfg
+        return open_pretrained(path, head or None, family=named, new_head=objective.new_head)[0].cfg
     except (ConfigError, WeightsError) as error:
         alone = getattr(objective, "pairs", "none") != "none"
         hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""

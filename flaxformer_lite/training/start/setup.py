@@ -14,6 +14,7 @@ from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.training import program
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start import warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Experiment(Program):
         return self._placed(self.train_data, start, ahead=2)
 
     def eval_batches(self) -> Iterator[Any]:
-        """Returns the first `train.eval_batches` batches of held-out text, the same each time."""
-        return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches)
+        """Returns the first `train.eval_batches` batches of held-out examples, or all, the same each time."""
+        return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None)
 
     def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
         size = self.cfg.train.batch_size
@@ -52,8 +53,12 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     keep_compiled(cfg.data.cache)
     mesh = sharding.build_mesh(cfg.mesh)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
-    train_data, eval_data = open_dataset(cfg, "train"), open_dataset(cfg, "eval")
+    train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
+    eval_data = dataclasses.replace(train_data, split="eval")
+    objective = train_data.objective
     cfg = program.with_steps(program.with_vocabulary(cfg, train_data.vocab_size), train_data.num_examples)
+    model = objective.fit_model(cfg.model, train_data.tokenizer)
+    cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
 

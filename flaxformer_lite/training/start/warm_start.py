@@ -1,18 +1,23 @@
 """Initialization of a run with the weights of a directory."""
 
+import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.load import is_of_head, load_labels, open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start.adopt import flags, mismatches
 from flaxformer_lite.training.state import TrainState
+
+LOG = logging.getLogger("flaxformer_lite")
 
 
 def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
@@ -27,7 +32,9 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     """
     cfg = program.cfg.model
     try:
-        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, scan=cfg.scan, param_dtype=cfg.param_dtype)
+        execution: dict[str, Any] = {"scan": cfg.scan, "param_dtype": cfg.param_dtype}
+        new: dict[str, Any] = {"new_head": program.cfg.objective.new_head, "labels": labels_of(program.cfg)}
+        model, stored = open_pretrained(folder, cfg.head, family=cfg.family, **new, **execution)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
@@ -37,7 +44,11 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         raise ConfigError(f"train.init_from={folder}: was trained with an adapter, and this run has"
                           f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or set"
                           f" {flags(model.cfg, ['adapter'])}.")  # fmt: skip
-    _check_added(folder, cfg, set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/")))
+    missing = set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/"))
+    fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
+    _check_added(folder, cfg, missing - fresh)
+    if fresh:
+        LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 
     def begun(state: TrainState) -> TrainState:
         target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
@@ -48,6 +59,20 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         return state.replace(params=unflatten_dict(flatten_dict(state.params) | read))
 
     return begun
+
+
+def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
+    """Returns the classes of a task: their names, or their number; None if it has none."""
+    return getattr(cfg.objective, "labels", None) or (cfg.model.num_labels if cfg.objective.new_head else None)
+
+
+def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
+    """Returns the names of the classes that the weights to start from were trained for; () if they have none."""
+    folder = cfg.train.init_from
+    if not folder or not cfg.objective.new_head or not Path(folder).expanduser().is_dir():
+        return ()
+    named = tuple(load_labels(folder))
+    return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
 
 
 def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:

@@ -1,0 +1,81 @@
+"""Predictions for the rows of a table: its columns, then those of the task."""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.cli.open_model import folder_of, notices
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.training.apply import open_file, open_trained
+
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the predictions, as csv on stdout if no file is named.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: the model or the data cannot be used.
+    """
+    check_output(args.output)
+    with notices():
+        trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))
+        data = open_file(trained, args.data, predicts=True)
+        _, predictions = trained.evaluate(data)
+        rows = predicted(data, predictions)
+    if args.output:
+        write_rows(Path(args.output), rows)
+        print(f"{args.output}: {len(rows):,} rows")
+    else:
+        sys.stdout.write(_delimited(rows, ","))
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options of `open_trained` that the command line sets."""
+    return {"length": args.length, "columns": args.columns, "batch_size": args.batch_size}
+
+
+def check_output(path: str | None) -> None:
+    """Refuses a file whose form is unknown, before any work."""
+    if path and Path(path).suffix not in SUFFIXES:
+        raise ConfigError(f"--output={path}: must end in {', '.join(SUFFIXES)}.")
+
+
+def predicted(data: Dataset, predictions: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Returns the table's rows with what is predicted for each."""
+    records = data.records
+    told = data.objective.decode(predictions, records)
+    return [{**row, **more} for row, more in zip(records.table.rows, told, strict=True)]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows by the suffix of the file, which appears whole or not at all."""
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    else:
+        text = _delimited(rows, "," if path.suffix == ".csv" else "\t")
+    write_file(path.expanduser(), text.encode())
+
+
+def _delimited(rows: list[dict[str, Any]], separator: str) -> str:
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (list, dict)) else value

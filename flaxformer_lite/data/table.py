@@ -1,0 +1,272 @@
+"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, or a folder as Hugging Face's `datasets` saves it."""
+
+import contextlib
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import brief, read_bytes, read_object
+
+LARGEST = 1 << 31  # bytes of a file, which is read whole
+SPLITS = {"train": ("train", "training"), "eval": ("validation", "dev", "eval", "test")}  # names in a folder of splits
+INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
+MOST_CHARACTERS = 1 << 24  # of one field of csv
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows with named columns, in memory.
+
+    Attributes:
+      where: the field and value that errors name.
+      columns: their names.
+      rows: a value per column; csv and tsv hold texts only.
+      names: the names of classes, by column, where the file has them (`ClassLabel` of `datasets`).
+      fingerprint: hash of the content.
+    """
+
+    where: str
+    columns: tuple[str, ...]
+    rows: list[Row]
+    fingerprint: str
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, numbers: list[int]) -> "Table":
+        """Returns a table of some of the rows."""
+        digest = hashlib.sha256(f"{self.fingerprint} {numbers}".encode()).hexdigest()[:16]
+        return Table(self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names)
+
+
+def read_table(path: str, where: str, split: str = "train") -> Table:
+    """Reads a table.
+
+    Args:
+      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .parquet, .arrow; .gz behind all but the last two), or a
+        folder of `save_to_disk`.
+      where: the field and value that errors name.
+      split: which part of a folder that holds several to read, `train` or `eval`.
+
+    Raises:
+      ConfigError: there is no such file, it is empty, or it cannot be read; names the line where there is one.
+    """
+    file = Path(path).expanduser()
+    if file.is_dir():
+        return _read_folder(file, where, split)
+    if not file.is_file():
+        raise ConfigError(f"{where}: no such file.")
+    kind = Path(file.name.lower().removesuffix(".gz")).suffix
+    if kind not in READERS:
+        raise ConfigError(
+            f"{where}: a table must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
+        )
+    content = read_bytes(file, limit=LARGEST)
+    rows = READERS[kind](_unzipped(content, where) if file.name.lower().endswith(".gz") else content, where)
+    return _table(
+        where, rows, hashlib.sha256(content).hexdigest()[:16], _class_names(content) if kind in BINARY else {}
+    )
+
+
+def splits_of(path: str) -> tuple[str, ...]:
+    """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
+    listed = Path(path).expanduser() / "dataset_dict.json"
+    return tuple(read_object(listed).get("splits", ())) if listed.is_file() else ()
+
+
+def _table(where: str, rows: list[Row], digest: str, names: Mapping[str, tuple[str, ...]]) -> Table:
+    if not rows:
+        raise ConfigError(f"{where}: no rows in it.")
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    return Table(where, columns, rows, digest, {k: v for k, v in names.items() if k in columns})
+
+
+def _unzipped(content: bytes, where: str) -> bytes:
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be unpacked ({error}).") from None
+
+
+def _text(content: bytes, where: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{where}: not UTF-8 text (byte {content[error.start]:#04x} at {error.start}); convert it."
+        ) from None
+
+
+def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
+    def read(content: bytes, where: str) -> list[Row]:
+        text = _text(content, where)
+        first = text.partition("\n")[0]
+        separator = next((s for s in (usual, ";", "\t") if s in first), usual)
+        quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
+        csv.field_size_limit(MOST_CHARACTERS)
+        lines = csv.reader(
+            io.StringIO(text, newline=""),
+            delimiter=separator,
+            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+            strict=True,
+        )
+        rows: list[Row] = []
+        try:
+            header = next(lines, [])
+            if len(set(header)) != len(header):
+                raise ConfigError(f"{where}: two columns of the same name ({', '.join(map(brief, header))}).")
+            for values in filter(None, lines):
+                if len(values) != len(header):
+                    raise ConfigError(f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
+                                      f" {len(header)} columns.")  # fmt: skip
+                rows.append(dict(zip(header, values, strict=True)))
+        except csv.Error as error:
+            raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
+        return rows
+
+    return read
+
+
+def _jsonl(content: bytes, where: str) -> list[Row]:
+    rows = []
+    for number, line in enumerate(_text(content, where).split("\n"), start=1):
+        if line.strip():
+            rows.append(_object(_json(line, f"{where}:{number}"), f"{where}:{number}"))
+    return rows
+
+
+def _list(content: bytes, where: str) -> list[Row]:
+    read = _json(_text(content, where), where)
+    if isinstance(read, dict) and isinstance(read.get("data"), list):
+        read = read["data"]
+    if not isinstance(read, list):
+        raise ConfigError(f"{where}: must hold a list of objects, or an object with such a list under data.")
+    if read and isinstance(read[0], dict) and "paragraphs" in read[0]:
+        return list(_squad(read, where))
+    return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
+
+
+def _squad(articles: list[Any], where: str) -> Iterator[Row]:
+    """Yields a row per question of SQuAD's own nested file, as `datasets` has it."""
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    given = {
+                        "text": [a["text"] for a in asked["answers"]],
+                        "answer_start": [a["answer_start"] for a in asked["answers"]],
+                    }
+                    yield {
+                        "id": asked["id"],
+                        "question": asked["question"],
+                        "context": paragraph["context"],
+                        "answers": given,
+                    }
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        told = f"{error.msg}, line {error.lineno} column {error.colno}"
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
+        told = str(error).partition(";")[0]
+    raise ConfigError(f"{where}: not JSON ({told}).")
+
+
+def _object(value: Any, where: str) -> Row:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: a JSON {type(value).__name__}; must be an object.")
+    return value
+
+
+def _parquet(content: bytes, where: str) -> list[Row]:
+    with _arrow(where) as arrow:
+        return arrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+
+
+def _ipc(content: bytes, where: str) -> list[Row]:
+    with _arrow(where) as arrow:
+        return _opened(arrow, content).read_all().to_pylist()
+
+
+@contextlib.contextmanager
+def _arrow(where: str) -> Iterator[Any]:
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(f"{where}: {INSTALL}.") from None
+    try:
+        yield pyarrow
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{where}: cannot be read ({str(error).splitlines()[0]}).") from None
+
+
+def _opened(pyarrow: Any, content: bytes) -> Any:
+    """Opens either form of arrow's files; `datasets` writes streams."""
+    whole = content[:6] == b"ARROW1"
+    return pyarrow.ipc.open_file(content) if whole else pyarrow.ipc.open_stream(content)
+
+
+def _class_names(content: bytes) -> dict[str, tuple[str, ...]]:
+    """Reads the names of classes that `datasets` keeps in the schema of parquet and arrow files."""
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    is_parquet = content[:4] == b"PAR1"
+    opened = pyarrow.parquet.read_schema(io.BytesIO(content)) if is_parquet else _opened(pyarrow, content).schema
+    kept = (opened.metadata or {}).get(b"huggingface")
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        return _named(json.loads(kept)["info"]["features"]) if kept else {}
+    return {}
+
+
+def _named(features: Any) -> dict[str, tuple[str, ...]]:
+    names = {}
+    for column, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}  # of a list
+        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+            names[column] = tuple(map(str, inner.get("names", ())))
+    return names
+
+
+def _read_folder(folder: Path, where: str, split: str) -> Table:
+    if named := splits_of(str(folder)):
+        wanted = next((name for name in SPLITS[split] if name in named), None)
+        if wanted is None:
+            raise ConfigError(f"{where}: has no split {' or '.join(SPLITS[split])}, only {', '.join(named)}; name one of its"
+                              f" folders.")  # fmt: skip
+        return _read_folder(folder / wanted, where, split)
+    if not (folder / "state.json").is_file():
+        raise ConfigError(f"{where}: a folder that datasets' save_to_disk did not write; name a file in it.")
+    files = read_object(folder / "state.json").get("_data_files", [])
+    contents = [read_bytes(folder / str(entry.get("filename")), limit=LARGEST) for entry in files]
+    rows = [row for content in contents for row in _ipc(content, where)]
+    names = _class_names(contents[0]) if contents else {}
+    if not names and (folder / "dataset_info.json").is_file():
+        names = _named(read_object(folder / "dataset_info.json").get("features") or {})
+    return _table(where, rows, hashlib.sha256(b"".join(contents)).hexdigest()[:16], names)
+
+
+BINARY = (".parquet", ".arrow")
+READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
+    ".csv": _delimited(","),
+    ".tsv": _delimited("\t"),
+    ".json": _list,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".parquet": _parquet,
+    ".arrow": _ipc,
+}

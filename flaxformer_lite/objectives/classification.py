@@ -1,0 +1,241 @@
+"""Classification of texts or pairs of texts, into one class or several, and regression of a number.
+
+Reference: Devlin et al. 2019, section 4.1 (arXiv:1810.04805); class weights as in King and Zeng 2001, "Logistic
+Regression in Rare Events Data".
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
+from flaxformer_lite.objectives import scores
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.rows import framed
+from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, text_of
+
+Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
+Weighting = Annotated[str, OneOf(("none", "balanced"))]
+SEPARATORS = (";", "|", ",")  # between several labels in one field of csv
+MOST_CLASSES = 1000  # more are numbers, or free text
+ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
+LOSS = Metric("loss", unit="nats per text")
+SHOWN = {
+    "single": (
+        ACCURACY,
+        Metric("f1", "F1", higher_is_better=True),
+        Metric("matthews", "Matthews correlation", higher_is_better=True),
+        LOSS,
+    ),
+    "multiple": (
+        Metric("f1_micro", "micro F1", higher_is_better=True, live=True),
+        Metric("f1_macro", "macro F1", higher_is_better=True),
+        ACCURACY,
+        LOSS,
+    ),
+    "number": (
+        Metric("squared_error", live=True),
+        Metric("pearson", "Pearson correlation", higher_is_better=True, live=True),
+        Metric("spearman", "Spearman correlation", higher_is_better=True),
+    ),
+}
+TEXTS = (
+    "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "review", "document", "tweet",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification(Labelled):
+    """Maximizes log P(label | text); a text that is too long for its row is cut.
+
+    `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of labels, each class a
+    sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in between. `number` predicts a number by its
+    squared error. With a second text in the row the model reads the pair.
+    """
+
+    kind: Kind = "single"
+    label_smoothing: Probability = 0.0  # of the single label
+    weighting: Weighting = "none"  # balanced: each class weighs the same in all, however rare
+    class_weights: tuple[NotNegative, ...] = ()  # of the loss, in the order of the labels
+
+    head: ClassVar[str] = "sequence_classification"
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("text", TEXTS),
+        Column("second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True),
+        Column("label", ("labels", "class", "category", "target", "score", "rating"), predicted=True),
+    )  # fmt: skip
+    sample: ClassVar[tuple[Row, ...]] = (
+        {"text": "a good day", "second": None, "label": "good"},
+        {"text": "rain and more rain", "second": None, "label": "bad"},
+    )
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return SHOWN[self.kind]
+
+    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+        if self.kind == "number":
+            return self
+        values = [value for i, row in enumerate(rows) for value in self._values(row, i)]
+        labels = self.labels or names_of(values, names.get("label", ()), known)
+        if len(labels) > MOST_CLASSES or (len(labels) > 20 and all(isinstance(v, float) for v in values)):
+            raise ConfigError(f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and {labels[1][:40]!r};"
+                              " is the column right? Numbers are predicted with --config.objective.kind=number.")  # fmt: skip
+        if len(labels) < 2 and self.kind == "single":
+            raise ConfigError(
+                f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from one class."
+            )
+        if self.class_weights and len(self.class_weights) != len(labels):
+            raise ConfigError(f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)} labels"
+                              f" ({', '.join(labels[:8])}); give one for each.")  # fmt: skip
+        weights = self.class_weights
+        if self.weighting == "balanced" and not weights:
+            counts = collections.Counter(index_of(value, labels, "data.path") for value in values)
+            weights = tuple(len(values) / len(labels) / max(1, counts[i]) for i in range(len(labels)))
+        return dataclasses.replace(self, labels=labels, class_weights=weights)
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        usual = "regression" if len(labels) == 1 else ""
+        kind = {"regression": "number", "multi_label_classification": "multiple"}.get(
+            published.get("problem_type") or usual
+        )
+        return cls(labels=() if kind == "number" else labels, kind=kind or "single")
+
+    def published_fields(self) -> dict[str, Any]:
+        kind = {"single": "single_label", "multiple": "multi_label"}.get(self.kind)
+        return super().published_fields() | {"problem_type": f"{kind}_classification" if kind else "regression"}
+
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        texts = reader.spans([text_of(row, "text", i) for i, row in enumerate(rows)])
+        pairs = any(row["second"] is not None for row in rows)
+        seconds = (
+            reader.spans([text_of(row, "second", i) for i, row in enumerate(rows)]) if pairs else [None] * len(rows)
+        )
+        made = []
+        for number, (row, first, second) in enumerate(zip(rows, texts, seconds, strict=True)):
+            joined = reader.frame.join(first, second, limit=reader.length)
+            made.append([(joined, self._target(row, number))])
+        return made
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets label, [] int32, [C] int32
+        if multiple, or `number` [] float32, and their weights, [] float32."""
+        row, target = records.features[index]
+        weight = np.float32(1)
+        if self.kind == "single" and self.class_weights:
+            weight = np.float32(self.class_weights[int(target)])
+        name = "number" if self.kind == "number" else "label"
+        return {"inputs": framed(row, records), "targets": {name: target, "weights": weight}}
+
+    def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
+        return model(**inputs).logits.astype(jnp.float32)
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        logits_BC, weight_B = outputs, targets["weights"]
+        seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
+        count = seen_B.sum()
+        if self.kind == "number":
+            error_B = jnp.square(logits_BC[:, 0] - targets["number"])
+            return LossSums({"weights": (error_B * weight_B).sum()}, {"weights": weight_B.sum()},
+                            {"squared_error": ((error_B * seen_B).sum(), count)})  # fmt: skip
+        label = targets["label"]
+        if self.kind == "multiple":
+            scale_C = jnp.asarray(self.class_weights or 1.0)
+            loss_B = (optax.sigmoid_binary_cross_entropy(logits_BC, label) * scale_C).mean(axis=-1)
+            right_B = jnp.all((logits_BC > 0) == (label > 0), axis=-1)
+        else:
+            smooth_BC = optax.smooth_labels(jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing)
+            loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
+            right_B = jnp.argmax(logits_BC, axis=-1) == label
+        return LossSums({"weights": (loss_B * weight_B).sum()}, {"weights": weight_B.sum()},
+                        {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)})  # fmt: skip
+
+    def predictions(self, outputs: Any) -> dict[str, jax.Array]:
+        return {"logits": outputs}
+
+    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+        logits_NC = predictions["logits"]
+        target = np.stack([data.records.features[i][1] for i in examples])
+        if self.kind == "number":
+            return scores.correlations(logits_NC[:, 0], target)
+        if self.kind == "multiple":
+            return scores.multiple_labels(logits_NC > 0, target)
+        return scores.single_label(logits_NC.argmax(axis=-1), target, classes=len(self.labels))
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction` and, of classes, `probability_LABEL` for each."""
+        logits_NC = predictions["logits"].astype(np.float64)
+        if self.kind == "number":
+            return [{"prediction": float(value)} for value in logits_NC[:, 0]]
+        if self.kind == "multiple":
+            shares_NC = 1 / (1 + np.exp(-logits_NC))
+            chosen = [";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5) for row in shares_NC]
+        else:
+            shifted_NC = np.exp(logits_NC - logits_NC.max(axis=-1, keepdims=True))
+            shares_NC = shifted_NC / shifted_NC.sum(axis=-1, keepdims=True)
+            chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
+        names = [f"probability_{label}" for label in self.labels]
+        return [{"prediction": one, **dict(zip(names, map(float, row), strict=True))}
+                for one, row in zip(chosen, shares_NC, strict=True)]  # fmt: skip
+
+    def baseline(self, data: Any) -> tuple[str, float] | None:
+        """Returns what always predicting the most frequent class, or the mean number, achieves on the held-out rows."""
+        train, held = (np.stack([f[1] for f in data.splits[split].features]) for split in ("train", "eval"))
+        if self.kind == "number":
+            return "mean of training", float(np.square(held - train.mean()).mean())
+        if self.kind == "multiple":
+            always = np.broadcast_to(train.mean(axis=0) > 0.5, held.shape)
+            return "labels of most rows", scores.micro_f1(always, held)
+        return "majority class", float((held == np.bincount(train).argmax()).mean())
+
+    def show(self, records: Any, index: int) -> str:
+        row, target = records.features[index]
+        if self.kind == "number":
+            told = f"{float(target):g}"
+        else:
+            told = ", ".join(
+                self.labels[i] for i in (np.flatnonzero(target) if self.kind == "multiple" else [int(target)])
+            )
+        return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
+
+    def _values(self, row: Row, number: int) -> list[Any]:
+        """Returns the labels of a row, as the table has them."""
+        value = row["label"]
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            raise ConfigError(f"data.path: row {number + 1} has no label; remove it, or predict it.")
+        if self.kind == "single":
+            return [value]
+        if isinstance(value, str):
+            separator = next((s for s in SEPARATORS if s in value), SEPARATORS[0])
+            return [part.strip() for part in value.split(separator) if part.strip()]
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+
+    def _target(self, row: Row, number: int) -> Any:
+        where = f"row {number + 1}"
+        if row["label"] is None:  # to be predicted
+            return {"number": np.float32(0), "multiple": np.zeros(len(self.labels), np.int32)}.get(
+                self.kind, np.int32(0)
+            )
+        if self.kind == "number":
+            try:
+                value = float(row["label"])
+            except (TypeError, ValueError):
+                value = math.nan
+            if not math.isfinite(value):
+                raise ConfigError(f"{where}: label={str(row['label'])[:40]!r} is not a number.")
+            return np.float32(value)
+        indices = [index_of(value, self.labels, where) for value in self._values(row, number)]
+        if self.kind == "single":
+            return np.int32(indices[0])
+        return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

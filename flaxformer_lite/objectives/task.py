@@ -1,0 +1,153 @@
+"""The base of objectives on labelled rows: the columns of a table, their labels, and what is predicted for each row."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.objectives.base import Objective
+
+Row = Mapping[str, Any]  # role -> value
+SHOWN = 8  # most labels that a message names
+
+
+class Column(NamedTuple):
+    """A column that a task reads.
+
+    Attributes:
+      role: its name in the task; `data.columns="role=name"` says which column it is.
+      names: what it is called in other people's tables, looked for in this order.
+      optional: whether a table may lack it; its value is then None.
+      predicted: whether new data may lack it, because the task predicts it.
+    """
+
+    role: str
+    names: tuple[str, ...] = ()
+    optional: bool = False
+    predicted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Objective):
+    """Base class of objectives that learn from the rows of a table.
+
+    Attributes:
+      columns: the columns to read.
+      sample: rows for compiling without data.
+    """
+
+    columns: ClassVar[tuple[Column, ...]] = ()
+    sample: ClassVar[tuple[Row, ...]] = ()
+    new_head: ClassVar[bool] = True
+
+    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+        """Returns the task with what it learns from the training rows before training, such as the labels.
+
+        Args:
+          rows: the training rows.
+          names: names of classes by role, where the table has them.
+          known: labels of the weights to start from, kept with their order if the rows have no others.
+        """
+        return self
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        """Returns the model with what its head takes from the task: the padding that a decoder's classifier skips."""
+        if model.pad_token_id is None and model.head == "sequence_classification":
+            return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
+        return model
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        """Returns the task that a published model was trained for.
+
+        Args:
+          published: its config.json.
+          labels: the names of its classes.
+        """
+        return cls()
+
+    @abc.abstractmethod
+    def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
+        """Tokenizes rows; returns for each what `make_example` needs for its examples, of which it may have none.
+
+        Args:
+          rows: values by role; those of `predicted` columns may be None.
+          reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length` (data/labelled.py).
+
+        Raises:
+          ConfigError: a value cannot be used; names the row.
+        """
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Turns predictions for all examples, in order, into what is told of each row: names and values."""
+        raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
+
+    def show(self, records: Any, index: int) -> str:
+        """Describes an example in words: the decoded tokens, and what is to be predicted."""
+        example = records.features[index]
+        return records.tokenizer.decode(example[0].ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Task):
+    """Base class of tasks whose rows have labels of a closed set.
+
+    Attributes:
+      labels: their names, in the order of the logits; empty: those of the training rows.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
+        return cls(labels=labels)
+
+    def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
+        return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=max(1, len(self.labels)))
+
+    def published_fields(self) -> dict[str, Any]:
+        return {"labels": self.labels} if self.labels else {}
+
+
+def names_of(values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns the labels of the weights, if there are no others, those that the table names, or the sorted ones."""
+    if names and all(isinstance(value, int) for value in values):
+        return known if set(known) == set(names) else names
+    found = {str(value) for value in values}
+    if found <= set(known):
+        return known
+    whole = all(name.lstrip("-").isdecimal() for name in found)
+    return tuple(sorted(found, key=int) if whole else sorted(found))
+
+
+def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
+    """Returns the number of a label.
+
+    Raises:
+      ConfigError: it is not among the labels of the training rows.
+    """
+    if str(value) in labels:
+        return labels.index(str(value))
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(labels):
+        return value  # a number, where the table or the weights name the classes
+    more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
+    raise ConfigError(f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
+                      f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels.")  # fmt: skip
+
+
+def text_of(row: Row, role: str, number: int) -> str:
+    """Returns the text of a row.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    value = row[role]
+    if not isinstance(value, str):
+        raise ConfigError(f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the row.")
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        raise ConfigError(f"row {number + 1}: {role} is not valid Unicode (a lone surrogate).")
+    return value

@@ -1,0 +1,123 @@
+"""A trained model applied to a file: its metrics there, and what it predicts for each row."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from flaxformer_lite import registry
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, TokenizerConfig, plugin_name
+from flaxformer_lite.data import pipeline, tokenizer
+from flaxformer_lite.data.labelled import open_rows
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.progress import counting
+from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.pretrained import folder
+from flaxformer_lite.pretrained.load import load_labels, load_pretrained
+from flaxformer_lite.training import evaluate, program
+
+# The objectives that published heads were trained with.
+OF_HEAD = {
+    "sequence_classification": "classification",
+    "token_classification": "tagging",
+    "question_answering": "question_answering",
+    "multiple_choice": "multiple_choice",
+    "masked_lm": "masked_lm",
+    "pretraining": "masked_lm",
+}
+OF_SKELETON = {"decoder": "causal_lm", "encoder_decoder": "seq2seq"}
+USUAL_LENGTH = 512  # tokens of an example, where a published model says nothing else
+
+
+class Trained(NamedTuple):
+    """A model with the task that it was trained for."""
+
+    cfg: ExperimentConfig
+    model: Any
+    params: Any
+    tokenizer: tokenizer.Tokenizer
+
+    def evaluate(self, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Computes the objective's metrics, and its predictions for all examples in the order of the records."""
+        objective, step = data.objective, jax.jit(program.eval_step(self.cfg, self.model))
+        size = min(self.cfg.train.batch_size, data.num_examples)
+        with counting("evaluating", data.num_examples) as advance:
+            total, shuffled = evaluate.run(
+                step, self.params, _counted(data.batches(batch_size=size), size, advance), data
+            )
+        metrics = evaluate.metrics_of(objective, total, shuffled, data)
+        ordered = {name: np.empty_like(values) for name, values in shuffled.items()}
+        for name, values in shuffled.items():
+            ordered[name][data.order] = values
+        return metrics, ordered
+
+
+def open_trained(path: Path, *, dtype: str = "float32", family: str | None = None, **options: Any) -> Trained:
+    """Opens a run's workdir, or a directory of published weights as the task of its head.
+
+    Args:
+      path: the directory.
+      dtype: of activations and matmuls.
+      family: as in `load_pretrained`.
+      **options: `length` and `columns` of the data section, and `batch_size`, in place of the run's; None keeps them.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its head.
+    """
+    model, params = load_pretrained(path, dtype=dtype, family=family)
+    if workdir.is_workdir(path):
+        cfg, words = workdir.read_config(path), tokenizer.load(workdir.tokenizer_folder(path))
+        cfg = dataclasses.replace(cfg, model=model.cfg)
+    else:
+        words = tokenizer.load(path)
+        longest = min(USUAL_LENGTH, model.cfg.max_length) if model.cfg.has_position_table else USUAL_LENGTH
+        data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
+        cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
+    given = {name: value for name, value in options.items() if value is not None}
+    size = given.pop("batch_size", cfg.train.batch_size)
+    train = dataclasses.replace(cfg.train, batch_size=size, accumulate=1)
+    cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, **given), train=train)
+    return Trained(cfg, model, params, words)
+
+
+def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset:
+    """Opens a file as held-out examples; a task's baseline is then of the same rows.
+
+    Args:
+      trained: the model and its task.
+      path: a table for tasks, text for other objectives.
+      predicts: whether the columns that the task predicts may be missing.
+
+    Raises:
+      ConfigError: the file cannot be read, or is of another form.
+    """
+    cfg, objective = trained.cfg, trained.cfg.objective
+    if isinstance(objective, Task):
+        records = open_rows(path, cfg.data, objective, trained.tokenizer, cfg.model.skeleton, predicts=predicts)
+        return Dataset("eval", objective, {"train": records, "eval": records}, "")
+    if predicts:
+        raise ConfigError(f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them.")
+    return pipeline.open_text(cfg, path)
+
+
+def _objective_of(path: Path, model: Any) -> Any:
+    head = model.cfg.head
+    name = OF_HEAD.get(head, OF_SKELETON.get(model.skeleton, "") if head == "lm" else "")
+    if not name:
+        raise ConfigError(f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first (train).")
+    cls: Any = registry.resolve_class("objectives", name)
+    if name == "masked_lm" and head == "pretraining":
+        return cls(pairs="next_sentence")
+    if not issubclass(cls, Task):
+        return cls()
+    return cls.of_published(folder.read_config(path), tuple(load_labels(path)))
+
+
+def _counted(batches: Iterator[Any], size: int, advance: Any) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        advance(size)
