@@ -32,7 +32,7 @@ class LabelledRecords:
       table: the table as it was read.
       rows: its values by role.
       features: for each example what the task made of its row.
-      row_of: [examples] the row of each.
+      row_of: [examples] the row of each; empty where rows share examples.
     """
 
     tokenizer: Tokenizer
@@ -81,7 +81,13 @@ def open_labelled(
     objective = objective.fit(rows["train"], classes, labels)
     chosen = _tokenizer(cfg, tables["train"], rows["train"])
     records = {name: encode(objective, cfg, tables[name], rows[name], chosen, skeleton) for name in SPLITS}
-    return objective, records, _described(objective, cfg, names, records)
+    described = _described(objective, cfg, names, records)
+    train = records["train"]
+    joined = objective.join(train.features, train)
+    if len(joined) < len(train):
+        described.append(("packed", f"{len(train):,} training examples in {len(joined):,}"))
+        records["train"] = replace(train, features=joined, row_of=np.zeros(0, np.int64))
+    return objective, records, described
 
 
 def open_rows(
@@ -137,7 +143,7 @@ def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = Fals
     found = {}
     for role, column in roles.items():
         name = asked.get(role) or next((n for n in (role, *column.names) if n in read.columns), None)
-        if name in read.columns:
+        if name in read.columns or str(name).partition(".")[0] in read.columns:
             found[role] = str(name)
         elif role in asked and not (predicts and column.predicted):
             raise ConfigError(f"data.columns={named!r}: {read.where} {has}, and no {asked[role]!r}.")
@@ -151,7 +157,14 @@ def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) 
     """Returns the values of each row by their roles; None for those that the table lacks."""
     found = columns_of(objective, read, named, predicts=predicts)
     roles = [column.role for column in objective.columns]
-    return [{role: row.get(found[role]) if role in found else None for role in roles} for row in read.rows]
+    return [{role: _value(row, found[role]) if role in found else None for role in roles} for row in read.rows]
+
+
+def _value(row: Row, name: str) -> Any:
+    """Returns the value of a column, or of `column.key` where it holds objects."""
+    column, _, key = name.partition(".")
+    inner = row.get(column)
+    return inner.get(key) if name not in row and isinstance(inner, dict) else row.get(name)
 
 
 def _split(cfg: DataConfig, objective: Any) -> dict[str, Table]:

@@ -135,7 +135,7 @@ def _states(model: Any, params: Any, task: Task, scores: bool, every: int) -> It
     ).replace(cache=cache)  # fmt: skip
     rows, new = task.rows(s.num_return_sequences), 0
     every = min(every, stop_strings.EVERY) if s.stop_strings else every
-    while new < task.max_new and not (new and np.all(state.done_B)):
+    while new < task.max_new and not (new and np.asarray(state.done_B).all()):
         until = np.int32(min(new + every, task.max_new))
         state = sample.proceed(model, params, state, rows, task.rules, seed, until, prompt=task.columns)
         state = stop_strings.cut(task, state, new) if s.stop_strings else state
@@ -145,7 +145,7 @@ def _states(model: Any, params: Any, task: Task, scores: bool, every: int) -> It
 
 def _write(model: Any, params: Any, task: Task, scores: bool) -> Generation:
     state = collections.deque(_states(model, params, task, scores, task.max_new), maxlen=1).pop()
-    stop = task.columns + int(state.lengths_B.max())
+    stop = task.columns + int(np.asarray(state.lengths_B).max())
     sequences = np.asarray(state.tokens_BS)[:, task.columns - task.prompt.width : stop]
     logprobs = np.asarray(state.logprobs_BS)[:, task.columns : stop] if scores else None
     return Generation(sequences, np.asarray(state.lengths_B), logprobs)

@@ -27,6 +27,7 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
 from flaxformer_lite.objectives.packing import Packing, beginnings
+from flaxformer_lite.objectives.rows import with_decoder_start
 from flaxformer_lite.objectives.sums import LossSums, ratio
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
@@ -64,6 +65,7 @@ class Objective(Record, abc.ABC):
       numbers: keys of a jsonl line that hold numbers, such as labels; they stay with the document (`Records.number`).
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
+      written_rows: held-out examples for which each evaluation calls `write`.
       new_head: whether `train.init_from` may begin with a directory that lacks the head, which is then made new.
     """
 
@@ -74,6 +76,10 @@ class Objective(Record, abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     new_head: ClassVar[bool] = False
+
+    @property
+    def written_rows(self) -> int:
+        return 0
 
     @property
     def headline(self) -> Metric:
@@ -120,7 +126,7 @@ class Objective(Record, abc.ABC):
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
         """Runs the bound model for `loss`; by default returns hidden states with the weights that make them logits."""
-        return model.features(**inputs)
+        return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
 
     @abc.abstractmethod
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
@@ -143,6 +149,22 @@ class Objective(Record, abc.ABC):
           data: the held-out Dataset.
         """
         return {}
+
+    def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+        """Lets the model write for examples; what it returns is, like `predictions`, for `scores` and `decode`.
+
+        Args:
+          write: (prompts, width=, max_new_tokens=, **settings) -> ids of each; see generation/writer.py.
+          records: the records of the examples.
+          examples: [N] their numbers.
+        """
+        return {}
+
+    def show_written(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[tuple[str, str]]:
+        """Returns pairs of a title and a text about what `write` returned."""
+        return []
 
     def published_fields(self) -> dict[str, Any]:
         """Returns what a published model says of the task: `labels`, and fields of config.json."""

@@ -1,8 +1,10 @@
 """Rows of fixed shape, built from pieces of different lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -32,7 +34,8 @@ def next_tokens(pieces: list[np.ndarray], records: Any) -> dict:
 def encoder_decoder(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Any) -> dict:
     """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
-    The decoder's input is its labels shifted right within each target, starting with the padding id, as T5 does.
+    The decoder's input is its labels shifted right within each target, starting with the padding id, as T5 does;
+    `with_decoder_start` puts another family's start token there.
     """
     pad = records.tokenizer.pad_id
     ids, segments = fill(sources, records.length, pad)
@@ -41,6 +44,15 @@ def encoder_decoder(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]
     inputs = {"input_ids": ids, "segment_ids": segments, "decoder_input_ids": shifted}
     inputs["decoder_segment_ids"] = label_segments
     return {"inputs": inputs, "targets": {"labels": labels, "weights": (label_segments > 0).astype(np.float32)}}
+
+
+def with_decoder_start(inputs: Mapping[str, jax.Array], start: int | None) -> Mapping[str, jax.Array]:
+    """Lets each target of a row begin with the model's own decoder_start_token_id, such as BART's; None keeps it."""
+    if start is None or "decoder_segment_ids" not in inputs:
+        return inputs
+    segments_BT, ids_BT = inputs["decoder_segment_ids"], inputs["decoder_input_ids"]
+    begins_BT = jnp.diff(segments_BT, axis=1, prepend=jnp.zeros_like(segments_BT[:, :1])) > 0
+    return {**inputs, "decoder_input_ids": jnp.where(begins_BT, jnp.int32(start), ids_BT)}
 
 
 def framed(row: Any, records: Any) -> dict[str, np.ndarray]:

@@ -61,3 +61,23 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
         "pearson": float(stats.pearsonr(predicted, true).statistic),
         "spearman": float(stats.spearmanr(predicted, true).statistic),
     }
+
+
+def translation(written: list[str], references: list[str]) -> dict[str, float]:
+    """Computes BLEU and chrF of a corpus, from 0 to 100, as sacrebleu defines them (Post 2018, Popović 2015)."""
+    if (sacrebleu := library("sacrebleu")) is None:
+        return {}
+    return {
+        "bleu": sacrebleu.corpus_bleu(written, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(written, [references]).score,
+    }
+
+
+def summaries(written: list[str], references: list[str]) -> dict[str, float]:
+    """Computes the mean F1 of ROUGE-1, ROUGE-2 and the summary-level ROUGE-L, from 0 to 1, with stems (Lin 2004)."""
+    if (rouge := library("rouge_score.rouge_scorer")) is None:
+        return {}
+    names = ("rouge1", "rouge2", "rougeLsum")
+    scorer = rouge.RougeScorer(names, use_stemmer=True)
+    each = [scorer.score(reference, text) for reference, text in zip(references, written, strict=True)]
+    return {name: float(np.mean([one[name].fmeasure for one in each])) for name in names}

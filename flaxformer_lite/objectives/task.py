@@ -82,6 +82,10 @@ class Task(Objective):
           ConfigError: a value cannot be used; names the row.
         """
 
+    def join(self, features: Sequence[Any], records: Any) -> list[Any]:
+        """Joins the features of training rows to those of examples; by default each row has its own."""
+        return list(features)
+
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Turns predictions for all examples, in order, into what is told of each row: names and values."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")

@@ -38,11 +38,12 @@ class TextObjective(Objective):
         return token_loss(self, outputs, targets, chunks)
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target."""
-        bits_per_byte = metrics["nll"] / math.log(2) / bytes_per_target(data)
-        return metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0)), "bits_per_byte": bits_per_byte}
+        """Adds perplexity, exp(nll), and bits_per_byte, nll / ln 2 / bytes of text per target, where there is text."""
+        metrics = metrics | {"perplexity": math.exp(min(metrics["nll"], 700.0))}
+        size = bytes_per_target(data)
+        return metrics | ({"bits_per_byte": metrics["nll"] / math.log(2) / size} if size else {})
 
-    def baseline(self, data: Any) -> tuple[str, float]:
+    def baseline(self, data: Any) -> tuple[str, float] | None:
         return "unigram baseline", unigram_loss(data)
 
     def transient_logits(self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int) -> int:

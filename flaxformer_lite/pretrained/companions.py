@@ -21,7 +21,8 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[st
     ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
     is_encoder_decoder = model.skeleton == "encoder_decoder"
     generation = {f"{role}_token_id": ids[role] for role in ("pad", "bos", "eos") if role in ids}
-    generation |= {"decoder_start_token_id": ids["pad"]} if is_encoder_decoder else {}
+    start = ids["pad"] if model.cfg.decoder_start_token_id is None else model.cfg.decoder_start_token_id
+    generation |= {"decoder_start_token_id": start} if is_encoder_decoder else {}
     if model.skeleton != "encoder":
         _write_json(made / "generation_config.json", generation)
     inner.save(made)

@@ -15,6 +15,7 @@ from flaxformer_lite.data import pipeline, tokenizer
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.data.progress import counting
+from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import load_labels, load_pretrained
@@ -29,7 +30,7 @@ OF_HEAD = {
     "masked_lm": "masked_lm",
     "pretraining": "masked_lm",
 }
-OF_SKELETON = {"decoder": "causal_lm", "encoder_decoder": "seq2seq"}
+OF_SKELETON = {"decoder": "causal_lm", "encoder_decoder": "text_to_text"}
 USUAL_LENGTH = 512  # tokens of an example, where a published model says nothing else
 
 
@@ -53,7 +54,10 @@ class Trained(NamedTuple):
         ordered = {name: np.empty_like(values) for name, values in shuffled.items()}
         for name, values in shuffled.items():
             ordered[name][data.order] = values
-        return metrics, ordered
+        everything = np.arange(data.num_examples)
+        if written := objective.write(writer(self.model, self.params, self.tokenizer), data.records, everything):
+            metrics |= objective.scores(written, everything, data)
+        return metrics, ordered | written
 
 
 def open_trained(path: Path, *, dtype: str = "float32", family: str | None = None, **options: Any) -> Trained:

@@ -9,7 +9,9 @@ import numpy as np
 from flaxformer_lite.objectives.sums import LossSums
 
 
-def evaluate(objective: Any, eval_step: Callable, params: Any, batches: Iterable[Any], data: Any) -> dict[str, float]:
+def evaluate(
+    objective: Any, eval_step: Callable, params: Any, batches: Iterable[Any], data: Any, write: Any = None
+) -> dict[str, float]:
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
@@ -18,9 +20,14 @@ def evaluate(objective: Any, eval_step: Callable, params: Any, batches: Iterable
       params: the model's parameters.
       batches: batches on the devices.
       data: the held-out Dataset, for metrics that depend on it.
+      write: from generation/writer.py, for metrics of what the model writes.
     """
     total, predictions = run(eval_step, params, batches, data)
-    return metrics_of(objective, total, predictions, data)
+    metrics = metrics_of(objective, total, predictions, data)
+    if write and objective.written_rows:
+        examples = data.order[: objective.written_rows]
+        metrics |= objective.scores(objective.write(write, data.records, examples), examples, data)
+    return metrics
 
 
 def metrics_of(objective: Any, total: LossSums, predictions: dict[str, np.ndarray], data: Any) -> dict[str, float]:

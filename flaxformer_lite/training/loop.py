@@ -30,6 +30,7 @@ from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState, param_count
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
+WRITTEN = 2  # held-out examples whose text is shown after training
 
 
 def run(
@@ -143,7 +144,7 @@ class Trainer:
     def close(self, state: TrainState, workdir: Path) -> None:
         """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""
         cfg, data = self._experiment.cfg, self._experiment.eval_data
-        objective, baseline, tokens = cfg.objective, cfg.objective.baseline(data), cfg.train.sample_tokens
+        objective, baseline = cfg.objective, cfg.objective.baseline(data)
         title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
         curve, history = workdir / "loss.png", self._recorder.history
         plot.loss_curve(curve, history, headline=objective.headline, baseline=baseline, title=title)
@@ -151,10 +152,19 @@ class Trainer:
             self._recorder, objective.shown, baseline, self._compiles.count, workdir, self._selection.words
         )
         self._terminal.rows("result", rows)
-        if tokens and writes(cfg.model) and self._group.alone:
-            written = sample(self._experiment.model, evaluated_params(state), data, tokens=tokens, seed=cfg.seed)
-            self._terminal.sample(*written)
+        if self._group.alone:
+            self._show_text(state)
         self._terminal.rows("next", text.next_commands(cfg, workdir))
+
+    def _show_text(self, state: TrainState) -> None:
+        """Shows what the model writes for held-out examples, or with train.sample_tokens how a decoder continues one."""
+        run, data = self._experiment, self._experiment.eval_data
+        examples, objective, tokens = data.order[:WRITTEN], run.cfg.objective, run.cfg.train.sample_tokens
+        params = evaluated_params(state)
+        if written := objective.write(run.writer(params), data.records, examples):
+            self._terminal.rows("written", objective.show_written(written, examples, data))
+        elif tokens and writes(run.cfg.model):
+            self._terminal.sample(*sample(run.model, params, data, tokens=tokens, seed=run.cfg.seed))
 
     def _settle(self, ahead: int) -> None:
         """Collects the results of finished steps until at most `ahead` steps are in flight."""
@@ -189,7 +199,8 @@ class Trainer:
         self._settle(0)
         run, params = self._experiment, evaluated_params(state) if step else state.params
         with self._meter.pause(), self._compiles.allow_first("evaluation"):
-            values = evaluate(run.cfg.objective, run.eval_step, params, run.eval_batches(), run.eval_data)
+            steps = run.eval_step, params, run.eval_batches()
+            values = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
         record = {"step": step, "split": "eval", **values}
         self._recorder.add(record)
         self._terminal.eval_record(record)

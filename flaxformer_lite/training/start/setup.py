@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
+from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.training import program
 from flaxformer_lite.training.program import Program
@@ -31,6 +32,10 @@ class Experiment(Program):
     def eval_batches(self) -> Iterator[Any]:
         """Returns the first `train.eval_batches` batches of held-out examples, or all, the same each time."""
         return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None)
+
+    def writer(self, params: Any) -> Any:
+        """Returns a function that continues prompts with these parameters."""
+        return writer(self.model, params, self.eval_data.tokenizer)
 
     def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
         size = self.cfg.train.batch_size

@@ -1,0 +1,125 @@
+"""The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for held-out ones."""
+
+import importlib.util
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import Count, OneOf, Size
+from flaxformer_lite.objectives import scores
+from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.packing import Packing, share_rows
+from flaxformer_lite.objectives.task import Row, Task
+from flaxformer_lite.objectives.text import TextObjective
+
+SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
+NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
+METRICS = {
+    "bleu": (
+        Metric("bleu", "BLEU", form=".1f", higher_is_better=True, live=True),
+        Metric("chrf", "chrF", form=".1f", higher_is_better=True, live=True),
+    ),
+    "rouge": tuple(
+        Metric(name, words, form=".1%", higher_is_better=True, live=True)
+        for name, words in (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeLsum", "ROUGE-L"))
+    ),
+    "none": (),
+}
+LENGTH = 400  # most characters of a text that is shown
+ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingTask(TextObjective, Task):
+    """Base class of tasks that maximize the likelihood of a text and are judged by the text that the model writes.
+
+    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training with `packed` as many as
+    fit. A piece has `cut`, the number of tokens that were too many.
+    """
+
+    scored_by: ScoredBy = "bleu"  # or rouge, none: what each evaluation computes of texts that the model writes
+    score_rows: Count = 32  # held-out rows that each evaluation writes for
+    num_beams: Size = 1  # of the search that writes
+    packed: bool = True  # whether short training rows share an example
+
+    new_head: ClassVar[bool] = False
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        return (*(METRICS[self.scored_by] if self.written_rows else ()), *TextObjective.shown)
+
+    @property
+    def written_rows(self) -> int:
+        return 0 if self.scored_by == "none" else self.score_rows
+
+    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+        if self.written_rows and importlib.util.find_spec(NEEDS[self.scored_by]) is None:
+            raise ConfigError(f"objective.scored_by={self.scored_by}: needs {NEEDS[self.scored_by]}; pip install"
+                              " 'flaxformer_lite[evaluate]', or set objective.scored_by=none.")  # fmt: skip
+        return self
+
+    def costs(self, piece: Any) -> tuple[int, ...]:
+        """Returns the tokens of a piece in each row that it is part of."""
+        raise NotImplementedError
+
+    def join(self, features: Sequence[Any], records: Any) -> list[Any]:
+        """Lets neighboring pieces share an example as long as they fit."""
+        if not self.packed:
+            return list(features)
+        pieces = [piece for feature in features for piece in feature]
+        count = np.arange(len(pieces) + 1)
+        plan = Packing(count[:-1], np.ones(len(pieces), np.int32), count[:-1], count)
+        budgets = (records.length, records.target_length)
+        costs = np.asarray([self.costs(piece) for piece in pieces], np.int64)
+        first = share_rows(plan, costs, budgets[: costs.shape[1]]).first
+        return [tuple(pieces[start:stop]) for start, stop in itertools.pairwise(first)]
+
+    def prompt(self, records: Any, example: int) -> np.ndarray:
+        """Returns the ids that the model reads before it writes."""
+        raise NotImplementedError
+
+    def told(self, records: Any, example: int) -> tuple[str, str | None]:
+        """Returns what the model reads, in words, and the text that it should write, if that is known."""
+        raise NotImplementedError
+
+    def limits(self, records: Any) -> dict[str, Any]:
+        """Returns `max_new_tokens` and `eos_token_id` of what the model writes."""
+        return {"max_new_tokens": records.target_length, "eos_token_id": records.tokenizer.eos_id}
+
+    def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
+        prompts = [self.prompt(records, int(i)) for i in examples]
+        ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
+        return {"written": np.asarray([records.tokenizer.decode(row).strip() for row in ids], object)}
+
+    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+        references = [self.told(data.records, int(i))[1] for i in examples]
+        known = [text for text in references if text is not None]
+        if "written" not in predictions or self.scored_by == "none" or len(known) < len(references):
+            return {}
+        return SCORES[self.scored_by](list(predictions["written"]), known)
+
+    def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
+        """Returns for each row `prediction`, what the model writes; None for a row without an example."""
+        by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
+        return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
+
+    def show_written(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> list[tuple[str, str]]:
+        shown = []
+        for example, text in zip(examples, predictions["written"], strict=True):
+            read, reference = self.told(data.records, int(example))
+            shown += [("read", _brief(read)), ("reference", _brief(reference or "")), ("written", _brief(text))]
+        return shown
+
+    def show(self, records: Any, index: int) -> str:
+        read, reference = self.told(records, index)
+        return f"{_brief(read)!r} -> {_brief(reference or '')!r}"
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]} ... {text[-LENGTH // 2 :]}"

@@ -1,0 +1,155 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import models
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.models import bart, t5
+from flaxformer_lite.objectives.text_to_text import TextToText
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.apply import open_file, open_trained
+from flaxformer_lite.training.report import metrics
+from tests.objectives import tables
+
+SIZES = {"vocab_size": 0, "d_model": 32, "num_heads": 2, "mlp_dim": 48, "encoder_layers": 1, "decoder_layers": 1}
+T5 = t5.config("tiny", **SIZES, head_dim=16, dropout=0.0)
+WORDS = {"a": "un petit chat noir", "b": "deux grands chiens", "c": "trois oiseaux", "d": "quatre jours de pluie"}
+ROWS = [{"source": letter, "target": text} for letter, text in WORDS.items()]
+EOS, PAD = 1, 0
+
+
+def ids(text):
+    return [6 + byte for byte in text.encode()]
+
+
+def test_a_pair_ends_with_the_end_token_and_the_decoder_reads_the_target_shifted():
+    task = TextToText(prefix="fr: ")
+    records = tables.records(task, ROWS[:1], length=8, target_length=20)
+    example = task.make_example(records, 0, None)
+    assert example["inputs"]["input_ids"].tolist() == [*ids("fr: a"), EOS, PAD, PAD]
+    labels = [*ids("un petit chat noir"), EOS]
+    assert example["targets"]["labels"].tolist() == [*labels, PAD]
+    assert example["targets"]["weights"].tolist() == [1.0] * 19 + [0.0]
+    assert example["inputs"]["decoder_input_ids"].tolist() == [PAD, *labels[:-1], PAD]
+
+
+def test_a_side_that_is_too_long_keeps_its_end_token_and_is_counted():
+    records = tables.records(TextToText(), ROWS[:1], length=8, target_length=4)
+    pair = records.features[0][0]
+    assert pair.target.tolist() == [*ids("un "), EOS] and pair.cut == len("petit chat noir")
+
+
+def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
+    """decoder_input_ids of transformers' shift_tokens_right: decoder_start_token_id, then the labels but the last."""
+    task = TextToText()
+    records = tables.records(task, ROWS, length=64, target_length=96)
+    packed = dataclasses.replace(records, features=task.join(records.features, records))
+    batch = tables.stack(task, packed)
+
+    class Reads:
+        cfg = bart.config("base")
+
+        def features(self, **inputs):
+            return inputs
+
+    read = np.asarray(task.outputs(Reads(), batch["inputs"])["decoder_input_ids"])[0]
+    at, start = 0, Reads.cfg.decoder_start_token_id
+    assert start == 2
+    for row in ROWS:
+        due = [start, *ids(row["target"])]
+        assert read[at : at + len(due)].tolist() == due
+        at += len(due)
+
+
+def test_packed_rows_have_the_loss_of_their_pairs():
+    task, model = TextToText(), models.build_model(dataclasses.replace(T5, vocab_size=384))
+    records = tables.records(task, ROWS, length=12, target_length=48)
+    packed = dataclasses.replace(records, features=task.join(records.features, records))
+    assert [len(f) for f in packed.features] == [2, 2] and task.join(packed.features, packed) == packed.features
+    one, many = tables.stack(task, records), tables.stack(task, packed)
+    params = model.init(jax.random.key(0), one["inputs"], method=task.outputs)["params"]
+
+    @jax.jit
+    def sums(batch):
+        out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
+        return task.loss(out, batch["targets"], chunks=1)
+
+    a, b = sums(one), sums(many)
+    assert a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in WORDS.values())
+    np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    cfg = tables.experiment(
+        folder, T5, TextToText(score_rows=4), ROWS * 8, held=ROWS, steps=320, length=8, target_length=32
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        lines = []
+        patch.setattr(loop.Terminal, "rows", lambda self, title, rows: lines.append((title, list(rows))))
+        loop.run(cfg, folder / "run")
+    return folder / "run", dict(lines)
+
+
+def test_a_run_learns_to_write_better_than_copying(run):
+    workdir, said = run
+    before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
+    assert before["bleu"] < 5 and after["bleu"] > 90 and after["chrf"] > 90
+    result = dict(said["result"])
+    assert result["copying the source"].startswith("0.0; the model is")
+    assert result["compilations"] == "0 after step two"
+
+
+def test_what_it_wrote_is_shown_beside_the_reference(run):
+    titles = [title for title, _ in run[1]["written"]]
+    texts = [text for _, text in run[1]["written"]]
+    assert titles == ["read", "reference", "written"] * 2
+    assert texts[1] == WORDS[texts[0]] and texts[2] == texts[1]
+
+
+def test_new_rows_are_written_for_without_targets(run, tmp_path):
+    path = tables.write_rows(tmp_path / "new.jsonl", [{"source": "c"}, {"source": "a"}])
+    trained = open_trained(run[0])
+    data = open_file(trained, path, predicts=True)
+    found, predictions = trained.evaluate(data)
+    told = data.objective.decode(predictions, data.records)
+    assert [row["prediction"] for row in told] == [WORDS["c"], WORDS["a"]] and "bleu" not in found
+
+
+def opened(tmp_path, rows, columns=""):
+    cfg = tables.experiment(tmp_path, T5, TextToText(), rows, steps=1, columns=columns).data
+    return open_labelled(cfg, TextToText(packed=False), "encoder_decoder")[1]["train"]
+
+
+def test_a_translation_of_datasets_in_either_direction(tmp_path):
+    rows = [{"translation": {"en": "one", "fr": "un"}}] * 2
+    assert TextToText().told(opened(tmp_path, rows), 0) == ("one", "un")
+    turned = "source=translation.fr,target=translation.en"
+    assert TextToText().told(opened(tmp_path, rows, turned), 0) == ("un", "one")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"source": "a"}, "needs a column for 'target'"),
+        ({"source": "a", "target": 3}, "row 1: target='3' is not a text"),
+        ({"translation": {"en": "a", "fr": "b", "de": "c"}}, "row 1: source has the languages en, fr, de; name two"),
+        ({"source": "a", "target": "\ud800"}, "row 1: target is not valid Unicode"),
+    ],
+)
+def test_rows_that_cannot_be_used(tmp_path, row, message):
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, [row])
+
+
+def test_a_score_whose_library_is_missing_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"scored_by=bleu: needs sacrebleu; pip install .* or set objective.scored_by=none"
+    ):
+        opened(tmp_path, ROWS)
+    assert TextToText(scored_by="none").fit(ROWS, {}).shown[0].name == "nll"
