@@ -33,7 +33,7 @@ def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> di
     average = "binary" if classes == 2 else "macro"
     return {
         "f1": float(metrics.f1_score(true, predicted, average=average, zero_division=0)),
-        "matthews": float(metrics.matthews_corrcoef(true, predicted)),
+        "matthews": float(metrics.matthews_corrcoef(true, predicted)) if len({*true, *predicted}) > 1 else 0.0,
     }
 
 

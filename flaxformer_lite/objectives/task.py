@@ -56,7 +56,7 @@ class Task(Objective):
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
         """Returns the model with what its head takes from the task: the padding that a decoder's classifier skips."""
-        if model.pad_token_id is None and model.head == "sequence_classification":
+        if model.pad_token_id is None and (model.skeleton, model.head) == ("decoder", "sequence_classification"):
             return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
         return model
 
@@ -92,8 +92,9 @@ class Task(Objective):
 
     def show(self, records: Any, index: int) -> str:
         """Describes an example in words: the decoded tokens, and what is to be predicted."""
-        example = records.features[index]
-        return records.tokenizer.decode(example[0].ids)
+        row = records.features[index][0]
+        texts = [records.tokenizer.decode(row.ids[row.part == part]) for part in (0, 1) if (row.part == part).any()]
+        return " | ".join(texts)
 
 
 @dataclass(frozen=True, kw_only=True)

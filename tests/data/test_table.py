@@ -1,0 +1,105 @@
+"""Tables in every form read alike; what cannot be read is one sentence that names the file and the line."""
+
+import gzip
+import json
+
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.table import read_table
+
+ROWS = [{"text": 'one, "two"', "label": "yes"}, {"text": "drei\nZeilen", "label": "no"}, {"text": "ok", "label": "no"}]
+
+
+def csv_of(rows, separator=","):
+    quote = lambda value: '"' + value.replace('"', '""') + '"'  # noqa: E731
+    lines = [separator.join(map(quote, values)) for values in [rows[0], *(row.values() for row in rows)]]
+    return "\n".join(lines) + "\n"
+
+
+WRITTEN = {
+    "t.csv": lambda: csv_of(ROWS).encode(),
+    "semicolons.csv": lambda: csv_of(ROWS, ";").encode("utf-8-sig"),
+    "t.tsv": lambda: csv_of(ROWS, "\t").encode(),
+    "t.csv.gz": lambda: gzip.compress(csv_of(ROWS).encode()),
+    "t.jsonl": lambda: "\n".join(map(json.dumps, ROWS)).encode(),
+    "t.json": lambda: json.dumps(ROWS).encode(),
+    "data.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_form_of_text_reads_alike(tmp_path, name):
+    (tmp_path / name).write_bytes(WRITTEN[name]())
+    read = read_table(str(tmp_path / name), "data.path")
+    assert read.rows == ROWS and read.columns == ("text", "label") and len(read) == 3
+
+
+def test_arrow_parquet_and_folders_of_datasets(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    numbered = pyarrow.table({"text": [row["text"] for row in ROWS], "label": [1, 0, 0]})
+    names = {
+        "info": {"features": {"text": {"_type": "Value"}, "label": {"_type": "ClassLabel", "names": ["no", "yes"]}}}
+    }
+    kept = numbered.replace_schema_metadata({"huggingface": json.dumps(names)})
+    parquet.write_table(kept, tmp_path / "t.parquet")
+    for split in ("train", "validation"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        path = str(tmp_path / "saved" / split / "data.arrow")
+        with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, kept.schema) as writer:
+            writer.write_table(kept)
+        (tmp_path / "saved" / split / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    due = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in ROWS]
+    for path in ("t.parquet", "saved", "saved/train", "saved/train/data.arrow"):
+        read = read_table(str(tmp_path / path), "data.path", "eval")
+        assert read.rows == due and read.names == {"label": ("no", "yes")}, path
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(ConfigError, match="has no split validation or dev or eval or test, only train"):
+        read_table(str(tmp_path / "saved"), "data.path", "eval")
+
+
+def test_squads_own_file_has_a_row_per_question(tmp_path):
+    answers = [{"text": "blue", "answer_start": 7}, {"text": "blue sky", "answer_start": 7}]
+    paragraph = {"context": "A very blue sky.", "qas": [{"id": "1", "question": "Colour?", "answers": answers}]}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    (row,) = read_table(str(tmp_path / "dev.json"), "data.path").rows
+    assert row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]} and row["question"] == "Colour?"
+
+
+def test_tabs_with_lone_quotes_are_text(tmp_path):
+    (tmp_path / "sst.tsv").write_text('sentence\tlabel\n"tis good\t1\n')
+    assert read_table(str(tmp_path / "sst.tsv"), "data.path").rows == [{"sentence": '"tis good', "label": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"text,label\na,b,c\n", "data.path:2: 3 values, but the first line names 2 columns"),
+        ("t.csv", b"text,text\na,b\n", "two columns of the same name"),
+        ("t.csv", b"text,label\n", "no rows in it"),
+        ("t.csv", b"", "no rows in it"),
+        ("t.csv", b"text,label\n\xff\xfe,1\n", "not UTF-8 text"),
+        ("t.csv", b'text,label\n"open,1\n', "data.path:2: cannot be read"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n', "data.path:2: not JSON"),
+        ("t.jsonl", b"[1]\n", "data.path:1: a JSON list; must be an object"),
+        ("t.json", b'{"rows": []}', "must hold a list of objects"),
+        ("t.json", b"[" * 100_000, "not JSON"),
+        ("t.csv.gz", b"text,label\n", "cannot be unpacked"),
+        ("t.parquet", b"PAR1 not really", "cannot be read"),
+        ("t.xlsx", b"PK", "a table must be one of .csv, .tsv"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^data\.path") as caught:
+        read_table(str(tmp_path / name), "data.path")
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_such_file_or_folder(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        read_table(str(tmp_path / "none.csv"), "data.path")
+    with pytest.raises(ConfigError, match="a folder that datasets' save_to_disk did not write"):
+        read_table(str(tmp_path), "data.path")
