@@ -4,7 +4,8 @@
     python tools/faults.py --kills=20 --processes=2
     python tools/faults.py --kills=200 --signal=SIGTERM
 
-A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most of its time. A third
+A tiny GPT saves after every step and keeps two checkpoints, so that saves and deletions fill most of its time; every
+fifth step it is evaluated, and the best weights are kept apart: each checkpoint finds those that its record names. A third
 of the stops come at any instant of a start or a run, a third while a save is seen on disk, a third while a deletion may
 be. Of several processes one is killed, and the others must end by themselves. After any signal but SIGKILL, the run has
 saved and exits with 0, or ends at once with the code of the signal.
@@ -39,7 +40,9 @@ SETTINGS = {
     "model.vocab_size": 0,
     "train.batch_size": 8,
     "train.log_every": 1,
-    "train.eval_every": 100000,
+    "train.eval_every": 5,
+    "train.best": "loss",
+    "optimizer.ema": 0.9,
     "train.eval_batches": 1,
     "train.checkpoint_every": 1,
     "train.keep": 2,
@@ -72,6 +75,16 @@ def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> lis
 def committed(checkpoints: Path) -> list[int]:
     """Returns the steps of folders with their final names; a restart may rely on the newest."""
     return sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())
+
+
+def lacks_best(workdir: Path) -> bool:
+    """Returns whether the best weights that the newest checkpoint's record names, or later ones, are gone."""
+    newest, best = (max(committed(workdir / name), default=0) for name in ("checkpoints", "best"))
+    return newest > 0 and record(workdir / "checkpoints" / str(newest))["best"]["step"] > best
+
+
+def record(checkpoint: Path) -> dict:
+    return json.loads((checkpoint / "meta" / "metadata").read_text())
 
 
 def where(checkpoints: Path, begun: bool) -> str:
@@ -154,7 +167,7 @@ def how_it_ended(number: signal.Signals, codes: list[int | None], said: list[str
 
 def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
     """Stops a run `kills` times, lets it end, and compares it with an uninterrupted one; exits with 1 on any loss."""
-    workdir, lost, last = folder / "stopped", 0, 0
+    workdir, lost, best_lost, last = folder / "stopped", 0, 0, 0
     hits, outcomes = collections.Counter(), collections.Counter()
     for count in range(1, kills + 1):
         if last >= steps - 8:
@@ -162,6 +175,7 @@ def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal
         lines = commands(folder, workdir, steps, processes)
         hit, newest, resumed, outcome = stop_once(lines, workdir, AIMS[(count - 1) % 3], number)
         lost += resumed not in (-1, last)
+        best_lost += lacks_best(workdir)
         last = newest
         hits[hit] += 1
         outcomes[outcome] += 1
@@ -173,14 +187,14 @@ def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal
         codes = [process.wait() for process in running]
         if any(codes):
             raise SystemExit(f"the run in {at} did not come to its end.")
-    leaves = [json.loads((at / "checkpoints" / str(steps) / "meta" / "metadata").read_text())["leaves"] for at in ends]
-    equal = leaves[0] == leaves[1]
-    table = {number.name: kills, **hits, **outcomes, "committed checkpoints lost": lost,
-             "end equals the uninterrupted run": "yes" if equal else "NO"}  # fmt: skip
+    last_of = [[record(at / name / str(max(committed(at / name)))) for name in ("checkpoints", "best")] for at in ends]
+    stopped, straight = ([(one["step"], one["leaves"], one["best"]) for one in records] for records in last_of)
+    table = {number.name: kills, **hits, **outcomes, "committed checkpoints lost": lost, "best weights lost": best_lost,
+             "end equals the uninterrupted run": "yes" if stopped == straight else "NO"}  # fmt: skip
     print("\n| " + " | ".join(table) + " |")
     print("|" + "---:|" * len(table))
     print("| " + " | ".join(map(str, table.values())) + " |")
-    if lost or not equal:
+    if lost or best_lost or stopped != straight:
         raise SystemExit(1)
 
 

@@ -197,8 +197,9 @@ class Trainer:
 
     def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
         self._settle(0)
-        run, params = self._experiment, evaluated_params(state) if step else state.params
-        with self._meter.pause(), self._compiles.allow_first("evaluation"):
+        run = self._experiment
+        with self._meter.pause(), self._compiles.allow_first("evaluation of the average" if step else "evaluation"):
+            params = evaluated_params(state) if step else state.params
             steps = run.eval_step, params, run.eval_batches()
             values = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
         record = {"step": step, "split": "eval", **values}

@@ -12,7 +12,7 @@ from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.sharding.parameters import path_of
 
 LAYER = re.compile(r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/")  # its stack, its number, or that of its kind
-EMBEDDING = re.compile(r"(^|/)(\w*embed|position\w*)/")
+EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
 
 
 def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
@@ -43,7 +43,7 @@ def factors(cfg: OptimizerConfig, params: Any) -> Any:
     Raises:
       ConfigError: a pattern matches no parameter, or there are no layers to tell apart.
 
-    Reference: Clark et al. (2020), appendix B, with the exponents of Bao et al. (2022), section 3.
+    Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's exponents, Bao et al. (2022).
     """
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
     found = (

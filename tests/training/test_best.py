@@ -1,6 +1,8 @@
 """Whole runs of a tiny model that keep their best weights, and stop when they get no better."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -50,7 +52,8 @@ def cfg(folder):
         learning_rate=0.3, warmup_steps=2, schedule="cosine", ema=0.6, layer_decay=0.8, rates=("token_embed=0.5",),
         freeze=("final_norm/bias",),
     )  # fmt: skip
-    return tiny_runs.config(folder, train={**TRAIN, "patience": 3}, optimizer=optimizer)
+    cfg = tiny_runs.config(folder, train={**TRAIN, "patience": 3}, optimizer=optimizer)
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, param_dtype="bfloat16", scan=True))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,9 @@ def finished(cfg, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", save)
-        loop.run(cfg, there / "run")
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            loop.run(cfg, there / "run")
+    assert "0 after step two" in said.getvalue()
     return there / "run", copies
 
 
