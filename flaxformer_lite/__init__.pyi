@@ -50,6 +50,7 @@ from flaxformer_lite.modules.stack import Stack as Stack
 from flaxformer_lite.positions.rope import Rope as Rope
 from flaxformer_lite.pretrained.load import load_labels as load_labels, load_pretrained as load_pretrained
 from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
+from flaxformer_lite.pretrained.save_adapter import save_adapter as save_adapter
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
 
 __version__: str

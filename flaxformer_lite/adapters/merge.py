@@ -4,6 +4,8 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 STACKED = "layers/block_"  # in the path of parameters that scan stacks over a leading axis
@@ -26,5 +28,9 @@ def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
     for module in [module for module, name in flat if name == adapter.factors[0]]:
         merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
         factors = tuple(flat[module, name] for name in adapter.factors)
-        kept[f"{module}/kernel"] = merged(*jax.tree.map(jax.numpy.asarray, (kept[f"{module}/kernel"], factors)))
+        kept[f"{module}/kernel"] = merged(*jax.tree.map(_array, (kept[f"{module}/kernel"], factors)))
     return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(kept, sep="/")
+
+
+def _array(leaf: Any) -> jax.Array:
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf))

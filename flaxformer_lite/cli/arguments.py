@@ -51,6 +51,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add, text = parser.add_argument, command_line.text
     integer = command_line.integer(-command_line.INT32)  # generate explains values that are too small
     _add_model(parser, "directory of published weights, or the --workdir of train")
+    add("--adapter", metavar="DIR", type=command_line.path, help="LoRA adapter of the model, as PEFT saves it")
     add("--prompt", required=True, action="append", type=text, help="may be given several times; - reads stdin")
     add("--max_new_tokens", type=integer, metavar="INT", help="the most tokens to write (default: 64, or what fits)")
     for name, kind, what in SETTINGS:
@@ -66,12 +67,13 @@ def convert(parser: argparse.ArgumentParser) -> None:
     """Writes any checkpoint as published weights: config.json, safetensors and tokenizer, which transformers reads too.
 
     SRC is the --workdir of train (its best or newest checkpoint), or a directory of Flax's old msgpack or of safetensors. DST
-    must not exist yet; it appears once it is complete.
+    must not exist yet; it appears once it is complete. An adapter of the run is merged into the weights.
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.path, help="directory to read")
     add("dst", metavar="DST", type=command_line.path, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
+    add("--adapter", action="store_true", help="write the run's LoRA adapter alone, in the form of PEFT")
     add("--head", help="head of the model, if not the one that config.json names")
     command_line.add_family(parser)
     add("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
@@ -237,6 +239,7 @@ COMMANDS = {
   flaxformer_lite convert old/flax_bert published/bert --dtype bfloat16
   flaxformer_lite convert path/to/llama published/llama --shard_size 2GB
   flaxformer_lite convert path/to/bert published/bert_body --head none
+  flaxformer_lite convert --adapter runs/tuned published/adapter
 """,
     ),
     "inspect": Command(

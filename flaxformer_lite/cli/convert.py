@@ -18,12 +18,16 @@ from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.save import write_pretrained
+from flaxformer_lite.pretrained.save_adapter import save_adapter
 
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def run(args: argparse.Namespace) -> None:
-    convert(args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
+    if args.adapter:
+        write_adapter(args.src, args.dst, dtype=args.dtype)
+    else:
+        convert(args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
 
 
 def convert(
@@ -50,6 +54,23 @@ def convert(
             write_pretrained(made, model, watched, shard_bytes=shard_bytes)
     cfg = model.cfg
     print(f"{dst}: {cfg.family}, head {cfg.head}, {total / 1e6:,.1f} MB in {cfg.param_dtype}")
+
+
+def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
+    """Writes the adapter that a run has trained, and prints one line about it.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: the run has none, or cannot be read.
+    """
+    if not workdir.is_workdir(source := folder_of(src)):
+        raise ConfigError(
+            f"--adapter: {src} is no training workdir, and no other directory has an adapter of ours in it."
+        )
+    overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
+    with notices():
+        model, params = open_pretrained(source, **overrides)
+    save_adapter(dst, model, params)
+    print(f"{dst}: the adapter of a {model.cfg.family}, rank {model.cfg.adapter.rank}, in {model.cfg.param_dtype}")
 
 
 class _Watched:

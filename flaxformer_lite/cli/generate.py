@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--stream: prints one text at a time; leave it out, or pass a single --prompt.")
     if args.system is not None and not args.chat:
         raise ConfigError("--system: needs a conversation; add --chat.")
-    opened = open_model(args.model, dtype=args.dtype, family=args.family)
+    opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
     if opened.tokenizer.chat_template and not args.chat:
         notice("this model has a chat template; --chat uses it, and without it the prompt is continued as it is.")
     prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import read_object
 from flaxformer_lite.pretrained.load import load_pretrained
@@ -24,7 +25,9 @@ class Opened(NamedTuple):
         return self.model.cfg
 
 
-def open_model(path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None) -> Opened:
+def open_model(
+    path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None, adapter: str | None = None
+) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
     Raises:
@@ -33,7 +36,8 @@ def open_model(path: str, *, head: str | None = None, dtype: str = "float32", fa
     folder = folder_of(path)
     tokenizer = load_tokenizer(folder, family=family)
     with notices():
-        return Opened(*load_pretrained(folder, head, dtype=dtype, family=family), tokenizer)
+        loaded = load_pretrained(folder, head, dtype=dtype, family=family, adapter=adapter)
+        return Opened(*merge_adapter(*loaded), tokenizer)
 
 
 def folder_of(path: str) -> Path:

@@ -120,7 +120,11 @@ class AdapterConfig(Record, abc.ABC):
 
     def adapts(self, path: str) -> bool:
         """Returns whether the kernel at this path is adapted."""
-        return not _matches(self.trained, path) and _matches(self.targets, path)
+        return not self.trains(path) and _matches(self.targets, path)
+
+    def trains(self, path: str) -> bool:
+        """Returns whether the model's own parameter at this path is trained whole."""
+        return _matches(self.trained, path)
 
     @property
     def frozen(self) -> str:

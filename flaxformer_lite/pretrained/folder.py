@@ -28,7 +28,9 @@ def read_config(folder: Path) -> dict:
     if not path.exists():
         _follow(path)
         if (folder / "adapter_config.json").is_file():
-            raise WeightsError(f"{folder}: an adapter without its model; merge the two with peft.")
+            raise WeightsError(
+                f"{folder}: an adapter without its model; pass the model's directory, with adapter= this one."
+            )
         raise WeightsError(f"{folder}: no config.json; pass the directory that save_pretrained wrote.")
     return read_object(path, error=WeightsError)
 

@@ -27,11 +27,16 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     axes = tuple(range(rank))
     if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):
         return tuple((axis,) for axis in axes)
-    inputs = 0 if path.endswith("/bias") else 2 if path.endswith("attention/out/kernel") else 1
+    inputs = 0 if path.endswith("/bias") else input_axes(path)
     ins, outs = axes[:inputs], axes[inputs:]
     merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
     spelled = re.findall("[I1]|[^I1]+", layout if inputs else layout.replace("I", ""))
     return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
+
+
+def input_axes(path: str) -> int:
+    """Returns the number of input axes of the kernel at this path."""
+    return 2 if path.endswith("attention/out/kernel") else 1
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.models.weight_map import Fields
-from flaxformer_lite.pretrained import check_tensors, folder, hf_config, tensor_names
-from flaxformer_lite.pretrained.layouts import Place, Slices
+from flaxformer_lite.pretrained import check_tensors, folder, hf_config, load_adapter, tensor_names
+from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
+from flaxformer_lite.pretrained.stored import reader_of, stored_tree
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
-Reader = Callable[[Slices], np.ndarray]
 BODY = (
     "token_embed", "embed", "encoder_embed", "decoder_embed", "decoder_token_embed", "encoder", "decoder",
 )  # fmt: skip
@@ -44,6 +44,7 @@ def load_pretrained(
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
     seed: int = 0,
+    adapter: str | Path | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Loads a model and its parameters from a directory written by transformers' save_pretrained, or from a workdir.
@@ -64,6 +65,8 @@ def load_pretrained(
       new_head: whether parameters of the head that the directory lacks are made new, and said in a log message.
       labels: with `new_head`, names of the classes or their number; a head for others is made new.
       seed: of new parameters.
+      adapter: a directory with a LoRA adapter of the model, as PEFT or `save_adapter` writes it. It stays beside the
+        weights; `merge_adapter` joins the two.
       **overrides: dropout, dropout_at, scan, remat, attention: fields of ModelConfig that change no weight.
 
     Returns:
@@ -76,7 +79,9 @@ def load_pretrained(
     """
     versions.notice_untested()
     overrides |= {"dtype": dtype, "param_dtype": param_dtype or dtype}
-    model, stored = open_pretrained(path, head, family=family, new_head=new_head, labels=labels, **overrides)
+    model, stored = open_pretrained(
+        path, head, family=family, new_head=new_head, labels=labels, adapter=adapter, **overrides
+    )
     return model, _place(model.cfg, _with_new(model, stored, seed) if new_head else stored, mesh)
 
 
@@ -103,6 +108,7 @@ def open_pretrained(
     family: str | None = None,
     new_head: bool = False,
     labels: Sequence[str] | int | None = None,
+    adapter: str | Path | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
@@ -118,11 +124,21 @@ def open_pretrained(
             f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
         )
     if is_workdir(path):
+        if adapter is not None:
+            raise ConfigError(
+                f"adapter={adapter}: {path} is a training workdir; convert it first (flaxformer_lite convert)."
+            )
         return _open_run(path, head, overrides, new_head, labels)
+    added = None if adapter is None else load_adapter.open_adapter(adapter)
     published = folder.read_config(path)
+    if added and head is None:
+        head = added.head(hf_config.family_of(published, path, family).PUBLISHED.heads)
     plugin, cfg = hf_config.open_config(published, path, head, family, **overrides)
     cfg, others = with_labels(cfg, labels, hf_config.read_labels(published) if new_head else [])
     tensors = tensor_names.without_prefix(plugin.PUBLISHED, folder.open_weights(path))
+    if added:
+        tensors |= tensor_names.without_prefix(plugin.PUBLISHED, added.own)
+        cfg = dataclasses.replace(cfg, num_labels=added.labels(plugin.PUBLISHED, cfg))
     if not cfg.share_layers and max(cfg.encoder_layers, cfg.decoder_layers) > len(tensors):  # before tracing
         raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
                            f" are only {len(tensors)} tensors; one of the two is from another model.")  # fmt: skip
@@ -134,7 +150,13 @@ def open_pretrained(
     new |= _per_class(model) if others else set()
     check_tensors.check(plugin.PUBLISHED, cfg, path, tensors, found, new)
     kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    return model, _stored(cfg, kept, lambda one: _reader(found[one], tensors))
+    readers = {one: reader_of(place, tensors) for one, place in found.items()}
+    if added:
+        cfg = dataclasses.replace(cfg, adapter=added.config(plugin.PUBLISHED, cfg, shapes))
+        readers |= added.readers(plugin.PUBLISHED, cfg, shapes)
+        model = model.clone(cfg=cfg)
+        kept |= {one: leaf for one, leaf in parameter_shapes(model).items() if one not in shapes}
+    return model, stored_tree(cfg, kept, readers.__getitem__)
 
 
 def is_of_head(path: str) -> bool:
@@ -176,27 +198,6 @@ def _with_new(model: Any, stored: dict, seed: int) -> dict:
 
 def _flat_init(model: Any, key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return flatten_dict(model.init(key, **inputs)["params"], sep="/")
-
-
-@dataclasses.dataclass(frozen=True)
-class Stored:
-    """A parameter that stays in its file until it is read.
-
-    Attributes:
-      shape: shape of the whole parameter.
-      dtype: dtype that `read` returns.
-      read: reads the part given by one slice per axis, and nothing else.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Reader
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.read((slice(None),) * len(self.shape))
 
 
 def parameter_shapes(model: Any) -> dict[str, jax.ShapeDtypeStruct]:
@@ -245,7 +246,7 @@ def _open_run(
         raise WeightsError(f"{path}: head={head!r} needs {lacking[0]}, which this run has not trained; its head is"
                            f" {trained.head!r}.")  # fmt: skip
     kept = {one: leaf for one, leaf in shapes.items() if one not in new}
-    return model, _stored(model.cfg, kept, lambda one: held[one].__getitem__)
+    return model, stored_tree(model.cfg, kept, lambda one: held[one].__getitem__)
 
 
 def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
@@ -258,28 +259,3 @@ def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
         for path, leaf in flat.items()
     }
     return unflatten_dict(placed, sep="/")
-
-
-def _stored(cfg: ModelConfig, shapes: dict[str, Any], reader: Callable[[str], Reader]) -> dict:
-    """Makes the tree of parameters from the readers of the layers' parameters by their unstacked paths."""
-
-    def one(path: str, leaf: Any) -> Stored:
-        layers = [reader(layer) for layer in layers_of(cfg, path, (*leaf.shape, 1)[0])]
-
-        def read(index: Slices) -> np.ndarray:
-            if not STACKED.search(path):
-                return layers[0](index).astype(leaf.dtype)
-            return np.stack([layer(index[1:]).astype(leaf.dtype) for layer in layers[index[0]]])
-
-        return Stored(leaf.shape, np.dtype(leaf.dtype), read)
-
-    return unflatten_dict({path: one(path, leaf) for path, leaf in shapes.items()}, sep="/")
-
-
-def _reader(place: Place, tensors: dict[str, Tensor]) -> Reader:
-    def read(index: Slices) -> np.ndarray:
-        if place.name not in tensors:  # optional, checked before
-            return np.zeros([len(range(n)[s]) for n, s in zip(place.shape, index, strict=True)])
-        return place.read(tensors[place.name].read, index)
-
-    return read

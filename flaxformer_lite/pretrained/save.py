@@ -11,6 +11,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import registry
+from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.data import tokenizer as plain
@@ -46,7 +47,8 @@ def save_pretrained(
 ) -> None:
     """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
 
-    The directory appears, or replaces an earlier model's, whole or not at all; other files in it stay.
+    An adapter is merged into the weights; `save_adapter` writes it alone. The directory appears, or replaces an earlier
+    model's, whole or not at all; other files in it stay.
 
     Args:
       path: the directory, created if missing.
@@ -78,12 +80,14 @@ def write_pretrained(
     shard_bytes: int = 5_000_000_000,
 ) -> None:
     """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
-    cfg = model.cfg
-    family = registry.resolve("models", cfg.family)
+    family = registry.resolve("models", model.cfg.family)
     if not hasattr(family, "PUBLISHED"):
-        raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
-    flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
-    _check(flat, shapes)
+        raise ConfigError(
+            f"family={model.cfg.family!r}: has no published form; its checkpoints stay in our own format."
+        )
+    check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
+    model, params = merge_adapter(model, params)
+    cfg, flat = model.cfg, flatten_dict(params, sep="/")
     config = hf_config.write_config(family, cfg)
     source = like or model.source
     like = Path(source).expanduser() if source else None
@@ -146,7 +150,8 @@ def _check_kind(path: Path) -> None:
                           f" an empty one.")  # fmt: skip
 
 
-def _check(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
+def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
+    """Checks that these are the parameters of a model with these shapes; raises WeightsError."""
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
         raise WeightsError(

@@ -75,9 +75,13 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
     """Adds the family's prefix to a name, except in the bare model and for the head's own tensors."""
     head = spelled.heads[cfg.head]
-    own = any(_pattern(row).fullmatch(name) for row in head.rows)
     prefix = spelled.prefix if head.prefix is None else head.prefix
-    return name if own or cfg.head == "none" else prefix + name
+    return name if is_of_head(spelled, cfg, name) or cfg.head == "none" else prefix + name
+
+
+def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:
+    """Returns whether a name without prefix is in the head's own rows."""
+    return any(_pattern(row).fullmatch(name) for row in spelled.heads[cfg.head].rows)
 
 
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

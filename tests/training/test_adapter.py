@@ -1,16 +1,21 @@
 """Runs that train an adapter over frozen weights, from the command line's flags on."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite import stack_layers
+from flaxformer_lite import load_pretrained, stack_layers
+from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.training.start import setup
 from flaxformer_lite.training.start.adopt import read_experiment
 from flaxformer_lite.training.start.initial_state import initial_state
+from tests.cli import models
 from tests.examples import trials
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
@@ -54,6 +59,33 @@ def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path
     assert all(leaf.any() for path, leaf in now.items() if path.endswith("lora_b"))
 
 
+def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path, base, capsys):
+    main(["convert", str(base), str(tmp_path / "published")])
+    tuned(tmp_path, tmp_path / "published", **{"model.adapter.targets": "('query','up','down')"})
+    (model, params), ids = load_pretrained(tmp_path / "run"), jax.numpy.arange(8)[None] + 70
+    due = model.apply({"params": params}, ids).logits
+    plain = load_pretrained(tmp_path / "published")
+    assert np.abs(plain[0].apply({"params": plain[1]}, ids).logits - due).max() > 1e-3
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "merged")])
+    main(["convert", "--adapter", str(tmp_path / "run"), str(tmp_path / "adapter")])
+    assert capsys.readouterr().out.endswith("adapter: the adapter of a gpt2, rank 4, in float32\n")
+    for loaded in (
+        load_pretrained(tmp_path / "merged"),
+        load_pretrained(tmp_path / "published", adapter=tmp_path / "adapter"),
+    ):
+        np.testing.assert_allclose(loaded[0].apply({"params": loaded[1]}, ids).logits, due, rtol=1e-5, atol=1e-5)
+    fields = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert fields["base_model_name_or_path"] == str(tmp_path / "published")
+    texts = []
+    for more in ([str(tmp_path / "run")], [str(tmp_path / "published"), "--adapter", str(tmp_path / "adapter")]):
+        main(["generate", "--prompt", "from 3: ", "--max_new_tokens", "8", "--temperature", "0", "--model", *more])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != ""
+    with pytest.raises(SystemExit):
+        main(["convert", "--adapter", str(tmp_path / "published"), str(tmp_path / "none")])
+    assert "is no training workdir" in capsys.readouterr().err
+
+
 def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
     program = setup.prepare(experiment(tmp_path, base))
     flat = flatten_dict(program.target.params, sep="/")
@@ -85,6 +117,24 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp
         setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
 
 
+def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
+    body = models.directory(tmp_path / "body", "bert", "masked_lm")
+    page = {"page": "classify", "train.init_from": body, "data.path": labelled(tmp_path), "data.length": 16}
+    cfg = task(tmp_path, **page)
+    with pytest.raises(
+        ConfigError, match=r"has no pooler/dense/bias, so it is made new.*let model.adapter.trained match it"
+    ):
+        initial_state(setup.prepare(cfg), str(body))
+    cfg = task(tmp_path, **page, **{"model.adapter.trained": "('^classifier/','^pooler/')"})
+    assert initial_state(setup.prepare(cfg), str(body)).params["pooler"]["dense"]["kernel"].any()
+
+
+def task(folder, page, **changes):
+    flags = {**LORA, "data.cache": folder / "cache", "mesh.data": 1, **changes}
+    argv = [f"--config={page}", *(f"--config.{name}={value}" for name, value in flags.items())]
+    return read_experiment(command_line.config(argv), given=list(flags))
+
+
 def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
     cfg = trials.experiment_dict(
         tmp_path, page="bert_tiny",
@@ -98,7 +148,7 @@ def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
 
 
 def labelled(folder):
-    lines = [f'{{"text": "the weather is {w}", "label": {i % 2}}}\n' for i, w in enumerate(("good", "bad") * 30)]
+    lines = [f'{{"text": "weather {i} is {w}", "label": {i % 2}}}\n' for i, w in enumerate(("good", "bad") * 30)]
     (folder / "labelled.jsonl").write_text("".join(lines))
     return folder / "labelled.jsonl"
 

@@ -47,6 +47,9 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
     missing = set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
+    if frozen := sorted(one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)):
+        raise ConfigError(f"train.init_from={folder}: has no {frozen[0]}, so it is made new, and would be frozen; let"
+                          f" {'model.adapter.trained' if cfg.adapter else 'not optimizer.freeze'} match it.")  # fmt: skip
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 

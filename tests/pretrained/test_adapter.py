@@ -1,0 +1,215 @@
+"""Adapters that PEFT wrote give PEFT's logits here, and those written here have the tensors that PEFT reads."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite import LoraConfig, build_model, load_pretrained, merge_adapter, save_adapter, save_pretrained
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.adapter_places import shortest
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from tests.pretrained.fixtures import ROOT, part
+
+FOLDERS = sorted(path for path in (ROOT / "adapters").iterdir())
+IDS = [path.name for path in FOLDERS]
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def base_of(folder):
+    return folder.name.partition("-")[0]
+
+
+def logits_of(model, params, name):
+    return np.asarray(model.apply({"params": params}, **part(name, "default/in/")).logits)
+
+
+def gap(got, due, name):
+    inputs = part(name, "default/in/")
+    mask = inputs.get("decoder_attention_mask", inputs["attention_mask"]).astype(bool)
+    kept = mask if due.ndim == 3 else slice(None)
+    return np.abs(got - due)[kept].max() / np.abs(due[kept]).max()
+
+
+@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+@pytest.mark.parametrize("folder", FOLDERS, ids=IDS)
+def test_logits_are_those_of_peft(folder, scan):
+    name = base_of(folder)
+    with np.load(folder / "expected.npz") as file:
+        due = file["logits"]
+    model, params = load_pretrained(ROOT / name, adapter=folder, scan=scan)
+    assert gap(logits_of(model, params, name), due, name) < 1e-5
+    assert gap(logits_of(*merge_adapter(model, params), name), due, name) < 1e-5
+    assert gap(logits_of(*load_pretrained(ROOT / name), name), due, name) > 0.1
+
+
+# The uneven one comes back with its ranks and scales made equal.
+@pytest.mark.parametrize("folder", [f for f in FOLDERS if "-" not in f.name], ids=[i for i in IDS if "-" not in i])
+def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, tmp_path):
+    model, params = load_pretrained(ROOT / base_of(folder), adapter=folder)
+    save_adapter(tmp_path / "again", model, params)
+    was, now = (load_file(path / WEIGHTS) for path in (folder, tmp_path / "again"))
+    assert set(was) == set(now)
+    for name, tensor in was.items():
+        np.testing.assert_array_equal(tensor, now[name], err_msg=name)
+    was, now = (json.loads((path / CONFIG).read_text()) for path in (folder, tmp_path / "again"))
+    assert set(now) <= set(was)
+    for name in ("r", "lora_alpha", "lora_dropout", "use_rslora", "task_type", "fan_in_fan_out", "bias", "peft_type"):
+        assert now[name] == was[name], name
+    assert now["base_model_name_or_path"] == str(ROOT / base_of(folder))
+
+
+def noisy(name, adapter, **options):
+    """A published model with noise for factors and for what is trained whole."""
+    model, params = load_pretrained(ROOT / name, **options)
+    model = model.clone(cfg=dataclasses.replace(model.cfg, adapter=adapter))
+    inputs = part(name, "default/in/")
+    shapes = flatten_dict(jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/")
+    draw, own = np.random.default_rng(0), flatten_dict(params, sep="/")
+
+    def fill(path, leaf):
+        if path in own and not adapter.trains(path):
+            return own[path]
+        return jnp.asarray(0.3 * draw.standard_normal(leaf.shape), leaf.dtype)
+
+    return model, unflatten_dict({path: fill(path, leaf) for path, leaf in shapes.items()}, sep="/")
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "ranks"),
+    [
+        ("gpt2_lm", ("query", "value", "down"), {"attn.c_attn": 4, "mlp.c_proj": 2}),
+        ("gpt_neox_lm", (".",), {"query_key_value": 6, "attention.dense": 2}),
+        ("roberta_sequence_classification", ("query",), {"self.query": 2}),
+        ("t5_conditional_generation", ("encoder/.*query", "cross_attention/value"), {"EncDecAttention.v": 2}),
+    ],
+)
+@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+def test_one_of_ours_comes_back(name, targets, ranks, scan, tmp_path):
+    model, params = noisy(name, LoraConfig(rank=2, alpha=3.0, targets=targets), scan=scan)
+    save_adapter(tmp_path / "adapter", model, params, base="its/base")
+    due = logits_of(model, params, name)
+    assert gap(logits_of(*load_pretrained(ROOT / name, adapter=tmp_path / "adapter"), name), due, name) < 1e-5
+    tensors = load_file(tmp_path / "adapter" / WEIGHTS)
+    for module, rank in ranks.items():
+        sizes = {tensor.shape[0] for key, tensor in tensors.items() if key.endswith(f"{module}.lora_A.weight")}
+        assert sizes == {rank}, module
+    assert {key for key in tensors if "lora_" not in key} == {
+        f"base_model.model.classifier.{layer}.{leaf}"
+        for layer in ("dense", "out_proj") for leaf in ("weight", "bias") if "classification" in name
+    }  # fmt: skip
+    assert json.loads((tmp_path / "adapter" / CONFIG).read_text())["base_model_name_or_path"] == "its/base"
+    save_pretrained(tmp_path / "merged", model, params)
+    assert gap(logits_of(*load_pretrained(tmp_path / "merged"), name), due, name) < 1e-5
+
+
+def test_a_classifier_may_come_from_the_adapter_alone(tmp_path):
+    name, adapter = "bert_sequence_classification", ROOT / "adapters" / "bert_sequence_classification"
+    model, params = load_pretrained(ROOT / name, head="none")
+    save_pretrained(tmp_path / "body", model, params)
+    model, params = load_pretrained(tmp_path / "body", adapter=adapter)
+    assert model.cfg.head == "sequence_classification" and model.cfg.num_labels == 3
+    with np.load(adapter / "expected.npz") as file:
+        assert gap(logits_of(model, params, name), file["logits"], name) < 1e-5
+
+
+def test_endings_that_tell_names_apart():
+    assert shortest(["a/q", "b/q"], ["a/q", "b/q", "a/k"], "/") == ["q"]
+    assert shortest(["a/q"], ["a/q", "b/q"], "/") == ["a/q"]
+    assert shortest(["q"], ["q", "b/q"], "/") == ["q"]
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """An adapter for gpt2_lm of which a test may change the files."""
+    return shutil.copytree(ROOT / "adapters" / "gpt2_lm", tmp_path / "changed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"use_dora": True}, "use_dora=True changes the numbers, and only its absence is supported here"),
+        ({"bias": "lora_only"}, "bias='lora_only' changes the numbers, and only 'none'"),
+        ({"peft_type": "IA3"}, "peft_type='IA3' changes the numbers, and only 'LORA'"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' changes the numbers"),
+        ({"layer_replication": [[0, 1]]}, "layer_replication="),
+        ({"lora_alpha": "16"}, "lora_alpha='16': must be a number"),
+        ({"lora_alpha": 0}, "alpha=0"),
+        ({"alpha_pattern": {"(": 3}}, "alpha_pattern"),
+        ({"alpha_pattern": {"c_attn": "3"}}, "alpha_pattern"),
+    ],
+)
+def test_what_peft_computes_and_we_do_not_is_refused(changed, fields, said):
+    edit(changed, fields)
+    with pytest.raises((ConfigError, WeightsError)) as caught:
+        load_pretrained(ROOT / "gpt2_lm", adapter=changed)
+    assert said in str(caught.value)
+
+
+def edit(folder, fields):
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | fields))
+
+
+def test_fields_of_other_versions_are_reported(changed, caplog):
+    edit(changed, {"a_new_field": 3})
+    load_pretrained(ROOT / "gpt2_lm", adapter=changed)
+    assert caplog.messages == ["adapter_config.json: a_new_field: not known here, so ignored."]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t | {"base_model.model.lm_head.lora_A.weight": t[A], "base_model.model.lm_head.lora_B.weight": t[B]},
+         "adapts lm_head, which is no matrix of this gpt2"),
+        (lambda t: t | {"base_model.model.transformer.wte.lora_embedding_A": t[A]}, "only the factors lora_A and lora_B"),
+        (lambda t: t | {A.replace("lora_A.weight", "lora_magnitude_vector"): t[B][:, 0]}, "only the factors lora_A and lora_B"),
+        (lambda t: {k: v for k, v in t.items() if k != B}, "transformer.h.0.attn.c_attn has both lora_A and lora_B"),
+        (lambda t: t | {A: t[A][:, :8]}, r"c_attn.lora_A.weight has shape [3, 8], its model and rank imply [3, 16]"),
+        (lambda t: t | {"base_model.model.transformer.new.weight": t[A]}, "tensor new.weight has no place"),
+        (lambda t: {}, "no module has both"),
+    ],
+)  # fmt: skip
+def test_tensors_without_a_place_are_refused(changed, change, said):
+    save_file({k: np.ascontiguousarray(v) for k, v in change(load_file(changed / WEIGHTS)).items()}, changed / WEIGHTS)
+    with pytest.raises(WeightsError) as caught:
+        load_pretrained(ROOT / "gpt2_lm", adapter=changed)
+    assert said in str(caught.value)
+
+
+A, B = (f"base_model.model.transformer.h.0.attn.c_attn.lora_{x}.weight" for x in "AB")
+
+
+def test_directories_that_are_no_adapter(changed, tmp_path):
+    with pytest.raises(WeightsError, match=r"gpt2_lm: no adapter_config.json"):
+        load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "gpt2_lm")
+    with pytest.raises(WeightsError, match="an adapter without its model; pass the model's directory"):
+        load_pretrained(changed)
+    (changed / WEIGHTS).unlink()
+    with pytest.raises(WeightsError, match=r"no adapter_model.safetensors"):
+        load_pretrained(ROOT / "gpt2_lm", adapter=changed)
+
+
+def test_models_without_an_adapter_and_directories_that_exist(tmp_path):
+    model, params = load_pretrained(ROOT / "gpt2_lm")
+    with pytest.raises(ConfigError, match="adapter=None: save_adapter writes a model with a LoRA adapter"):
+        save_adapter(tmp_path / "new", model, params)
+    model, params = load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(ConfigError, match="taken"):
+        save_adapter(tmp_path / "taken", model, params)
+    with pytest.raises(WeightsError, match="lora_a is missing"):
+        save_adapter(tmp_path / "new", model, load_pretrained(ROOT / "gpt2_lm")[1])
+
+
+def test_a_family_without_a_published_form(tmp_path):
+    model = build_model("transformer", "tiny", vocab_size=32, adapter=LoraConfig())
+    with pytest.raises(ConfigError, match="has no published form"):
+        save_adapter(tmp_path / "new", model, {})
