@@ -90,7 +90,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
         create=created,
-        train_step=sharding.jit_step(_train_step(cfg, model, own, over), shardings, mesh, cfg.mesh.mode),
+        train_step=sharding.jit_step(train_step(cfg, model, own, over), shardings, mesh, cfg.mesh.mode),
         eval_step=sharding.jit_eval(eval_step(cfg, model, whole), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
     )
@@ -108,7 +108,7 @@ def executed_flops(program: Program) -> int:
 @functools.lru_cache(maxsize=64)
 def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
     """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second, so it is cached."""
-    return flops.count(_train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
+    return flops.count(train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
 
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
@@ -149,9 +149,10 @@ def _check_example(example: Any, mesh: Mesh) -> None:
                               f" data.{field}={whole}.")  # fmt: skip
 
 
-def _train_step(
+def train_step(
     cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED, over: str | None = None
 ) -> Callable:
+    """Builds (state, batch) -> (state, metrics) of a model; not compiled."""
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
         _outputs(cfg, model, placed),
