@@ -1,4 +1,4 @@
-"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, or a folder as Hugging Face's `datasets` saves it."""
+"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging Face's `datasets` saves it."""
 
 import contextlib
 import csv
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import brief, read_bytes, read_object
 
 LARGEST = 1 << 31  # bytes of a file, which is read whole
@@ -52,8 +53,8 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     """Reads a table.
 
     Args:
-      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .parquet, .arrow; .gz behind all but the last two), or a
-        folder of `save_to_disk`.
+      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL, .parquet, .arrow; .gz behind
+        all but the last two), or a folder of `save_to_disk`.
       where: the field and value that errors name.
       split: which part of a folder that holds several to read, `train` or `eval`.
 
@@ -134,6 +135,10 @@ def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
         return rows
 
     return read
+
+
+def _conll(universal: bool) -> Callable[[bytes, str], list[Row]]:
+    return lambda content, where: read_conll(_text(content, where), where, universal=universal)
 
 
 def _jsonl(content: bytes, where: str) -> list[Row]:
@@ -267,6 +272,9 @@ READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
     ".json": _list,
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
+    ".conll": _conll(False),
+    ".conllu": _conll(True),
+    ".txt": _conll(False),
     ".parquet": _parquet,
     ".arrow": _ipc,
 }

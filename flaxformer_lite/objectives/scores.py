@@ -81,3 +81,11 @@ def summaries(written: list[str], references: list[str]) -> dict[str, float]:
     scorer = rouge.RougeScorer(names, use_stemmer=True)
     each = [scorer.score(reference, text) for reference, text in zip(references, written, strict=True)]
     return {name: float(np.mean([one[name].fmeasure for one in each])) for name in names}
+
+
+def entities(predicted: list[list[str]], true: list[list[str]]) -> dict[str, float]:
+    """Computes precision, recall and F1 of entities, as conlleval does: right if both borders and the kind are."""
+    if (metrics := library("seqeval.metrics.sequence_labeling")) is None:
+        return {}
+    found = metrics.precision_recall_fscore_support(true, predicted, average="micro", zero_division=0)
+    return dict(zip(("precision", "recall", "f1"), map(float, found), strict=False))

@@ -96,3 +96,16 @@ def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chun
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
     return LossSums({TOKENS: entropy.loss_sum}, {TOKENS: weight}, metrics)
+
+
+def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
+    """Sums losses by their weights, and counts how often something was right.
+
+    Args:
+      loss: float32, of any shape.
+      weights: float32, of the same shape.
+      **right: bool, of the same shape; a metric by that name is their mean by weight.
+    """
+    count = weights.sum()
+    metrics = {name: (jnp.where(is_right, weights, 0.0).sum(), count) for name, is_right in right.items()}
+    return LossSums({TOKENS: (loss * weights).sum()}, {TOKENS: count}, metrics)

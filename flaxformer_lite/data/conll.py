@@ -1,0 +1,53 @@
+"""CoNLL's files of tagged words: a word and its columns per line, and a blank line behind each sentence."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+
+# Columns of CoNLL-U, https://universaldependencies.org/format.html
+UNIVERSAL = ("id", "tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+DOCUMENT = "-DOCSTART-"
+
+
+def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[str, Any]]:
+    """Reads a row per sentence, with a list of values per column: `tokens`, the first, and `tags`, the last.
+
+    Args:
+      text: the file's.
+      where: the field and value that errors name.
+      universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of contractions, of empty
+        nodes and of comments are left out.
+
+    Raises:
+      ConfigError: a line has another number of columns than the first; names the line.
+    """
+    rows: list[dict[str, Any]] = []
+    sentence: list[list[str]] = []
+    width = 0
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
+        values = line.rstrip("\r").split("\t") if "\t" in line else line.split()
+        if not any(values):
+            rows += [dict(_columns(sentence, universal))] if sentence else []
+            sentence = []
+        elif values[0] != DOCUMENT and not (universal and _is_left_out(values[0])):
+            width = width or len(values)
+            if len(values) != width or (universal and width != len(UNIVERSAL)):
+                due = len(UNIVERSAL) if universal else width
+                raise ConfigError(f"{where}:{number}: {len(values)} columns, where each word must have {due}.")
+            sentence.append(values)
+    return rows
+
+
+def _is_left_out(first: str) -> bool:
+    return first.startswith("#") or not first.isdecimal()
+
+
+def _columns(sentence: list[list[str]], universal: bool) -> Iterator[tuple[str, list[str]]]:
+    columns = [list(values) for values in zip(*sentence, strict=True)]
+    if universal:
+        yield from list(zip(UNIVERSAL, columns, strict=True))[1:]
+    else:
+        yield "tokens", columns[0]
+        if len(columns) > 1:
+            yield "tags", columns[-1]

@@ -1,0 +1,171 @@
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from flaxformer_lite import load_pretrained
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.tokenizer import HuggingFace
+from flaxformer_lite.objectives import scores
+from flaxformer_lite.objectives.tagging import Tagging, first_pieces
+from tests.objectives import learned
+
+TEXT = [
+    "The U.S. naïve café-goers don't e-mail ½ of Zürich's 東京 staff .",
+    "sexta-feira , 28 de fevereiro #PETR4 @user http://t.co/kEreB1xgU4 🙂 R$ 1.000,00 !",
+]
+
+
+def word_piece():
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    return made, trainers.WordPieceTrainer(vocab_size=90, special_tokens=learned.SPECIALS)
+
+
+def byte_bpe():
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    return made, trainers.BpeTrainer(vocab_size=300, special_tokens=["[EOS]"], initial_alphabet=letters)
+
+
+def unigram():
+    made = tokenizers.Tokenizer(models.Unigram())
+    made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    special = ["[EOS]", "<unk>"]
+    return made, trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("build", [word_piece, byte_bpe, unigram])
+def test_first_pieces_are_those_of_words_tokenized_apart(build):
+    made, trainer = build()
+    made.train_from_iterator(TEXT * 3, trainer)
+    known = HuggingFace(made.to_str().encode())
+    for text in TEXT:
+        words = text.split()
+        due = made.encode(words, is_pretokenized=True, add_special_tokens=False)
+        (spans,) = known.encode_spans([text])
+        assert spans.ids.tolist() == due.ids
+        row = known.frame("encoder").join(spans, limit=500)
+        assert len(due.ids) > len(words)
+        first = [due.word_ids.index(i) for i in range(len(words))]
+        before = len(row.ids) - len(due.ids) - (row.part[::-1] < 0).argmin()
+        np.testing.assert_array_equal(first_pieces(row, words), np.asarray(first) + before)
+
+
+def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
+    rows = [{"tokens": ["a", "", "b", "c", "d"], "tags": ["X", "Y", "Y", "X", "X"]}, {"tokens": [], "tags": []}]
+    task, records = learned.encoded(Tagging(), rows, tmp_path, length=5)
+    example = task.make_example(records, 0, None)
+    assert records.row_of.tolist() == [0] and records.features[0].first.tolist() == [1, -1, 2, 3, -1]
+    assert example["inputs"]["input_ids"].tolist() == [2, 7, 8, 9, 3]  # [CLS] a b c [SEP]
+    assert example["targets"]["labels"].tolist() == [0, 0, 1, 0, 0]
+    assert example["targets"]["weights"].tolist() == [0, 1, 1, 1, 0]
+    told = task.decode({"tags": np.asarray([[1, 0, 1, 1, 1]])}, records)
+    assert task.usual == "X"
+    assert told == [{"prediction": ["X", "X", "Y", "Y", "X"], "words_cut": 2}, {"prediction": [], "words_cut": 0}]
+    data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
+    found = task.scores({"tags": np.asarray([[1, 0, 1, 1, 1]])}, np.asarray([0]), data)
+    assert found == {"accuracy": 3 / 5}
+    assert task.baseline(data) == ("most frequent tag of each word", 1.0)
+
+
+def test_texts_are_split_at_spaces_and_answered_with_texts(tmp_path):
+    task, records = learned.encoded(Tagging(), [{"tokens": "new york", "tags": "B-LOC I-LOC"}], tmp_path)
+    assert task.labels == ("B-LOC", "I-LOC") and task.usual == "B-LOC"
+    assert task.decode({"tags": np.full((1, 16), 1)}, records) == [{"prediction": "I-LOC I-LOC", "words_cut": 0}]
+
+
+def test_numbers_of_tags_have_the_names_of_the_table():
+    rows = [{"tokens": ["a", "b"], "tags": [1, 0]}]
+    assert Tagging().fit(rows, {"tags": ("O", "B-X")}).labels == ("O", "B-X")
+    assert Tagging().fit(rows, {}).labels == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("labels", "headline"), [(("O", "B-X", "I-X"), "f1"), (("S-X", "E-X", "O"), "f1"), (("X", "O"), "accuracy")]
+)
+def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline, monkeypatch):
+    assert Tagging(labels=labels).headline.name == headline
+    monkeypatch.setattr(scores, "library", lambda name: None)
+    assert Tagging(labels=labels).headline.name == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("true", "predicted", "due"),
+    [
+        ("B-A I-A O B-B", "B-A I-A O B-A", (0.5, 0.5, 0.5)),
+        ("B-A I-A I-A O O", "B-A I-A O O B-A", (0.0, 0.0, 0.0)),  # both borders must be right
+        ("B-A O B-A O", "B-A O O O", (1.0, 0.5, 2 / 3)),
+        ("S-A B-B I-B E-B", "S-A B-B E-B O", (0.5, 0.5, 0.5)),
+        ("O O", "O O", (0.0, 0.0, 0.0)),
+    ],
+)
+def test_scores_of_entities(true, predicted, due):
+    found = scores.entities([predicted.split()], [true.split()])
+    assert [found[name] for name in ("precision", "recall", "f1")] == pytest.approx(due)
+
+
+def test_loss_is_that_of_transformers():
+    model, params = load_pretrained("tests/fixtures/bert_token_classification")
+    ids = np.arange(5, 21).reshape(2, 8)
+    labels = np.asarray([[0, 1, 2, 0, 1, 2, 0, 1], [2, 2, 1, 1, 0, 0, 1, 0]])
+    weights = np.asarray([[0, 1, 0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1, 0]], np.float32)
+    outputs = model.apply({"params": params}, {"input_ids": ids}, method=Tagging().outputs)
+    targets = {"labels": jnp.asarray(labels), "weights": jnp.asarray(weights)}
+    sums = Tagging().loss(outputs, targets, chunks=1)
+    assert float(sums.mean()) == pytest.approx(2.2329940795898438, rel=1e-5)
+
+
+def entities(count):
+    """Sentences in which "up" or "down" somewhere says what kind of thing the word x is."""
+    draw, rows = random.Random(0), []
+    for _ in range(count):
+        words = draw.choices("abcdx", k=5) + ["x", way := draw.choice(["up", "down"])]
+        draw.shuffle(words)
+        rows.append({"tokens": words, "tags": [f"B-{way}" if word == "x" else "O" for word in words]})
+    return rows
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_learns_more_than_the_word_alone_says(tmp_path, family):
+    rows = entities(400)
+    found, baseline, workdir = learned.learn(tmp_path, Tagging(), rows, family)
+    assert baseline < 0.7 and found["f1"] > 0.95 and found["accuracy"] > 0.95
+    new = learned.write(tmp_path / "new.jsonl", [{"tokens": row["tokens"]} for row in rows[-20:]])
+    told = learned.predict(workdir, new)
+    right = [one["prediction"] == row["tags"] for one, row in zip(told, rows[-20:], strict=True)]
+    assert np.mean(right) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{"tokens": ["a"]}],
+            "has 'tokens', where tagging needs a column for 'tags'; name it with --config.data.columns",
+        ),
+        ([{"tokens": ["a", "b"], "tags": ["X"]}] * 2 + [{"tokens": "a", "tags": "Y"}], "row 1: 2 tokens, but 1 tags"),
+        ([{"tokens": ["a"], "tags": ["X"]}], "all words have the tag 'X'"),
+        ([{"tokens": [], "tags": []}], "no row has words"),
+        ([{"tokens": "a b", "tags": None}], "row 1 has no tags; remove it"),
+        ([{"tokens": 7, "tags": "X Y"}], "row 1: tokens='7' is neither a text nor a list of tokens"),
+        ([{"tokens": ["a"], "tags": [1.5]}], r"row 1: tags='\[1.5\]' is neither a text nor a list of tags"),
+        ([{"tokens": ["\ud800"], "tags": ["X"]}, {"tokens": "a", "tags": "Y"}], "row 1: tokens is not valid Unicode"),
+    ],
+)
+def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
+    cfg = learned.config(tmp_path, Tagging(), [{"tokens": "a", "tags": "X"}] * 5)
+    learned.write(tmp_path / "train.jsonl", rows)
+    with pytest.raises(ConfigError, match=message):
+        learned.setup.prepare(cfg)
+
+
+def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
+    rows = [{"tokens": "a b", "tags": "X Y"}] * 4 + [{"tokens": "a b", "tags": "X Z"}]
+    with pytest.raises(ConfigError, match=r"eval.jsonl'?: row 1: the label 'Z' is not one of the training data: X, Y"):
+        learned.setup.prepare(learned.config(tmp_path, Tagging(), rows))
