@@ -33,6 +33,7 @@ class LabelledRecords:
       rows: its values by role.
       features: for each example what the task made of its row.
       row_of: [examples] the row of each; empty where rows share examples.
+      skeleton: the model's.
     """
 
     tokenizer: Tokenizer
@@ -43,6 +44,7 @@ class LabelledRecords:
     rows: list[Row]
     features: list[Any] = field(default_factory=list)
     row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    skeleton: str = "encoder"
 
     def __len__(self) -> int:
         return len(self.features)
@@ -115,7 +117,7 @@ def encode(
 ) -> LabelledRecords:
     """Tokenizes rows into the task's examples."""
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    reader = LabelledRecords(chosen, chosen.frame(skeleton), length, target_length, read, rows)
+    reader = LabelledRecords(chosen, chosen.frame(skeleton), length, target_length, read, rows, skeleton=skeleton)
     try:
         made = objective.encode(rows, reader)
     except ConfigError as error:
@@ -218,7 +220,11 @@ def _described(
         ("held out", f"{cfg.eval_path or 'by a hash of each row'}: {len(held.rows):,} rows, {len(held):,} examples"),
     ]
     dropped = sum(len(part.rows) - len(np.unique(part.row_of)) for part in records.values())
-    cut = sum(getattr(feature[0], "cut", 0) > 0 for part in records.values() for feature in part.features)
+    cut = sum(
+        getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0
+        for part in records.values()
+        for feature in part.features
+    )
     if cut or dropped:
         described.append(
             ("notice", f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped")

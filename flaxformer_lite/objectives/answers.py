@@ -1,0 +1,90 @@
+"""Answers that are parts of a text: reading them, searching for the best one, and SQuAD's scores.
+
+References: Rajpurkar et al. 2016 (arXiv:1606.05250), section 6.1, for exact match and F1; Rajpurkar et al. 2018
+(arXiv:1806.03822) for questions without an answer.
+"""
+
+import collections
+import re
+import string
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Answer(NamedTuple):
+    """A part of a text, and the character at which it starts."""
+
+    text: str
+    start: int
+
+
+def answers_of(value: Any, context: str, where: str) -> list[Answer]:
+    """Reads the answers of a row: {text, answer_start} with lists or single values, a list of such, or a text alone.
+
+    Raises:
+      ConfigError: they have another form, or the context does not hold them there.
+    """
+    if value is None or isinstance(value, str):  # a text stands for its first occurrence
+        pairs = [(value, context.find(value))] if value else []
+    else:
+        pairs = []
+        try:
+            for given in value if isinstance(value, list) else [value]:
+                one = isinstance(given["text"], str)
+                texts, starts = (
+                    ([given["text"]], [given["answer_start"]]) if one else (given["text"], given["answer_start"])
+                )
+                pairs += [(text, start) for text, start in zip(texts, starts, strict=True) if text != ""]
+        except (KeyError, TypeError, ValueError):
+            raise ConfigError(f"{where}: answers={str(value)[:80]!r} must be a text, or have text and answer_start, of"
+                              " equal length.") from None  # fmt: skip
+    for text, start in pairs:
+        held = isinstance(text, str) and isinstance(start, int) and start >= 0
+        if not held or context[start : start + len(text)] != text:
+            raise ConfigError(f"{where}: the context does not have the answer {str(text)[:80]!r} at character {start}.")
+    return [Answer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in pairs if text.strip()]
+
+
+def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """Returns the highest start_T[i] + end_T[j] with i <= j < i + longest, and i and j; -inf for T = 0."""
+    best = -np.inf, 0, 0
+    for more in range(min(longest, len(start_T))):
+        sums = start_T[: len(start_T) - more] + end_T[more:]
+        at = int(sums.argmax())
+        best = max(best, (float(sums[at]), at, at + more), key=lambda found: found[0])
+    return best
+
+
+def normalized(text: str) -> str:
+    """Removes what SQuAD's scores do not count: case, punctuation, articles, further white space."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+
+
+def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Computes the means of exact match and of F1 over words, each the best over a question's true answers.
+
+    Args:
+      predicted: an answer per question; empty for none.
+      true: the true answers of each; empty where there is none.
+    """
+    exact, f1 = [], []
+    for answer, answers in zip(predicted, true, strict=True):
+        due = [text for text in map(normalized, answers) if text] or [""]
+        given = normalized(answer)
+        exact.append(given in due)
+        f1.append(max(_overlap(given.split(), text.split()) for text in due))
+    return {"f1": float(np.mean(f1)), "exact": float(np.mean(exact))}
+
+
+def _overlap(given: list[str], due: list[str]) -> float:
+    """Computes F1 of two bags of words; two empty ones agree."""
+    if not given or not due:
+        return float(given == due)
+    return 2 * (collections.Counter(given) & collections.Counter(due)).total() / (len(given) + len(due))
