@@ -142,7 +142,7 @@ def _check_example(example: Any, mesh: Mesh) -> None:
                           " {'inputs': ..., 'targets': ...}.")  # fmt: skip
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
-        length = example["inputs"][name].shape[0] if name in example["inputs"] else 0
+        length = example["inputs"][name].shape[-1] if name in example["inputs"] else 0
         if length % parts:
             whole = -(-length // parts) * parts
             raise ConfigError(f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
