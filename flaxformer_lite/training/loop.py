@@ -61,7 +61,8 @@ def run(
         group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
         best = stack.enter_context(Checkpoints(workdir / "best", keep=1, group=group)) if cfg.train.best else None
-        terminal = Terminal(cfg.train.steps, cfg.objective.shown, quiet=not group.first)
+        shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
+        terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
         if (checkpoints.latest_step or 0) < cfg.train.steps:

@@ -129,9 +129,10 @@ def test_what_is_loaded_has_the_recorded_value(cfg, finished, tmp_path, caplog):
 
 
 def test_a_run_that_stopped_says_so_and_more_patience_continues_it(folder, tmp_path, capsys):
-    cfg = tiny_runs.config(folder, train={**TRAIN, "steps": 8, "best": "loss", "patience": 2}, optimizer=STILL)
+    cfg = tiny_runs.config(folder, train={**TRAIN, "steps": 8, "best": "perplexity", "patience": 2}, optimizer=STILL)
     loop.run(cfg, tmp_path)
     said = capsys.readouterr().out
+    assert "step 4/8  held out: loss 5.9" in said and "perplexity 38" in said, "each evaluation shows it"
     assert (
         "after 2 steps, and no better in 2 evaluations since (train.patience)" in said
         and str(tmp_path / "best") in said

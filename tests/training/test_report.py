@@ -42,12 +42,13 @@ def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseli
     history = History({"split": "eval", "step": 20, "loss": 1.0, "accuracy": 0.75})
     metrics = Metric("accuracy", form=".1%", higher_is_better=True), Metric("loss")
     rows = {
-        b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x"))) for b in (None, 0.5, 0.75, 0.9)
+        b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x")))
+        for b in (None, 0.5, 0.75, 0.75 + 1e-8, 0.9)
     }
     assert rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
     assert "majority" not in rows[None]
     assert rows[0.5]["majority"] == "50.0%; the model is 25.0% above"
-    assert rows[0.75]["majority"] == "75.0%; the model is no better yet"
+    assert rows[0.75]["majority"] == rows[0.75 + 1e-8]["majority"] == "75.0%; the model is no better yet"
     assert rows[0.9]["majority"] == "90.0%; the model is 15.0% BELOW: it has learned less than that yet"
 
 

@@ -1,5 +1,6 @@
 """The texts printed before and after a run."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -123,7 +124,7 @@ def closing(
 
 
 def _compared(headline: Metric, value: float, baseline: float) -> str:
-    if value == baseline:
+    if math.isclose(value, baseline, rel_tol=1e-6):  # one of them was summed in float32
         return f"{headline.show(baseline)}; the model is no better yet"
     side, better = "above" if value > baseline else "below", (value > baseline) == headline.higher_is_better
     verdict = side if better else f"{side.upper()}: it has learned less than that yet"
