@@ -10,7 +10,14 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import cache, progress, table, tokenizer, tokenizer_training
+from flaxformer_lite.data import (
+    cache,
+    conversations as conversations_module,
+    progress,
+    table,
+    tokenizer,
+    tokenizer_training,
+)
 from flaxformer_lite.data.frame import Frame, Spans
 from flaxformer_lite.data.split import SPLITS, split_of
 from flaxformer_lite.data.table import Table
@@ -32,6 +39,7 @@ class LabelledRecords:
       table: the table as it was read.
       rows: its values by role.
       features: for each example what the task made of its row.
+      reference: [examples, ...] what the starting weights predict, for an objective that asks for it.
       row_of: [examples] the row of each; empty where rows share examples.
       skeleton: the model's.
     """
@@ -43,6 +51,7 @@ class LabelledRecords:
     table: Table
     rows: list[Row]
     features: list[Any] = field(default_factory=list)
+    reference: np.ndarray | None = None
     row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     skeleton: str = "encoder"
 
@@ -53,6 +62,10 @@ class LabelledRecords:
         """Tokenizes texts, without special tokens."""
         batches = (list(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH))
         return [spans for batch in batches for spans in self.tokenizer.encode_spans(batch)]
+
+    def conversations(self, template: str, conversations: Sequence[Any], known: Sequence[bool]) -> list[Any]:
+        """Tokenizes conversations by a chat template, with the tokens of answers marked (data/conversations.py)."""
+        return conversations_module.encode(self.tokenizer, template, conversations, known=known)
 
 
 def open_labelled(

@@ -10,13 +10,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
 import tokenizers
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import frame
+from flaxformer_lite.data import frame, pieces
 from flaxformer_lite.data.literal import FAILS, library_errors, literal
 from flaxformer_lite.files.read import read_bytes
 
@@ -62,6 +63,31 @@ class Tokenizer:
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         """Encodes texts like `encode_batch`, with the characters that each token stands for."""
         raise NotImplementedError
+
+    @functools.cached_property
+    def spelled(self) -> dict[str, int]:
+        """Returns the special tokens by the spelling that a chat template writes."""
+        names = {name: getattr(self, f"{name[1:-1].lower()}_id") for name in SPECIALS}
+        names |= {f"<extra_id_{k}>": i for k, i in enumerate(self.sentinel_ids)}
+        return {name: i for name, i in names.items() if i is not None}
+
+    @functools.cached_property
+    def special_pattern(self) -> re.Pattern[str]:
+        """Returns a pattern that finds the spelling of special tokens."""
+        return any_of(self.spelled)
+
+    def encode_spelled(self, text: str, guard: str) -> frame.Spans:
+        """Encodes a text with special tokens; one with `guard` behind its first character is text. Offsets count no guard."""
+        parts: list[tuple[Any, Any, Any]] = []
+        at, column, close = 0, 0, (len(text), len(text))
+        for begin, end in [*(found.span() for found in self.special_pattern.finditer(text)), close]:
+            between, token = text[at:begin].replace(guard, ""), text[begin:end]
+            (spans,) = self.encode_spans([between])
+            parts.append((spans.ids, spans.start + column, spans.end + column))
+            column, at = column + len(between) + len(token), end
+            if token:
+                parts.append(([self.spelled[token]], [column - len(token)], [column]))
+        return frame.Spans(*(np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True)))
 
     def frame(self, skeleton: str) -> frame.Frame:
         """Returns the special tokens that a model with this skeleton expects around its texts."""
@@ -154,16 +180,31 @@ class HuggingFace(Tokenizer):
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
     @functools.cached_property
-    def _literal(self) -> tokenizers.Tokenizer:
-        return literal(self._tokenizer)[0]
+    def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
+        return literal(self._tokenizer)
+
+    @functools.cached_property
+    def spelled(self) -> dict[str, int]:
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        return {token.content: i for i, token in added if token.special and len(token.content) > 1}
+
+    def encode_spelled(self, text: str, guard: str) -> frame.Spans:
+        tokenizer, mark = self._literal
+        marked = self.special_pattern.sub(rf"{mark}\g<0>{mark}", text).replace(guard, "")
+        with library_errors(FAILS):
+            encoded = tokenizer.encode(marked, add_special_tokens=False)
+        marks = np.asarray([found.start() for found in re.finditer(mark, marked)])
+        offsets = np.asarray(encoded.offsets).reshape(-1, 2)
+        start, end = (offsets - len(mark) * np.searchsorted(marks, offsets)).T.astype(np.int32)
+        return frame.Spans(np.asarray(encoded.ids, np.int32), start, end)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         with library_errors(FAILS):
-            return [e.ids for e in self._literal.encode_batch_fast(texts, add_special_tokens=False)]
+            return [e.ids for e in self._literal[0].encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         with library_errors(FAILS):
-            encoded = self._literal.encode_batch(texts, add_special_tokens=False)
+            encoded = self._literal[0].encode_batch(texts, add_special_tokens=False)
         return [_spans(e.ids, e.offsets) for e in encoded]
 
     def frame(self, skeleton: str) -> frame.Frame:
@@ -179,7 +220,9 @@ class HuggingFace(Tokenizer):
         tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
         special = self.specials() | {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
         kind = re.search(r"'?(ByteLevel|WordPiece)", str(self._tokenizer.decoder))
-        read = {"ByteLevel": _byte_level, "WordPiece": _word_piece}.get(kind[1] if kind else "", _meta_space)
+        read = {"ByteLevel": pieces.byte_level, "WordPiece": pieces.word_piece}.get(
+            kind[1] if kind else "", pieces.meta_space
+        )
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _ids(self, *names: str) -> Iterator[int]:
@@ -221,11 +264,16 @@ class SentencePiece(Tokenizer):
 
     def pieces(self) -> list[bytes]:
         special, own = self.specials(), range(self._model.get_piece_size())
-        return [b"" if i in special else _meta_space(self._model.id_to_piece(i)) for i in own] + [b""] * SENTINELS
+        return [b"" if i in special else pieces.meta_space(self._model.id_to_piece(i)) for i in own] + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:
         ids = (self._model.piece_to_id(name) for name in names)
         return next((i for i in ids if i != self._model.unk_id()), None)
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
 
 
 def load(path: str | Path) -> Tokenizer:
@@ -250,27 +298,3 @@ def load(path: str | Path) -> Tokenizer:
 def _spans(ids: list[int], offsets: list[tuple[int, int]]) -> frame.Spans:
     start, end = np.asarray(offsets, np.int32).reshape(-1, 2).T
     return frame.Spans(np.asarray(ids, np.int32), start, end)
-
-
-def _byte_level(token: str) -> bytes:
-    return bytes(BYTE_OF.get(c, 63) for c in token)
-
-
-def _word_piece(token: str) -> bytes:
-    return token[2:].encode() if token.startswith("##") else b" " + token.encode()
-
-
-def _meta_space(token: str) -> bytes:
-    if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", token):
-        return bytes([int(token[3:5], 16)])
-    return token.replace("\u2581", " ").encode()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Returns GPT-2's printable characters for bytes: printable Latin-1 is kept, the others are numbered from U+0100."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(BYTES) if b not in plain]
-    return {**{chr(b): b for b in plain}, **{chr(BYTES + k): b for k, b in enumerate(others)}}
-
-
-BYTE_OF = _byte_alphabet()

@@ -88,6 +88,30 @@ def cross_entropy(
     return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
 
 
+def token_log_probs(projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4) -> jax.Array:
+    """Computes log P(label) of each token, `z_y - log sum_v exp z_v`, float32 [..., T], with gradients of each.
+
+    As in `cross_entropy` the logits of one chunk exist at a time; the backward pass computes them again.
+
+    Args:
+      projection: features [..., T, D] and the vocabulary.
+      labels: int32 [..., T] of the vocabulary.
+      chunks: number of chunks.
+    """
+
+    @jax.checkpoint
+    def log_probs(x: jax.Array, labels: jax.Array) -> jax.Array:
+        logits = dataclasses.replace(projection, x=x).logits()
+        return _looked_up(logits, labels) - jax.nn.logsumexp(logits, axis=-1)
+
+    options = _Options(0.0, 0.0, pieces_of(labels.size, projection.x.shape[-1], chunks), projection.sharding.platform)
+    done: list[jax.Array] = []
+    for part in _parts(options, labels):
+        x = _after(projection.sharding, done[-1:], projection.x[..., part, :])
+        done.append(log_probs(x, labels[..., part]))
+    return jnp.concatenate(done, axis=-1)
+
+
 def pieces_of(tokens: int, width: int, chunks: int) -> int:
     """Returns the number of chunks `cross_entropy` uses: 1 if the logits are no larger than the kernel's gradient."""
     return 1 if tokens <= width else chunks

@@ -9,4 +9,4 @@ from flaxformer_lite.objectives.text import TextObjective
 __all__ = ["Column", "Labelled", "LossSums", "Metric", "Objective", "Packing", "Task", "TextObjective"]
 
 # Files that are not plug-ins.
-SHARED = ("answers", "base", "denoising", "packing", "rows", "scores", "sums", "task", "text", "writing")
+SHARED = ("answers", "base", "chat", "denoising", "packing", "rows", "scores", "sums", "task", "text", "writing")

@@ -66,6 +66,7 @@ class Objective(Record, abc.ABC):
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
       written_rows: held-out examples for which each evaluation calls `write`.
+      reference: the prediction of the starting weights that stays with each example (`LabelledRecords.reference`); or "".
       new_head: whether `train.init_from` may begin with a directory that lacks the head, which is then made new.
     """
 
@@ -75,6 +76,7 @@ class Objective(Record, abc.ABC):
     numbers: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
+    reference: ClassVar[str] = ""
     new_head: ClassVar[bool] = False
 
     @property

@@ -60,10 +60,10 @@ def unigram_loss(data: Any) -> float:
 
 
 def bytes_per_target(data: Any) -> float:
-    """Returns the mean number of UTF-8 bytes of text per held-out target; special tokens count zero bytes."""
+    """Returns the mean number of UTF-8 bytes of text per held-out target, 0 if there is none; special tokens have none."""
     held_out = _label_counts(data, "eval")
     sizes = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
-    return float((held_out * sizes).sum() / held_out.sum())
+    return float((held_out * sizes).sum() / max(held_out.sum(), 1e-9))
 
 
 @functools.lru_cache(maxsize=4)

@@ -35,6 +35,7 @@ class TextToText(WritingTask):
     """
 
     prefix: str = ""  # of each source, such as "translate English to French: "
+    packed: bool = True  # whether short training rows share an example
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 

@@ -44,8 +44,7 @@ class WritingTask(TextObjective, Task):
     scored_by: ScoredBy = "bleu"  # or rouge, none: what each evaluation computes of texts that the model writes
     score_rows: Count = 32  # held-out rows that each evaluation writes for
     num_beams: Size = 1  # of the search that writes
-    packed: bool = True  # whether short training rows share an example
-
+    packed = False  # whether short training rows share an example; not annotated, so not a field
     new_head: ClassVar[bool] = False
 
     @property

@@ -7,24 +7,31 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.data import conversations, tokenizer as plain
 from flaxformer_lite.pretrained.tokenizer import frame
 
 ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
 
 
-def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path) -> dict[str, Any]:
+def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: str = "") -> dict[str, Any]:
     """Writes the tokenizer with the tokens that training puts around a text; returns its fields for config.json.
 
-    Without these ids in config.json, transformers assumes the family's usual ones.
+    Without these ids in config.json, transformers assumes the family's usual ones. With a chat template, what it ends
+    turns with also ends texts.
     """
     ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
     is_encoder_decoder = model.skeleton == "encoder_decoder"
     generation = {f"{role}_token_id": ids[role] for role in ("pad", "bos", "eos") if role in ids}
     start = ids["pad"] if model.cfg.decoder_start_token_id is None else model.cfg.decoder_start_token_id
     generation |= {"decoder_start_token_id": start} if is_encoder_decoder else {}
+    ends = [ids["eos"]]
+    if template:
+        (made / "chat_template.jinja").write_text(template, encoding="utf-8")
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        end = conversations.encode(inner, template, [turns], known=[True])[0].end
+        ends = sorted({inner.eos_id, inner.eos_id if end is None else end})
     if model.skeleton != "encoder":
-        _write_json(made / "generation_config.json", generation)
+        _write_json(made / "generation_config.json", generation | ({"eos_token_id": ends} if len(ends) > 1 else {}))
     inner.save(made)
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")

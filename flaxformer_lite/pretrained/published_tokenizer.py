@@ -156,7 +156,9 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = _any_of(token.content for token in added if token.special and len(token.content) > 1)
+        self.special_pattern = plain.any_of(
+            token.content for token in added if token.special and len(token.content) > 1
+        )
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
@@ -208,7 +210,7 @@ class FramedTokenizer(PublishedTokenizer):
     def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
         self._inner, self._spelled = inner, spelled
         self.vocab_size = inner.vocab_size
-        self.special_pattern = _any_of(spelled)
+        self.special_pattern = plain.any_of(spelled)
         super().__init__(config, chat_template, spelled.get)
         self.before: list[int] = []
         self.after: list[int] = []
@@ -245,11 +247,6 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
             f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows with max_length={pad_to}."
         )
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
-
-
-def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
-    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
 
 
 def _content(token: Any) -> str | None:

@@ -92,9 +92,9 @@ def write_pretrained(
     source = like or model.source
     like = Path(source).expanduser() if source else None
     if like and workdir.is_workdir(like):
-        config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path)
         told = workdir.read_config(like).objective.published_fields()
-        own = told.pop("labels", ())
+        own, template = told.pop("labels", ()), told.pop("chat_template", "")
+        config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path, template)
         config |= told if cfg.num_labels == len(own or [0]) else {}
         labels = own if labels is None and cfg.num_labels == len(own) else labels
     elif like:

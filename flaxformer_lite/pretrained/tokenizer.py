@@ -45,7 +45,9 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
     """
     folder = Path(path).expanduser()
     if workdir.is_workdir(folder):
-        return framed(plain.load(workdir.tokenizer_folder(folder)), workdir.read_config(folder).model.skeleton)
+        cfg = workdir.read_config(folder)
+        template = cfg.objective.published_fields().get("chat_template", "")
+        return framed(plain.load(workdir.tokenizer_folder(folder)), cfg.model.skeleton, template)
     config = _read(folder / "special_tokens_map.json") | _read(folder / "tokenizer_config.json")
     template = _chat_template(folder, config)
     try:
@@ -53,7 +55,7 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
             return JsonTokenizer(folder / JSON, config, template)
         if (folder / BYTES).is_file():
             model = hf_config.family_of(_read(folder / "config.json"), folder, family).Model
-            return framed(plain.load(folder / BYTES), model.skeleton)
+            return framed(plain.load(folder / BYTES), model.skeleton, template)
     except ConfigError:
         raise
     except Exception as error:  # tokenizers raises plain Exception
@@ -71,9 +73,9 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
     raise ConfigError(f"{folder}: no tokenizer; {beside}.")
 
 
-def framed(inner: plain.Tokenizer, skeleton: str) -> PublishedTokenizer:
+def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
     """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in training."""
-    made = FramedTokenizer(inner, {}, "", named_specials(inner))
+    made = FramedTokenizer(inner, {}, template, named_specials(inner))
     made.before, made.after = frame(inner, skeleton)
     return made
 
@@ -86,10 +88,9 @@ def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
 
 
 def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
-    """Maps the spelling of special tokens to ids, for a tokenizer trained here."""
+    """Maps the spelling of special tokens to ids, for the tokenizer of a run."""
     names = {name: getattr(inner, f"{name[1:-1].lower()}_id") for name in plain.SPECIALS}
-    names |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
-    return {name: i for name, i in names.items() if i is not None}
+    return inner.spelled | {name: i for name, i in names.items() if i is not None}
 
 
 def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:

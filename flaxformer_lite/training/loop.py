@@ -23,7 +23,7 @@ from flaxformer_lite.training.report import plot, text
 from flaxformer_lite.training.report.metrics import Meter, Recorder
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
-from flaxformer_lite.training.start import precompile, resume
+from flaxformer_lite.training.start import precompile, reference, resume
 from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_workdir, program_facts
 from flaxformer_lite.training.start.setup import Experiment, prepare
@@ -71,6 +71,7 @@ def run(
                 make = stack.enter_context(precompile.making(make))
             experiment = stack.enter_context(precompile.precompile(experiment, *needed, group=group))
         state, start, so_far, notices = _begin(experiment, checkpoints, make)
+        experiment = reference.attach(experiment, state, start, make, workdir, writes=group.first)
         selection = Selection(cfg, best, so_far)
         if selection.stalled and start < cfg.train.steps:
             notices.append(f"{selection.words}: nothing is left to train.")

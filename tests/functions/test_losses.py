@@ -13,7 +13,7 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.functions.losses import cross_entropy, gather_positions
+from flaxformer_lite.functions.losses import cross_entropy, gather_positions, token_log_probs
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
@@ -276,3 +276,20 @@ def test_a_sequence_that_is_split_over_devices_is_cut_into_chunks_of_every_devic
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), compiled(x, kernel), wanted)
     exchanged = {c.kind for c in hlo.collectives(hlo.parse(compiled.as_text()))}
     assert exchanged == {"all-reduce"}  # of the loss and of the kernel's gradient; no token leaves its device
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_log_probs_of_tokens_and_their_gradients_are_those_of_whole_logits(chunks):
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, 7, 4)).astype(np.float32), rng.normal(size=(11, 4)).astype(np.float32)
+    labels, weights = rng.integers(0, 11, (2, 7)), rng.normal(size=(2, 7)).astype(np.float32)
+
+    def ours(x, kernel):
+        return (token_log_probs(DeferredLogits(x, kernel), labels, chunks=chunks) * weights).sum()
+
+    def plain(x, kernel):
+        each = jax.nn.log_softmax(jnp.einsum("btd,vd->btv", x, kernel))
+        return (jnp.take_along_axis(each, labels[..., None], axis=-1)[..., 0] * weights).sum()
+
+    for a, b in zip(*(jax.tree.leaves(jax.value_and_grad(f, (0, 1))(x, kernel)) for f in (ours, plain)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

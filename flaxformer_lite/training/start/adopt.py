@@ -25,7 +25,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
-from flaxformer_lite.pretrained import folder, hf_config
+from flaxformer_lite.pretrained import chat, folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -73,12 +73,23 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     objective = dict(config.get("objective", {}))
-    if begun and (
-        labels := getattr(begun.objective, "labels", ())
-    ):  # those of the first start, whose directory may be gone
-        objective = {"labels": labels} | {k: v for k, v in objective.items() if k != "labels" or v}
+    kept = _begun_with(begun) if begun else _template(objective, train.init_from)
+    objective |= {name: value for name, value in kept.items() if not objective.get(name)}
     values = {**config, "model": merged, "objective": objective, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
+
+
+def _begun_with(begun: ExperimentConfig) -> dict[str, Any]:
+    """Returns what a run's objective took at its first start from a directory that may be gone."""
+    kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template")}
+    return {name: value for name, value in kept.items() if value}
+
+
+def _template(objective: dict[str, Any], init_from: str) -> dict[str, str]:
+    """Returns the chat template of a directory, for an objective that renders conversations."""
+    if not hasattr(from_config_dict(_Task, {"objective": objective}).objective, "template"):
+        return {}
+    return {"template": chat.template_of(Path(init_from).expanduser())}
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:

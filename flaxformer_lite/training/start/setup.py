@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
@@ -13,7 +14,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.runtime import environment
-from flaxformer_lite.training import program
+from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start import warm_start
 
@@ -32,6 +33,21 @@ class Experiment(Program):
     def eval_batches(self) -> Iterator[Any]:
         """Returns the first `train.eval_batches` batches of held-out examples, or all, the same each time."""
         return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None)
+
+    def predict(self, split: str, params: Any, name: str) -> np.ndarray:
+        """Returns a prediction of these parameters for all examples of a split, [examples, ...] in their order."""
+        data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
+        _, shuffled = evaluate.run(self.eval_step, params, self._placed(data, 0), data)
+        return shuffled[name][np.argsort(data.order)]
+
+    def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
+        """Keeps a prediction of the starting weights with the examples of each split."""
+        splits = {
+            name: dataclasses.replace(records, reference=reference[name])
+            for name, records in self.train_data.splits.items()
+        }
+        train, held = (dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data))
+        return dataclasses.replace(self, train_data=train, eval_data=held)
 
     def writer(self, params: Any) -> Any:
         """Returns a function that continues prompts with these parameters."""

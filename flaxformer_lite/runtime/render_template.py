@@ -1,4 +1,4 @@
-"""Renders a chat template; run as a script, in a process of its own.
+"""Renders a chat template; run as a script with a number of seconds, in a process of its own.
 
 A template is a program that came with the weights. Jinja's sandbox keeps it from files and Python's internals, but not
 from computing for ever: `10 ** 10 ** 10` is one step of the interpreter, which no limit on loops or ranges and no thread
@@ -12,19 +12,22 @@ import resource
 import sys
 from typing import Any
 
-SECONDS = 2  # of processor time; a usual template takes a twentieth, most of it to import jinja2
 MEMORY = 1 << 30  # bytes
 LONGEST = 1 << 22  # characters of a prompt
 SHOWN = 300  # characters of an error
 
 
 def main() -> None:
-    """Reads {"template": text, "variables": object} from stdin; writes {"text": text} or {"error": text} to stdout."""
-    for limit, most in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_DATA, MEMORY), (resource.RLIMIT_CORE, 0)):
+    """Reads {"template": text, "batch": [object]} from stdin; writes {"texts": [text]} or {"error": text} to stdout."""
+    for limit, most in (
+        (resource.RLIMIT_CPU, int(sys.argv[1])),
+        (resource.RLIMIT_DATA, MEMORY),
+        (resource.RLIMIT_CORE, 0),
+    ):
         with contextlib.suppress(ValueError, OSError):  # a lower limit stays
             resource.setrlimit(limit, (most, most))
     try:
-        answer = {"text": render(**json.load(sys.stdin.buffer))}
+        answer: dict[str, Any] = {"texts": render(**json.load(sys.stdin.buffer))}
     except MemoryError:
         answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
     except Exception as error:  # a template may raise anything
@@ -33,8 +36,8 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(answer).encode())
 
 
-def render(template: str, variables: dict[str, Any]) -> str:
-    """Renders a template in Jinja's sandbox, with the functions that transformers gives to chat templates."""
+def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
+    """Renders a template for each object of variables, in Jinja's sandbox, with the functions of chat templates."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -48,13 +51,16 @@ def render(template: str, variables: dict[str, Any]) -> str:
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.datetime.now().strftime(form),
     }
-    parts, left = [], LONGEST
-    for part in environment.from_string(template).generate(**variables):
-        parts.append(part)
-        left -= len(part)
-        if left < 0:
-            raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
-    return "".join(parts)
+    compiled, texts = environment.from_string(template), []
+    for variables in batch:
+        parts, left = [], LONGEST
+        for part in compiled.generate(**variables):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise TemplateError(f"a prompt of more than {LONGEST:,} characters")
+        texts.append("".join(parts))
+    return texts
 
 
 if __name__ == "__main__":

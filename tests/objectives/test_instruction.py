@@ -1,0 +1,201 @@
+import dataclasses
+import importlib
+import json
+
+import jax
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from flaxformer_lite.cli.convert import convert
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.data.labelled import open_labelled
+from flaxformer_lite.models import build_model, llama
+from flaxformer_lite.objectives.chat import PLAIN
+from flaxformer_lite.objectives.instruction import Instruction
+from flaxformer_lite.pretrained import chat
+from flaxformer_lite.pretrained.companions import publish_tokenizer
+from flaxformer_lite.pretrained.tokenizer import framed, load_tokenizer
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.apply import open_file, open_trained
+from flaxformer_lite.training.report import metrics
+from flaxformer_lite.training.start.adopt import read_experiment
+from tests.objectives import tables
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+)
+SPECIALS = ["[PAD]", "[EOS]", "<|im_start|>", "<|im_end|>"]
+WORDS = ["[UNK]", *"user assistant system why because so what then a b c d < | im_end > |> <|".split()]  # noqa: SIM905
+LLAMA = llama.config("tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=64)
+ANSWERS = {"a": "one two", "b": "three", "c": "four five", "d": "six"}
+ROWS = [{"prompt": letter, "response": text} for letter, text in ANSWERS.items()]
+COLUMNS = {"messages": None, "prompt": None, "context": None, "response": None}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def answer(text):
+    return {"role": "assistant", "content": text}
+
+
+@pytest.fixture(scope="module")
+def words():
+    vocab = {word: i for i, word in enumerate([*SPECIALS, *WORDS])}
+    made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(SPECIALS)
+    return plain.HuggingFace(made.to_str().encode())
+
+
+def records_of(task, rows, **how):
+    return tables.records(task, [COLUMNS | row for row in rows], **how)
+
+
+def marked(task, messages, tokenizer, length=48):
+    """Returns the tokens of a conversation, those that are learned within brackets."""
+    records = records_of(task, [{"messages": messages}], length=length, tokenizer=tokenizer)
+    example = task.make_example(records, 0, None)
+    known = tokenizer._tokenizer.id_to_token
+    labels, weights = example["targets"]["labels"], example["targets"]["weights"]
+    first = [known(int(example["inputs"]["input_ids"][0]))]
+    count = int(example["inputs"]["segment_ids"].sum())
+    told = [f"[{known(int(i))}]" if w else known(int(i)) for i, w in zip(labels, weights, strict=True)]
+    return " ".join(first + told[:count]).split()
+
+
+def test_every_answer_is_learned_to_the_token_that_ends_its_turn_and_nothing_else(words):
+    turns = [user("why a"), answer(" because b "), user("then what"), answer("so")]
+    due = (
+        "<|im_start|> user why a <|im_end|> <|im_start|> assistant [because] [b] [<|im_end|>] "
+        "<|im_start|> user then what <|im_end|> <|im_start|> assistant [so] [<|im_end|>]"
+    )
+    assert " ".join(marked(Instruction(template=CHATML), turns, words)[:-1]) == due
+
+
+def test_a_special_token_that_somebody_wrote_is_text(words):
+    told = marked(Instruction(template=CHATML), [user("a <|im_end|> b"), answer("so")], words)
+    assert told.count("<|im_end|>") == 1 and told.count("[<|im_end|>]") == 1
+
+
+def test_prompts_are_those_of_generate(words):
+    """pretrained/chat.py, which `generate --chat` uses, renders and tokenizes by other code."""
+    task = Instruction(template=CHATML)
+    turns = [user("why <|im_end|> a"), answer("because"), user("what")]
+    records = records_of(task, [{"messages": turns}], length=48, tokenizer=words)
+    assert task.prompt(records, 0).tolist() == chat.encode(framed(words, "decoder", CHATML), turns)
+    assert task.told(records, 0) == ("what", None) and task.limits(records)["eos_token_id"] == (1, 3)
+
+
+def test_a_template_without_special_tokens_and_bytes():
+    task, text = Instruction(), "user:\nwhy\n\nb\nassistant:\nso"
+    records = records_of(task, [{"prompt": "why", "context": "b", "response": "so"}], length=48)
+    piece = records.features[0][0]
+    ids = [6 + byte for byte in text.encode()]
+    assert piece.ids.tolist() == [*ids, records.tokenizer.eos_id, 6 + ord("\n")]
+    assert piece.answers.tolist() == [0] * (len(ids) - 2) + [1, 1, 1, 0]
+    assert piece.prompt.tolist() == ids[:-2]
+
+
+def test_packed_rows_have_the_loss_of_their_conversations():
+    task, model = Instruction(), build_model(dataclasses.replace(LLAMA, vocab_size=384))
+    records = records_of(task, ROWS, length=64)
+    packed = dataclasses.replace(records, features=task.join(records.features, records))
+    assert [len(feature) for feature in packed.features] == [2, 2]
+    one, many = tables.stack(task, records), tables.stack(task, packed)
+    params = model.init(jax.random.key(0), one["inputs"], method=task.outputs)["params"]
+
+    @jax.jit
+    def sums(batch):
+        out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
+        return task.loss(out, batch["targets"], chunks=1)
+
+    a, b = sums(one), sums(many)
+    assert a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in ANSWERS.values())
+    np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
+
+
+def opened(tmp_path, rows, **how):
+    cfg = tables.experiment(tmp_path, LLAMA, Instruction(), rows, steps=1, **how).data
+    return open_labelled(cfg, Instruction(packed=False), "decoder")
+
+
+def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
+    rows = [ROWS[0], {"prompt": "a", "response": "x" * 90}, {"prompt": "y" * 90, "response": "x"}]
+    _, records, described = opened(tmp_path, rows, length=40)
+    assert records["train"].row_of.tolist() == [0, 1]
+    assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"], "in both splits"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"response": "a"}, "row 1: has no messages or prompt; name the column with --config.data.columns"),
+        ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
+        ({"messages": "[{"}, "row 1: messages begins like JSON, but is not"),
+        ({"prompt": 3, "response": "a"}, "row 1: prompt='3' is not a text"),
+        ({"prompt": "a", "response": 3}, "row 1: response='3' is not a text"),
+    ],
+)
+def test_rows_that_cannot_be_used(tmp_path, row, message):
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, [row])
+
+
+def test_a_template_that_drops_an_answer_is_refused():
+    task = Instruction(template="{{ messages[-1].content }}")
+    with pytest.raises(ConfigError, match="row 1: the chat template leaves out or repeats an answer"):
+        records_of(task, [{"messages": [user("a"), answer("b"), user("c"), answer("d")]}])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    task = Instruction(answer_length=16)
+    cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=150, length=64)
+    with pytest.MonkeyPatch.context() as patch:
+        lines = []
+        patch.setattr(loop.Terminal, "rows", lambda self, title, rows: lines.append((title, list(rows))))
+        loop.run(cfg, folder / "run")
+    return folder / "run", dict(lines)
+
+
+def test_a_run_learns_to_answer(run):
+    workdir, said = run
+    before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
+    assert before["nll"] > 4 and after["nll"] < 0.2
+    result = dict(said["result"])
+    assert "above" not in result["unigram baseline"] and result["compilations"] == "0 after step two"
+    assert dict(said["written"])["written"] == dict(said["written"])["reference"]
+
+
+def test_new_prompts_are_answered(run, tmp_path):
+    path = tables.write_rows(tmp_path / "new.jsonl", [{"prompt": "c"}, {"prompt": "a"}])
+    trained = open_trained(run[0])
+    data = open_file(trained, path, predicts=True)
+    told = data.objective.decode(trained.evaluate(data)[1], data.records)
+    assert [row["prediction"] for row in told] == [ANSWERS["c"], ANSWERS["a"]]
+
+
+def test_its_template_travels_with_the_weights(run, tmp_path):
+    """To a run that begins with them, and to a directory for transformers, where it also ends texts."""
+    config = importlib.import_module("configs.instruct").get_config()
+    config.train.init_from = str(run[0])
+    assert read_experiment(config).objective.template.endswith(PLAIN)
+    convert(str(run[0]), str(tmp_path / "out"), dtype=None, head=None, shard_size="1GB")
+    published = load_tokenizer(tmp_path / "out")
+    assert published.chat_template == PLAIN
+    task = Instruction()
+    records = records_of(task, [{"prompt": "why"}])
+    assert task.prompt(records, 0).tolist() == chat.encode(published, [user("why")])
+
+
+def test_a_published_template_ends_texts_with_what_it_ends_turns(words, tmp_path):
+    model = build_model(dataclasses.replace(LLAMA, vocab_size=64))
+    publish_tokenizer(words, model, tmp_path, CHATML)
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [1, 3]
