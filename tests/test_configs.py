@@ -5,15 +5,15 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite import registry, sharding
+from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, from_config_dict, to_config_dict
+from flaxformer_lite.data import dummy
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.objectives.task import Task
-from flaxformer_lite.training import optimizer, state, step
+from flaxformer_lite.training import models, program
 from flaxformer_lite.training.start import initial_state, setup
 
 PAGES = sorted(path.stem for path in Path(__file__).parents[1].joinpath("configs").glob("*.py"))
@@ -48,12 +48,12 @@ def build(config):
 @pytest.mark.parametrize("name", NAMES)
 def test_traces_at_full_size(name):
     cfg = build(load(name))
-    model = registry.resolve("models", cfg.model.family).Model(cfg.model)
-    ids = jax.ShapeDtypeStruct((1, cfg.data.length), jnp.int32)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if cfg.model.skeleton == "encoder_decoder" else {})
-    params = jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
-    features = jax.eval_shape(lambda p, x: model.apply({"params": p}, **x, method="features"), params, inputs)
-    assert features.projection.x.shape == (1, cfg.data.length, cfg.model.d_model)
+    inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"])
+    both = models.build(program.with_vocabulary(cfg, dummy.vocab_size(cfg)), attention="dense")
+    params = jax.eval_shape(both.init, jax.random.key(0), inputs)
+    outputs, _ = jax.eval_shape(lambda params, inputs: both.apply(params, inputs, None), params, inputs)
+    width = params["token_embed"]["embedding"].shape[1]
+    assert outputs.projection.x.shape[0] == 1 and outputs.projection.x.shape[-1] == width
 
 
 @pytest.fixture
@@ -117,22 +117,11 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
 
 
 def train(cfg, data):
-    model = registry.resolve("models", cfg.model.family).Model(cfg.model)
-    batches = data.batches(batch_size=cfg.train.batch_size)
-    tx = optimizer.build(cfg.optimizer, cfg.train.steps)
-    rate = optimizer.schedule(cfg.optimizer, cfg.train.steps)
-
-    def features(params, inputs, key):
-        return model.apply({"params": params}, **inputs, method="features"), {}
-
-    first = next(batches)
-    now = state.create(lambda: jax.jit(model.init)(jax.random.key(0), **first["inputs"])["params"], tx)
-    update = jax.jit(
-        step.train_step(features, cfg.objective, tx, rate, dropout_key=None, accumulate=2, chunks=cfg.train.loss_chunks)
-    )
-    losses = []
+    """Returns the losses of steps on one batch."""
+    built = program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), data.example(0, 0, 0))
+    first, now, losses = next(data.batches(batch_size=cfg.train.batch_size)), initial_state.initial_state(built), []
     for _ in range(cfg.train.steps):
-        now, metrics = update(now, first)
+        now, metrics = built.train_step(now, first)
         losses.append(float(metrics["loss"]))
     return losses
 

@@ -19,7 +19,14 @@ from flaxformer_lite.checkpoints.manager import (
     hush_other_reads,
     read_record,
 )
-from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    fingerprint,
+    from_config_dict,
+    plugin_name,
+    to_config_dict,
+)
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.files.publish import new_directory, recover, write_file
 from flaxformer_lite.files.read import read_bytes, read_object
@@ -62,17 +69,24 @@ def read_config(folder: Path) -> ExperimentConfig:
     return from_config_dict(ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, companion: bool = False) -> Run:
     """Reads the model and parameters of a run, without optimizer state; does not disturb a run in progress.
 
     They are those of the best evaluation if the run keeps it (`train.best`), else those of the newest checkpoint, and
     averaged if it keeps the average (`optimizer.ema`).
 
+    Args:
+      folder: the workdir.
+      companion: reads the second model that the run trained, such as ELECTRA's generator, in place of the first.
+
     Raises:
-      ConfigError: config.json was written by another version of the code.
+      ConfigError: config.json was written by another version of the code, or there is no second model.
       CheckpointError: there is no checkpoint, or all are damaged.
     """
     cfg, damaged = read_config(folder), []
+    second = cfg.objective.companion(cfg.model)
+    if companion and (second is None or second.cfg is None):
+        raise ConfigError(f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the companion.")
     best, every = _newest_first(folder / "best"), _newest_first(folder / "checkpoints")
     for path in [*best, *every]:
         step, is_best = int(path.name), path in best
@@ -86,7 +100,10 @@ def read_run(folder: Path) -> Run:
         if is_best:
             newest = f"; the newest checkpoint is step {every[0].name}" if every and every[0].name != path.name else ""
             notices.append(f"step {step} is used, the best by {record['config']['train']['best']}{newest}.")
-        return Run(cfg, step, build_model(cfg.model), params, notices)
+        if second is not None and second.cfg is not None:
+            params = second.of(params) if companion else second.without(params)
+        model = second.cfg if companion and second is not None else cfg.model
+        return Run(cfg, step, build_model(model), params, notices)
     if damaged:
         raise CheckpointError(f"{folder}: {'; '.join(damaged)}; there is no other.")
     when = "the run writes one every train.checkpoint_every steps"

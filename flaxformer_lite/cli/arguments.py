@@ -75,6 +75,11 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add("--adapter", action="store_true", help="write the run's LoRA adapter alone, in the form of PEFT")
     add("--head", help="head of the model, if not the one that config.json names")
+    add(
+        "--companion",
+        action="store_true",
+        help="write the second model that a run trained, such as ELECTRA's generator",
+    )
     command_line.add_family(parser)
     add("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
 

@@ -27,11 +27,19 @@ def run(args: argparse.Namespace) -> None:
     if args.adapter:
         write_adapter(args.src, args.dst, dtype=args.dtype)
     else:
-        convert(args.src, args.dst, dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
+        options = dict(dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
+        convert(args.src, args.dst, **options, companion=args.companion)
 
 
 def convert(
-    src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None
+    src: str,
+    dst: str,
+    *,
+    dtype: str | None,
+    head: str | None,
+    shard_size: str,
+    family: str | None = None,
+    companion: bool = False,
 ) -> None:
     """Writes `dst`, and prints one line about it.
 
@@ -43,11 +51,11 @@ def convert(
         if workdir.is_workdir(source):
             if head is not None:
                 raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")
-        else:
+        elif not companion:
             dtype = dtype or _stored_dtype(source)
         with notices():
             dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype} if dtype else {}
-            model, params = open_pretrained(source, head, family=family, **dtypes)
+            model, params = open_pretrained(source, head, family=family, companion=companion, **dtypes)
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)

@@ -63,7 +63,8 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
     tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
     plan: Packing = objective.pack(offsets, length, target_length, words)
-    return Records(words, length, target_length, tokens, *plan)
+    numbers = {name: np.zeros(len(lengths), np.int64) for name in objective.numbers}
+    return Records(words, length, target_length, tokens, *plan, numbers=numbers)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

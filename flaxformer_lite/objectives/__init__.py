@@ -1,12 +1,15 @@
 """Objectives: one per file, found by its name, or a class elsewhere as `module:Class`; all derive from `Objective`."""
 
 from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import Column, Labelled, Task
 from flaxformer_lite.objectives.text import TextObjective
 
-__all__ = ["Column", "Labelled", "LossSums", "Metric", "Objective", "Packing", "Task", "TextObjective"]
+__all__ = ["Column", "Companion", "Labelled", "LossSums", "Metric", "Objective", "Packing", "Task", "TextObjective"]
 
 # Files that are not plug-ins.
-SHARED = ("answers", "base", "chat", "denoising", "packing", "rows", "scores", "sums", "task", "text", "writing")
+SHARED = (
+    "answers", "base", "chat", "companion", "denoising", "packing", "rows", "scores", "sums", "task", "text", "writing",
+)  # fmt: skip

@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
+from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import with_decoder_start
 from flaxformer_lite.objectives.sums import LossSums, ratio
@@ -62,6 +63,7 @@ class Objective(Record, abc.ABC):
       skeletons: the skeletons that it trains.
       head: the head that a model must have (or override `head_for`); empty: any.
       fields: texts that it reads from a document; keys of a jsonl line unless the text is plain.
+      numbers: keys of a jsonl line that hold numbers, such as labels; they stay with the document (`Records.number`).
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
       written_rows: held-out examples for which each evaluation calls `write`.
@@ -72,6 +74,7 @@ class Objective(Record, abc.ABC):
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
     head: ClassVar[str] = ""
     fields: ClassVar[tuple[str, ...]] = ("text",)
+    numbers: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""
@@ -88,6 +91,10 @@ class Objective(Record, abc.ABC):
     def head_for(self, skeleton: str) -> str:
         """Returns the head that a model with this skeleton must have."""
         return self.head
+
+    def companion(self, model: ModelConfig) -> Companion | None:
+        """Returns the second model that `outputs` gets beside the first; by default there is none."""
+        return None
 
     def check(self, model: ModelConfig, records: Any) -> None:
         """Refuses data that do not fit the model, such as labels without a logit.

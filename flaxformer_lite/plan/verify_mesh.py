@@ -16,7 +16,6 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.config import ExperimentConfig, MeshConfig, OptimizerConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.plan.aot import quiet
-from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
@@ -108,7 +107,7 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
         strange.append(f"involuntary rematerialization: {got.rematerialised} arrays replicated to be split differently")
     return Verdict(
         (wanted.step.loss, got.loss), _compare(many, wanted.step.gradients, got.gradients),
-        sharding.replicated(many.target.params, parameter_rules.rules(cfg.model), many.mesh),
+        sharding.replicated(many.target.params, many.rules, many.mesh),
         _exchanges(many, module), strange,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 
 from flaxformer_lite import versions
-from flaxformer_lite.checkpoints.workdir import is_workdir, read_config as read_run_config, read_run
+from flaxformer_lite.checkpoints.workdir import Run, is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
 from flaxformer_lite.models.weight_map import Fields
@@ -107,13 +107,15 @@ def open_pretrained(
     *,
     family: str | None = None,
     new_head: bool = False,
+    companion: bool = False,
     labels: Sequence[str] | int | None = None,
     adapter: str | Path | None = None,
     **overrides: Any,
 ) -> tuple[Any, dict]:
     """Opens a directory like `load_pretrained`, with each parameter a `Stored` that is read from its file on demand.
 
-    With `new_head`, parameters of the head that the directory lacks are left out.
+    With `new_head`, parameters of the head that the directory lacks are left out; with `companion`, the second model of a run
+    is opened, such as ELECTRA's generator.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
@@ -128,7 +130,9 @@ def open_pretrained(
             raise ConfigError(
                 f"adapter={adapter}: {path} is a training workdir; convert it first (flaxformer_lite convert)."
             )
-        return _open_run(path, head, overrides, new_head, labels)
+        return _open_run(read_run(path, companion=companion), path, head, overrides, new_head, labels)
+    if companion:
+        raise ConfigError(f"{path}: published weights are of one model; only a training workdir has a companion.")
     added = None if adapter is None else load_adapter.open_adapter(adapter)
     published = folder.read_config(path)
     if added and head is None:
@@ -218,6 +222,7 @@ def dummy_inputs(kind: Any, cfg: ModelConfig) -> dict[str, jax.Array]:
 
 
 def _open_run(
+    run: Run,
     path: Path,
     head: str | None,
     overrides: dict[str, Any],
@@ -225,10 +230,9 @@ def _open_run(
     labels: Sequence[str] | int | None = None,
 ) -> tuple[Any, dict]:
     """Opens a run's parameters in the layout of the overrides; another head works if the run has all its parameters."""
-    run = read_run(path)
     for what in run.notices:
         LOG.warning(what)
-    kind, trained = type(run.model), run.cfg.model
+    kind, trained = type(run.model), run.model.cfg
     if head is not None and head not in kind.heads:
         raise ConfigError(f"head={head!r}: no such head; {trained.family} has {', '.join(kind.heads)}.")
     cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)

@@ -5,6 +5,9 @@ wins, and a leading scan axis stays whole. Weights are split over `fsdp` on the 
 feed-forward width or vocabulary; small parameters are replicated.
 """
 
+import re
+from collections.abc import Iterable
+
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models.skeletons import parts
@@ -42,6 +45,12 @@ def rules(cfg: ModelConfig) -> Rules:
         (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),
     )
     return tuple(rule for part, present in found if present for rule in part)
+
+
+def below(name: str, rules: Rules, paths: Iterable[str]) -> Rules:
+    """Returns those rules that match one of the paths, for the parameters in a tree of this name."""
+    matching = ((pattern, axes) for pattern, axes in rules if any(re.search(pattern, path) for path in paths))
+    return tuple((rf"^{name}/.*(?:{pattern})", axes) for pattern, axes in matching)
 
 
 def _has_tables(cfg: ModelConfig) -> bool:

@@ -20,6 +20,7 @@ from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import load_labels, load_pretrained
 from flaxformer_lite.training import evaluate, program
+from flaxformer_lite.training.models import Models
 
 # The objectives that published heads were trained with.
 OF_HEAD = {
@@ -44,7 +45,10 @@ class Trained(NamedTuple):
 
     def evaluate(self, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Computes the objective's metrics, and its predictions for all examples in the order of the records."""
-        objective, step = data.objective, jax.jit(program.eval_step(self.cfg, self.model))
+        objective, step = (
+            data.objective,
+            jax.jit(program.eval_step(self.cfg, Models(data.objective.outputs, self.model))),
+        )
         size = min(self.cfg.train.batch_size, data.num_examples)
         with counting("evaluating", data.num_examples) as advance:
             total, shuffled = evaluate.run(
@@ -76,6 +80,9 @@ def open_trained(path: Path, *, dtype: str = "float32", family: str | None = Non
     if workdir.is_workdir(path):
         cfg, words = workdir.read_config(path), tokenizer.load(workdir.tokenizer_folder(path))
         cfg = dataclasses.replace(cfg, model=model.cfg)
+        if second := cfg.objective.companion(cfg.model):
+            raise ConfigError(f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which only the run"
+                              " itself has; metrics.jsonl holds its evaluations.")  # fmt: skip
     else:
         words = tokenizer.load(path)
         longest = min(USUAL_LENGTH, model.cfg.max_length) if model.cfg.has_position_table else USUAL_LENGTH

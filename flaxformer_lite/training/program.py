@@ -15,13 +15,10 @@ from jax.sharding import Mesh
 from flaxformer_lite import sharding
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
+from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.models import build_model
-from flaxformer_lite.sharding import parameter_rules
-from flaxformer_lite.training import optimizer, state, step
-
-AUXILIARY = "losses"  # the collection into which layers sow what the objective's loss gets besides
-EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted as tokens
+from flaxformer_lite.training import models, optimizer, state, step
+from flaxformer_lite.training.models import AUXILIARY, EXAMPLE_IDS, Models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +29,7 @@ class Program:
       cfg: the config, with the vocabulary size and the number of steps filled in.
       model: the linen module for use outside the steps, without a mesh.
       mesh: the mesh of devices, which may be mere descriptions.
+      rules: the partition rules of all parameters.
       target: shapes, dtypes and shardings of the train state.
       batch: shapes, dtypes and shardings of a whole batch.
       create: jaxpr without arguments that makes the initial state (run by `training/start/initial_state.py`).
@@ -42,6 +40,7 @@ class Program:
     cfg: ExperimentConfig
     model: nn.Module
     mesh: Mesh
+    rules: Rules
     target: state.TrainState
     batch: Any
     create: ClosedJaxpr
@@ -67,31 +66,34 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    model, tx = build_model(cfg.model), optimizer.build(cfg.optimizer, cfg.train.steps)
+    both, tx = models.build(cfg), optimizer.build(models.optimizer_config(cfg), cfg.train.steps)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
-        return state.create(lambda: plain.init(init_key, zeros, method=cfg.objective.outputs)["params"], tx)
+        return state.create(lambda: plain.init(init_key, zeros), tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     if (adapter := cfg.model.adapter) is not None:
         adapter.check(sharding.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(shapes.params))
-    shardings = sharding.state_shardings(shapes, parameter_rules.rules(cfg.model), mesh)
+    rules = both.rules(shapes.params)
+    shardings = sharding.state_shardings(shapes, rules, mesh)
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
     whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
     own = whole if over is None else whole.inside_shard()
+    in_step = models.build(cfg, sharding=own)
     return Program(
         cfg=cfg,
-        model=model,
+        model=both.model,
         mesh=mesh,
+        rules=rules,
         target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
         batch=batch,
         create=created,
-        train_step=sharding.jit_step(train_step(cfg, model, own, over), shardings, mesh, cfg.mesh.mode),
-        eval_step=sharding.jit_eval(eval_step(cfg, model, whole), shardings, mesh),
+        train_step=sharding.jit_step(train_step(cfg, in_step, own, over), shardings, mesh, cfg.mesh.mode),
+        eval_step=sharding.jit_eval(eval_step(cfg, models.build(cfg, sharding=whole)), shardings, mesh),
         tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
     )
 
@@ -113,7 +115,7 @@ def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
 
 def loss(cfg: ExperimentConfig) -> Callable[[Any, Any], jax.Array]:
     """Builds (params, batch) -> the loss that a step minimizes, without dropout."""
-    sums = eval_step(cfg, build_model(cfg.model))
+    sums = eval_step(cfg, models.build(cfg))
     return lambda params, batch: sums(params, batch)[0].mean()
 
 
@@ -150,14 +152,14 @@ def _check_example(example: Any, mesh: Mesh) -> None:
 
 
 def train_step(
-    cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED, over: str | None = None
+    cfg: ExperimentConfig, both: Models, placed: ActivationSharding = UNSHARDED, over: str | None = None
 ) -> Callable:
     """Builds (state, batch) -> (state, metrics) of a model; not compiled."""
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
     return step.train_step(
-        _outputs(cfg, model, placed),
+        _outputs(cfg, both),
         cfg.objective,
-        optimizer.build(cfg.optimizer, cfg.train.steps, join_small=placed.is_single_cpu),
+        optimizer.build(models.optimizer_config(cfg), cfg.train.steps, join_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
         dropout_key=dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None,
         accumulate=cfg.train.accumulate,
@@ -167,24 +169,21 @@ def train_step(
     )
 
 
-def eval_step(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding = UNSHARDED) -> Callable:
+def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
     """Builds (params, batch) -> (sums, predictions) of a model, without dropout; not compiled."""
-    return step.eval_step(_outputs(cfg, model, placed), cfg.objective, chunks=cfg.train.loss_chunks)
+    return step.eval_step(_outputs(cfg, both), cfg.objective, chunks=cfg.train.loss_chunks)
 
 
-def _counted(cfg: ExperimentConfig) -> nn.Module:
-    """Builds the model for counting FLOPs, with dense attention: blocks and kernels hide how often they run."""
-    return build_model(dataclasses.replace(cfg.model, attention="dense"))
+def _counted(cfg: ExperimentConfig) -> Models:
+    """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often they run."""
+    return models.build(cfg, attention="dense")
 
 
-def _outputs(cfg: ExperimentConfig, model: nn.Module, placed: ActivationSharding) -> step.Outputs:
-    if placed != UNSHARDED:
-        model = model.clone(cfg=dataclasses.replace(model.cfg, sharding=placed))
+def _outputs(cfg: ExperimentConfig, both: Models) -> step.Outputs:
+    trained = models.optimizer_config(cfg)
 
     def outputs(params, inputs, key):
-        rngs, params = {} if key is None else {"dropout": key}, optimizer.stop_frozen(cfg.optimizer, params)
-        method = cfg.objective.outputs
-        out, sown = model.apply({"params": params}, inputs, rngs=rngs, method=method, mutable=[AUXILIARY])
+        out, sown = both.apply(optimizer.stop_frozen(trained, params), inputs, key)
         auxiliary: dict[str, jax.Array] = {}  # the sum over all layers, by name
         for keys, leaf in jax.tree_util.tree_leaves_with_path(sown.get(AUXILIARY, {})):
             name = [key.key for key in keys if hasattr(key, "key")][-1]

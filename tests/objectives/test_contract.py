@@ -1,14 +1,17 @@
 """The contract of every objective on text, tested unasked for a new file; test_tasks.py has that of tasks."""
 
 import dataclasses
+import inspect
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite import registry
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.models.skeletons.outputs import Features
+from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.registry import available, resolve_class
@@ -112,37 +115,60 @@ def batch(objective, records, generator):
     return jax.tree.map(lambda *xs: np.stack(xs), *examples)
 
 
+class Made:
+    """A bound model that returns what is drawn for a batch, whatever its inputs."""
+
+    cfg = types.SimpleNamespace(decoder_start_token_id=None)
+
+    def __init__(self, x, kernel, pair, logits):
+        self.x, self.kernel, self.pair, self.logits = x, kernel, pair, logits
+
+    def features(self, *_, **inputs):
+        return Features(DeferredLogits(self.x, self.kernel), self.pair)
+
+    def __call__(self, *_, **inputs):
+        return Output(logits=self.logits)
+
+    def rows(self, part):
+        return Made(self.x[part], self.kernel, self.pair[part], self.logits[part])
+
+    def times(self, kernel):
+        return Made(self.x, kernel, self.pair, self.logits)
+
+
 @pytest.fixture
-def features(batch, records, generator):
-    """Makes up features that a model might return for the batch."""
+def made(batch, records, generator):
     rng, count = generator(0), batch["targets"]["labels"].shape
-    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    return Features(DeferredLogits(draw(*count, 8), draw(records.tokenizer.vocab_size, 8)), draw(count[0], 2))
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    kernel = draw(records.tokenizer.vocab_size, 8)
+    return Made(draw(*count, 8), kernel, draw(count[0], 2), draw(*batch["inputs"]["input_ids"].shape))
 
 
-def rows(features, targets, part):
-    """The same of some rows of the batch."""
-    projection = dataclasses.replace(features.projection, x=features.projection.x[part])
-    guess = features.next_sentence_logits[part]
-    return dataclasses.replace(features, projection=projection, next_sentence_logits=guess), {
-        key: x[part] for key, x in targets.items()
-    }
+@pytest.fixture
+def outputs(objective):
+    """outputs(made, batch) -> the input of the loss, with the same made-up model as the companion, if there is one."""
+    count = len(inspect.signature(objective.outputs).parameters) - 1
+
+    def run(made, batch):
+        return objective.outputs(made, batch["inputs"], *[made] * (count - 1))
+
+    return run
 
 
-def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, batch, features):
+def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, batch, made, outputs):
     @jax.jit
-    def gradient(kernel, features, targets, totals):
+    def gradient(kernel, batch, totals, part):
         def loss(kernel):
-            projection = dataclasses.replace(features.projection, kernel_VD=kernel)
-            sums = objective.loss(dataclasses.replace(features, projection=projection), targets, chunks=1)
+            rows = jax.tree.map(lambda x: x[part], batch)
+            sums = objective.loss(outputs(made.rows(part).times(kernel), rows), rows["targets"], chunks=1)
             return sums.mean(totals), sums
 
         return jax.value_and_grad(loss, has_aux=True)(kernel)
 
-    kernel, totals = features.projection.kernel_VD, weight_sums(batch["targets"])
-    parts = [gradient(kernel, *rows(features, batch["targets"], part), totals) for part in (slice(0, 2), slice(2, 4))]
+    kernel, totals = made.kernel, weight_sums(batch["targets"])
+    parts = [gradient(kernel, batch, totals, part) for part in (np.arange(2), np.arange(2, 4))]
     (value, sums), grads = jax.tree.map(np.add, *parts)
-    (whole, _), whole_grads = gradient(kernel, features, batch["targets"], totals)
+    (whole, _), whole_grads = gradient(kernel, batch, totals, np.arange(4))
     np.testing.assert_allclose(value, whole, rtol=1e-5)
     np.testing.assert_allclose(grads, whole_grads, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(value, sums.mean(), rtol=1e-5)
@@ -150,11 +176,15 @@ def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, b
     assert all(weight > 0 and total >= 0 for total, weight in sums.metrics.values())
 
 
-def test_a_batch_of_no_weight_loses_nothing(objective, batch, features):
+def test_a_batch_of_no_weight_loses_nothing(objective, batch, made, outputs):
     targets = {key: np.zeros_like(x) if x.dtype == np.float32 else x for key, x in batch["targets"].items()}
-    value, grads = jax.jit(jax.value_and_grad(lambda f: objective.loss(f, targets, chunks=1).mean()))(features)
+
+    def loss(kernel):
+        return objective.loss(outputs(made.times(kernel), batch), targets, chunks=1).mean()
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(made.kernel)
     assert float(value) == 0
-    assert not any(np.any(g) for g in jax.tree.leaves(grads))
+    assert not np.any(grads)
 
 
 def test_options_out_of_range(objective):
@@ -164,8 +194,8 @@ def test_options_out_of_range(objective):
         dataclasses.replace(objective, z_loss=-1)
 
 
-def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(objective, batch, features):
-    sums = jax.jit(lambda f: objective.loss(f, batch["targets"], chunks=1))(features)
+def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(objective, batch, made, outputs):
+    sums = objective.loss(outputs(made, batch), batch["targets"], chunks=1)
     of_data = {"perplexity", "bits_per_byte"}
     assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
     assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"

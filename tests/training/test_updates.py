@@ -13,6 +13,7 @@ from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.classification import Classification
 from flaxformer_lite.objectives.seq2seq import Seq2seq
 from flaxformer_lite.training import optimizer, program, state
+from flaxformer_lite.training.models import Models
 
 TESTS = Path(__file__).parents[1]
 OPTIMIZER = OptimizerConfig(
@@ -52,7 +53,8 @@ def test_a_step_is_torchs(name):
     parts = {"optimizer": OPTIMIZER, "train": TrainConfig(steps=10, batch_size=2), "data": DataConfig(length=9)}
     cfg = ExperimentConfig(model=model.cfg, objective=objective, **parts)
     before = state.create(lambda: params, optimizer.build(cfg.optimizer, 10))
-    after, metrics = jax.jit(program.train_step(cfg, model))(before, {"inputs": inputs, "targets": targets})
+    train_step = jax.jit(program.train_step(cfg, Models(cfg.objective.outputs, model)))
+    after, metrics = train_step(before, {"inputs": inputs, "targets": targets})
     np.testing.assert_allclose(metrics["loss"], given["loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["grad_norm"], given["norm"], rtol=1e-4)
     due = flatten_dict(load_pretrained(TESTS / "updates" / name)[1], sep="/")

@@ -5,7 +5,6 @@ import math
 import jax
 
 from flaxformer_lite import sharding
-from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program
@@ -53,7 +52,7 @@ def _replicated(program: Program) -> str:
     kept = f"{size(sum(whole.values()))} of {size(total)} of parameters"
     if mesh["fsdp"] == mesh["tensor"] == 1:
         return f"{kept}: mesh.fsdp=1 and mesh.tensor=1 split no weights"
-    large = sharding.replicated(program.target.params, parameter_rules.rules(program.cfg.model), program.mesh, LARGE)
+    large = sharding.replicated(program.target.params, program.rules, program.mesh, LARGE)
     named = "; ".join(f"{leaf.path} {size(leaf.bytes)} by the rule {leaf.rule}" for leaf in large[:3])
     return f"{kept}: no rule of sharding/parameter_rules.py splits them" + (f"; the largest: {named}" if named else "")
 

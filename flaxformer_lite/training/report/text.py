@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import ExperimentConfig, fingerprint, plugin_name
+from flaxformer_lite.config import ExperimentConfig, check_family, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training import optimizer
@@ -137,7 +137,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if model.decoder_layers and model.head == "lm":
         prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
         rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
-    if model.head in ("masked_lm", "pretraining"):
+    if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
         rows.append(("guess", _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris.")))
     if model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")

@@ -44,7 +44,9 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
         raise ConfigError(f"train.init_from={folder}: was trained with an adapter, and this run has"
                           f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or set"
                           f" {flags(model.cfg, ['adapter'])}.")  # fmt: skip
-    missing = set(flatten_dict(program.target.params, sep="/")) - set(flatten_dict(stored, sep="/"))
+    companion = program.cfg.objective.companion(cfg)
+    own = companion.without(program.target.params) if companion else program.target.params
+    missing = set(flatten_dict(own, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
     if frozen := sorted(one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)):
