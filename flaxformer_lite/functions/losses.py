@@ -14,6 +14,7 @@ import numpy as np
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.functions.soft_targets import SoftTargets
 
 
 @jax.tree_util.register_dataclass
@@ -25,6 +26,7 @@ class CrossEntropy:
     nll_sum: jax.Array  # the plain negative log-likelihood in nats, for perplexity and bits per byte
     weight_sum: jax.Array  # total weight of the tokens
     correct_sum: jax.Array  # total weight of the tokens where the label has the highest logit
+    soft_sum: jax.Array | None = None  # t^2 KL from the teacher's distribution, if there is a teacher
 
 
 class _Options(NamedTuple):
@@ -36,7 +38,7 @@ class _Options(NamedTuple):
 
 def cross_entropy(
     projection: DeferredLogits | jax.Array, labels: jax.Array, weights: jax.Array | None = None, /, *,
-    z_loss: float = 0.0, label_smoothing: float = 0.0, chunks: int = 4,
+    z_loss: float = 0.0, label_smoothing: float = 0.0, soft: SoftTargets | None = None, chunks: int = 4,
 ) -> CrossEntropy:  # fmt: skip
     """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp z_v`, in float32.
 
@@ -55,6 +57,7 @@ def cross_entropy(
       weights: [...], None for all ones; no gradient reaches them.
       z_loss: strength of the pull of lse towards zero, which keeps logits from drifting.
       label_smoothing: e, the share of the target spread evenly over the vocabulary.
+      soft: a teacher's logits; `projection` must be a DeferredLogits then. Theirs too exist for one chunk at a time.
       chunks: number of chunks; 1 holds all logits. Up to D tokens are never split: each chunk adds a gradient of the
         kernel, [V, D], which is then as large as all their logits.
 
@@ -79,13 +82,15 @@ def cross_entropy(
     if isinstance(projection, DeferredLogits):
         pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
         options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform)
+        if soft is not None:
+            soft = dataclasses.replace(soft, projection=_by_part(soft.projection, labels, weights)[0])
         projection, labels, weights = _by_part(projection, labels, weights)
-        loss_sum, nll_sum, correct_sum = _fused(options, projection, labels, weights)
+        loss_sum, *others = _fused(options, projection, soft, labels, weights)
     else:
         options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform)
-        loss_sum, nll_sum, correct_sum = _sums(options, projection.astype(jnp.float32), labels, weights)
-    nll_sum, correct_sum = jax.lax.stop_gradient((nll_sum, correct_sum))
-    return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum)
+        loss_sum, *others = _sums(options, projection.astype(jnp.float32), labels, weights)
+    nll_sum, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
+    return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum, *soft_sum)
 
 
 def token_log_probs(projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4) -> jax.Array:
@@ -129,8 +134,10 @@ def gather_positions(x_BTD: jax.Array, positions_BM: jax.Array, /) -> jax.Array:
     return jnp.take_along_axis(x_BTD, positions_BM[:, :, None], axis=1)
 
 
-def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
-    """Sums loss, negative log-likelihood and correct labels, with weights."""
+def _sums(
+    options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.Array, soft: SoftTargets | None = None
+) -> tuple[jax.Array, ...]:
+    """Sums loss, negative log-likelihood and correct labels, with weights, and the divergence from a teacher's chunk."""
     # A label with weight zero may be anything (-100); with a positive weight, one outside the vocabulary gives NaN.
     labels = jnp.where(labels < 0, logits.shape[-1], labels)  # a lookup would count negative ones from the end
     labels = jnp.where(weights == 0, 0, labels)
@@ -145,7 +152,11 @@ def _sums(options: _Options, logits: jax.Array, labels: jax.Array, weights: jax.
         loss = (1 - options.label_smoothing) * nll + options.label_smoothing * (lse - logits.mean(axis=-1))
     if options.z_loss:
         loss += options.z_loss * lse**2
-    return (weights * loss).sum(), (weights * nll).sum(), jnp.where(label_logit >= top, weights, 0).sum()
+    sums = (weights * loss).sum(), (weights * nll).sum(), jnp.where(label_logit >= top, weights, 0).sum()
+    if soft is None:
+        return sums
+    divergence = (weights * soft.divergence(logits)).sum()
+    return (1 - soft.weight) * sums[0] + soft.weight * divergence, *sums[1:], divergence
 
 
 def _compared(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -176,26 +187,26 @@ def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _fused(
-    options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+    options: _Options, projection: DeferredLogits, soft: SoftTargets | None, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, ...]:
     total: tuple[jax.Array, ...] = ()
     for part in _parts(options, labels):
         x = _after(projection.sharding, total[:1], projection.x[..., part, :])
         logits = dataclasses.replace(projection, x=x).logits()
-        total = _add(total, _sums(options, logits, labels[..., part], weights[..., part]))
+        total = _add(total, _sums(options, logits, labels[..., part], weights[..., part], _soft_part(soft, part, x)))
     return total
 
 
 def _fused_forward(
-    options: _Options, projection: DeferredLogits, labels: jax.Array, weights: jax.Array
+    options: _Options, projection: DeferredLogits, soft: SoftTargets | None, labels: jax.Array, weights: jax.Array
 ) -> tuple[tuple[jax.Array, ...], DeferredLogits]:
     """Computes the sums, and the gradients of the first, chunk by chunk: no logits survive to the backward pass."""
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
 
     def loss(
-        dots: jax.Array, bias_V: jax.Array | None, labels: jax.Array, weights: jax.Array
+        dots: jax.Array, bias_V: jax.Array | None, labels: jax.Array, weights: jax.Array, soft: SoftTargets | None
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).from_dots(dots), labels, weights)
+        sums = _sums(options, dataclasses.replace(projection, bias_V=bias_V).from_dots(dots), labels, weights, soft)
         return sums[0], sums
 
     total: Any = ()
@@ -208,7 +219,8 @@ def _fused_forward(
             x = _after(projection.sharding, [d_kernel_VD], x)
         dots = projection.dot(x, kernel_VD, (-1, 1))
         pull = jax.grad(loss, argnums=(0, 1), has_aux=True)
-        (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, labels[..., part], weights[..., part])
+        tokens = labels[..., part], weights[..., part], _soft_part(soft, part, x)
+        (d_dots, d_bias_V), sums = pull(dots, projection.bias_V, *tokens)
         d_dots = d_dots.astype(x.dtype)
         d_x.append(projection.dot(d_dots, kernel_VD, (-1, 0)))
         d_kernel_VD = _add_product(projection, d_kernel_VD, d_dots, x)
@@ -221,8 +233,8 @@ def _fused_forward(
 
 def _fused_backward(
     options: _Options, gradient: DeferredLogits, cotangents: tuple[jax.Array, ...]
-) -> tuple[DeferredLogits, None, None]:
-    return jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient), None, None
+) -> tuple[DeferredLogits, None, None, None]:
+    return jax.tree.map(lambda g: (g.astype(jnp.float32) * cotangents[0]).astype(g.dtype), gradient), None, None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
@@ -244,6 +256,14 @@ def _parts(options: _Options, labels: jax.Array) -> list[slice]:
     length = labels.shape[-1]
     bounds = np.linspace(0, length, min(options.chunks, length) + 1).astype(int).tolist()
     return [slice(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _soft_part(soft: SoftTargets | None, part: slice, x: jax.Array) -> SoftTargets | None:
+    """Returns a teacher's features of a chunk, whose logits are to be made only when those of `x` may be."""
+    if soft is None:
+        return None
+    own = _after(soft.projection.sharding, [x], soft.projection.x[..., part, :])
+    return dataclasses.replace(soft, projection=dataclasses.replace(soft.projection, x=own))
 
 
 def _add(total: Any, more: Any) -> Any:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.functions.losses import cross_entropy
+from flaxformer_lite.functions.soft_targets import SoftTargets
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
@@ -79,7 +80,9 @@ def ratio(total: Array, weight: Array) -> Array:
     return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
 
 
-def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chunks: int) -> LossSums:
+def token_loss(
+    objective: Any, features: Any, targets: Mapping[str, Array], chunks: int, soft: SoftTargets | None = None
+) -> LossSums:
     """Computes the cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
 
     Args:
@@ -87,14 +90,18 @@ def token_loss(objective: Any, features: Any, targets: Mapping[str, Array], chun
       features: has `.projection`, with x [B, T, D].
       targets: labels [B, T] int32 and weights [B, T] float32.
       chunks: number of chunks; the logits of one exist at a time.
+      soft: a teacher's logits to mix in.
 
     Returns:
-      Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity), and `accuracy`.
+      Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity), `accuracy` and, with a
+      teacher, `divergence`.
     """
-    options = dict(z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks)
-    entropy = cross_entropy(features.projection, targets["labels"], targets["weights"], **options)
+    options: dict[str, Any] = dict(z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks)
+    entropy = cross_entropy(features.projection, targets["labels"], targets["weights"], soft=soft, **options)
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
+    if entropy.soft_sum is not None:
+        metrics["divergence"] = entropy.soft_sum, weight
     return LossSums({TOKENS: entropy.loss_sum}, {TOKENS: weight}, metrics)
 
 

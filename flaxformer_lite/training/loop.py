@@ -23,7 +23,7 @@ from flaxformer_lite.training.report import plot, text
 from flaxformer_lite.training.report.metrics import Meter, Recorder
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
-from flaxformer_lite.training.start import precompile, reference, resume
+from flaxformer_lite.training.start import companion, precompile, reference, resume
 from flaxformer_lite.training.start.initial_state import initial_state
 from flaxformer_lite.training.start.preflight import RunError, data_facts, lock_workdir, program_facts
 from flaxformer_lite.training.start.setup import Experiment, prepare
@@ -58,7 +58,7 @@ def run(
         stack.enter_context(lock_workdir(workdir, group))
         experiment = prepare(cfg)
         cfg = experiment.cfg
-        group.agree("data", data_facts(experiment.train_data, workdir / "checkpoints"))
+        group.agree("data", data_facts(experiment, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
         best = stack.enter_context(Checkpoints(workdir / "best", keep=1, group=group)) if cfg.train.best else None
         shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
@@ -67,7 +67,8 @@ def run(
         make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
         if (checkpoints.latest_step or 0) < cfg.train.steps:
             needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            if checkpoints.latest_step is None and not cfg.train.init_from:  # a thread that reads files outlives ctrl-c
+            reads = cfg.train.init_from or experiment.weights  # a thread that reads files outlives ctrl-c
+            if checkpoints.latest_step is None and not reads:
                 make = stack.enter_context(precompile.making(make))
             experiment = stack.enter_context(precompile.precompile(experiment, *needed, group=group))
         state, start, so_far, notices = _begin(experiment, checkpoints, make)
@@ -162,7 +163,7 @@ class Trainer:
         """Shows what the model writes for held-out examples, or with train.sample_tokens how a decoder continues one."""
         run, data = self._experiment, self._experiment.eval_data
         examples, objective, tokens = data.order[:WRITTEN], run.cfg.objective, run.cfg.train.sample_tokens
-        params = evaluated_params(state)
+        params = companion.saved_params(run, evaluated_params(state))
         if written := objective.write(run.writer(params), data.records, examples):
             self._terminal.rows("written", objective.show_written(written, examples, data))
         elif tokens and writes(run.cfg.model):
@@ -215,16 +216,17 @@ class Trainer:
         if self._selection.after(step, values):
             with self._meter.pause(), self._compiles.allow_first("best checkpoint"):
                 self._checkpoints.wait()  # one save at a time, as processes meet in each
-                self._selection.save(step, evaluated_params(state), self._meta(step))
+                params = companion.saved_params(self._experiment, evaluated_params(state))
+                self._selection.save(step, params, self._meta(step))
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
         with self._meter.pause(), self._compiles.allow_first("checkpoint"):
             self._selection.wait()
-            self._checkpoints.save(step, state, self._meta(step))
+            self._checkpoints.save(step, companion.saved(self._experiment, state), self._meta(step))
 
     def _meta(self, step: int) -> dict[str, Any]:
-        meta = resume.meta(self._experiment.cfg, self._experiment.train_data.fingerprint, step)
+        meta = resume.meta(self._experiment.cfg, self._experiment.fingerprint, step)
         return {**meta, "best": self._selection.best._asdict()}
 
 
@@ -232,11 +234,12 @@ def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
 ) -> tuple[TrainState, int, Best, list[str]]:
     """Restores the newest checkpoint, or makes a new state; returns (state, steps done, best of them, notices)."""
-    cfg, data = experiment.cfg, experiment.train_data
-    restored = checkpoints.restore(experiment.target, lambda meta: resume.check(meta, cfg, data.fingerprint))
+    cfg, target = experiment.cfg, companion.saved(experiment, experiment.target)
+    restored = checkpoints.restore(target, lambda meta: resume.check(meta, cfg, experiment.fingerprint))
     if restored is None:
         return make(), 0, Best(), []
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
-    return restored.state, restored.step, Best(**restored.meta["best"]), notices
+    state = companion.complete(experiment, restored.state)
+    return state, restored.step, Best(**restored.meta["best"]), notices

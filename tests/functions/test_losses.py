@@ -15,6 +15,7 @@ from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.losses import cross_entropy, gather_positions, token_log_probs
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
+from flaxformer_lite.functions.soft_targets import SoftTargets
 from flaxformer_lite.sharding.activations import LocalSharding, MeshSharding
 from flaxformer_lite.sharding.mesh import build_mesh
 
@@ -73,6 +74,46 @@ def test_fused_equals_plain_in_value_and_gradient(case, options):
         close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6, err_msg=f"{chunks=}, {placed=}")
         for ours, wanted in ((sums, expected), (undifferentiated, expected), (grads, expected_grads)):
             jax.tree.map(close, ours, wanted)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+def test_a_teacher_is_mixed_in_as_hinton_does(case, chunks, weight):
+    """The teacher is wider, with logits of its own scale; D is 2 here, so that all tokens are cut into chunks."""
+    x, kernel, bias, labels, weights = case
+    x, kernel, t = x[..., :2], kernel[:, :2], 3.0
+    keys = jax.random.split(jax.random.key(9), 2)
+    teacher = DeferredLogits(2 * jax.random.normal(keys[0], (B, T, 5)), jax.random.normal(keys[1], (V, 5)), scale=0.7)
+
+    def reference(x, kernel, bias):
+        hard, nll, *_ = plain(x, kernel, bias, labels, weights, z_loss=1e-2)
+        p = jax.nn.softmax(teacher.logits() / t)
+        log_q = jax.nn.log_softmax((jnp.einsum("BTD,VD->BTV", x, kernel) + bias[None, None]) / t)
+        divergence = t**2 * (weights * optax.kl_divergence(log_q, p)).sum()
+        return (1 - weight) * hard + weight * divergence, (nll, divergence)
+
+    def fused(x, kernel, bias):
+        soft = SoftTargets(teacher, temperature=t, weight=weight)
+        ce = cross_entropy(DeferredLogits(x, kernel, bias), labels, weights, z_loss=1e-2, soft=soft, chunks=chunks)
+        return ce.loss_sum, (ce.nll_sum, ce.soft_sum)
+
+    wanted, got = (jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True))(x, kernel, bias) for f in (reference, fused))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-5), got, wanted)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5), jax.jit(fused)(x, kernel, bias), got[0])
+
+
+def test_neither_a_students_nor_a_teachers_logits_are_held_at_once():
+    tokens, vocabulary = 512, 4096
+    x, kernel = jnp.ones((1, tokens, 8)), jnp.ones((vocabulary, 8))
+    labels, weights = jnp.zeros((1, tokens), jnp.int32), jnp.ones((1, tokens))
+
+    def loss(x, kernel, teacher):
+        projection = DeferredLogits(x, kernel, sharding=TUNED)
+        soft = SoftTargets(dataclasses.replace(projection, x=teacher))
+        return cross_entropy(projection, labels, weights, soft=soft, chunks=16).loss_sum
+
+    compiled = jax.jit(jax.grad(loss, (0, 1))).lower(x, kernel, x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < tokens * vocabulary * 4
 
 
 def test_a_gpu_compares_where_others_look_up(case):

@@ -66,7 +66,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     data, section = dict(config.get("data", {})), dict(config.get("model", {}))
     chosen = dict(data.get("tokenizer", {}))
     if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
-        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else _tokenizer_of(train.init_from)
+        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, section, asked)
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
@@ -176,15 +176,20 @@ def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> boo
     return False
 
 
-def _tokenizer_of(init_from: str) -> str:
-    path = Path(init_from).expanduser()
+def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
+    """Returns the path of the tokenizer of a model directory or workdir, for `data.tokenizer.path`.
+
+    Raises:
+      ConfigError: it has none that we read; names the field.
+    """
+    path = Path(folder).expanduser()
     if workdir.is_workdir(path):
         return str(workdir.tokenizer_folder(path))
     if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
         try:
             load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:
-            raise ConfigError(f"train.init_from: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
+            raise ConfigError(f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
     return str(path)
 
 

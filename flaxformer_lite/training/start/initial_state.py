@@ -5,7 +5,7 @@ import jax
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.activations import MeshSharding
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start import warm_start
+from flaxformer_lite.training.start import companion, warm_start
 from flaxformer_lite.training.start.init_per_leaf import init_per_leaf
 from flaxformer_lite.training.state import TrainState
 
@@ -23,4 +23,4 @@ def initial_state(program: Program, init_from: str = "") -> TrainState:
     published = warm_start.init_from_pretrained(program, init_from) if init_from else None
     once = cpu_tuning.run_once_options(MeshSharding(program.mesh, tuned=program.cfg.train.cpu_tuning))
     state = init_per_leaf(program.create, jax.tree.map(lambda x: x.sharding, program.target), once)
-    return published(state) if published else state
+    return companion.complete(program, published(state) if published else state)

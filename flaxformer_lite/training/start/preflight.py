@@ -12,9 +12,9 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.start import resume
+from flaxformer_lite.training.start.setup import Experiment
 
 OWN = ("data.path", "data.cache")  # fields that may differ between hosts; their content is compared instead
 SEEING = 10  # seconds that a file of process 0 may take to appear on the other hosts
@@ -50,9 +50,10 @@ def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     return {f"config.{name}": value for name, value in fields.items() if name not in OWN} | resume.versions()
 
 
-def data_facts(data: Dataset, checkpoints: Path) -> dict[str, Any]:
+def data_facts(experiment: Experiment, checkpoints: Path) -> dict[str, Any]:
     """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
-    facts = {"the fingerprint of text and tokenizer": data.fingerprint, "examples": data.num_examples}
+    examples = experiment.train_data.num_examples
+    facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
     return facts | {"checkpoints": sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())}
 
 

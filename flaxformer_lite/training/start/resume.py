@@ -68,7 +68,8 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
     if "train.steps" in changed:
         lines[changed.index("train.steps")] += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
     if not changed and stored["data_fingerprint"] != data_fingerprint:
-        lines = [f"text or tokenizer: {stored['data_fingerprint']} -> {data_fingerprint}"]
+        what = "text, tokenizer or a companion's weights" if " " in data_fingerprint else "text or tokenizer"
+        lines = [f"{what}: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
         more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         raise ConfigError(f"this run was started with another config, and is at step {step}: {'; '.join(lines[:SHOWN])}"

@@ -16,7 +16,7 @@ from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start import warm_start
+from flaxformer_lite.training.start import companion, warm_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Experiment(Program):
 
     train_data: Dataset
     eval_data: Dataset
+    weights: str = ""  # digest of those that are read from a directory, and not saved
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that is read besides the config: text, tokenizer, and weights that are not saved."""
+        return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
 
     def train_batches(self, start: int) -> Any:
         """Returns batches from step `start` on, endlessly, placed on the devices in advance until `close()`."""
@@ -51,7 +57,7 @@ class Experiment(Program):
 
     def writer(self, params: Any) -> Any:
         """Returns a function that continues prompts with these parameters."""
-        return writer(self.model, params, self.eval_data.tokenizer)
+        return writer(self.model, companion.saved_params(self, params), self.eval_data.tokenizer)
 
     def _placed(self, data: Dataset, start: int, ahead: int = 0) -> Any:
         size = self.cfg.train.batch_size
@@ -81,7 +87,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     model = objective.fit_model(cfg.model, train_data.tokenizer)
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
-    return Experiment(**vars(built), train_data=train_data, eval_data=eval_data)
+    companion.check_tokenizer(cfg, train_data.tokenizer)
+    return Experiment(**vars(built), train_data=train_data, eval_data=eval_data, weights=companion.digest(cfg))
 
 
 def keep_compiled(cache: str) -> None:

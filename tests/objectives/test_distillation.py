@@ -1,0 +1,133 @@
+"""Distillation by whole runs: a teacher that is never changed, never saved, and must stay the same."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints.manager import read_record
+from flaxformer_lite.config import ConfigError, MeshConfig, TokenizerConfig
+from flaxformer_lite.models import bert
+from flaxformer_lite.objectives.distillation import Distillation
+from flaxformer_lite.objectives.masked_lm import MaskedLm
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.report import metrics
+from flaxformer_lite.training.start import setup
+from flaxformer_lite.training.start.initial_state import initial_state
+from tests.training import tiny_runs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("distillation")
+
+
+@pytest.fixture(scope="module")
+def teacher(folder):
+    """A run of two layers."""
+    cfg = tiny_runs.config(folder)
+    loop.run(dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, decoder_layers=2)), folder / "teacher")
+    return folder / "teacher"
+
+
+def student(folder, teacher, train=None, **options):
+    """A narrower model of one layer."""
+    cfg = tiny_runs.config(folder, train=train, objective=Distillation(teacher=str(teacher), **options))
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=8))
+
+
+def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, teacher, tmp_path):
+    assert tiny_runs.resumes_exactly(student(folder, teacher, {"accumulate": 2}), tmp_path)
+    leaves = read_record(tmp_path / "twice" / "checkpoints" / "8")["leaves"]
+    assert not any("teacher" in path for path in leaves)
+    model, params = load_pretrained(tmp_path / "twice")
+    assert "teacher" not in params and model.cfg.d_model == 8
+    first, *_, last = (r for r in metrics.read(tmp_path / "twice" / "metrics.jsonl") if r["split"] == "eval")
+    assert last["divergence"] < first["divergence"]
+
+
+def test_the_teacher_is_that_of_the_directory_and_no_step_changes_it(folder, teacher):
+    experiment = setup.prepare(student(folder, teacher, {"init_from": ""}))
+    state = initial_state(experiment)
+    wanted = flatten_dict(workdir.read_run(teacher).params, sep="/")
+    jax.tree.map(np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted)
+    held = {"/".join(str(key) for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)}
+    assert not any("teacher" in path for path in held) and any("token_embed" in path for path in held)
+    state, got = experiment.train_step(state, next(iter(experiment.train_batches(0))))
+    jax.tree.map(np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted)
+    assert float(got["divergence"]) > 0
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teacher):
+    cfg = tiny_runs.config(folder, objective=Distillation(teacher=str(teacher)), train={"init_from": str(teacher)})
+    model = dataclasses.replace(cfg.model, decoder_layers=2, dropout=0.0, vocab_size=384)
+    experiment = setup.prepare(dataclasses.replace(cfg, model=model))
+    state = initial_state(experiment, str(teacher))
+    sums, _ = experiment.eval_step(state.params, next(iter(experiment.eval_batches())))
+    total, weight = sums.metrics["divergence"]
+    assert abs(float(total / weight)) < 1e-6 < float(sums.mean())
+
+
+def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
+    cfg = student(folder, teacher)
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dropout=0.0))
+    losses = []
+    for mesh in (MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)):
+        experiment = setup.prepare(dataclasses.replace(cfg, mesh=mesh))
+        sums, _ = experiment.eval_step(initial_state(experiment).params, next(iter(experiment.eval_batches())))
+        losses.append([float(sums.mean()), float(sums.metrics["divergence"][0])])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_masked_lm_from_published_weights(folder, tmp_path):
+    sizes = tiny_runs.SIZES | {"max_length": 32, "vocab_size": 384, "head": "masked_lm"}
+    cfg = tiny_runs.config(folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm())
+    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
+    run = workdir.read_run(tmp_path / "run")
+    save_pretrained(tmp_path / "published", run.model, run.params)
+    shutil.copytree(tmp_path / "run" / "tokenizer", tmp_path / "published", dirs_exist_ok=True)
+    objective = Distillation(teacher=str(tmp_path / "published"), task="masked_lm", temperature=1.0)
+    cfg = dataclasses.replace(cfg, model=bert.config("tiny", **sizes | {"encoder_layers": 1}), objective=objective)
+    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "student")
+    assert "divergence" in metrics.read(tmp_path / "student" / "metrics.jsonl")[-1]
+
+
+def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
+    mine = shutil.copytree(teacher, tmp_path / "teacher")
+    cfg = student(folder, mine)
+    loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
+    shutil.rmtree(mine / "checkpoints" / "8")
+    with pytest.raises(ConfigError, match=r"text, tokenizer or a companion's weights: .* with .* -> .* with "):
+        loop.run(cfg, tmp_path / "run")
+
+
+def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
+    cfg = student(folder, teacher)
+
+    def refused(message, **parts):
+        with pytest.raises(ConfigError, match=message):
+            setup.prepare(dataclasses.replace(cfg, **parts))
+
+    refused("objective.teacher: empty; set it to a directory", objective=Distillation())
+    refused("objective.teacher: .*nowhere", objective=Distillation(teacher=str(tmp_path / "nowhere")))
+    refused("its vocabulary has 384 entries, the model's 512; set model.vocab_size=384",
+            model=dataclasses.replace(cfg.model, vocab_size=512))  # fmt: skip
+    shorter = dataclasses.replace(cfg.data, length=64)
+    refused(r"data.length=64: objective.teacher=.* has positions for 32 tokens only; set data.length=32",
+            data=shorter, model=dataclasses.replace(cfg.model, max_length=64))  # fmt: skip
+    other = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(vocab_size=380))
+    refused("its tokenizer is not the run's, so an id means another token; set data.tokenizer.path=",
+            data=other, model=dataclasses.replace(cfg.model, vocab_size=384))  # fmt: skip
+
+
+def test_the_mixture_is_that_of_its_options(create):
+    assert create("distillation", task="masked_lm").head == "masked_lm"
+    with pytest.raises(ValueError, match=r"soft_weight=1.5: must be between 0 and 1"):
+        create("distillation", soft_weight=1.5)
+    with pytest.raises(ValueError, match=r"task='seq2seq': .*causal_lm, masked_lm"):
+        create("distillation", task="seq2seq")
