@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ class Tokens:
 
     ids: np.ndarray  # [tokens] uint16 or uint32; each document ends with the end-of-text id
     offsets: np.ndarray  # [documents + 1] int64, the start of each document, and the end of the last
-    numbers: dict[str, np.ndarray]  # field -> [documents] int64 or float64
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ class Records:
     length_of: np.ndarray  # [pieces], tokens
     document: np.ndarray  # [pieces]
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
-    numbers: dict[str, np.ndarray] = field(default_factory=dict)  # as in Tokens; each text of a document has an entry
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -76,10 +74,6 @@ class Records:
     def piece(self, number: int) -> np.ndarray:
         start = int(self.start[number])
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
-
-    def number(self, index: int, name: str) -> Any:
-        """Returns the number `name` of a row's first document, as a numpy scalar."""
-        return self.numbers[name][self.document[self.first[index]]]
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
         """Draws a random piece from another document than row `index` starts with, or from the only one.
@@ -94,27 +88,22 @@ class Records:
         return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
-def open_corpus(
-    cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = (), *, whole: bool = False
-) -> Corpus:
+def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
     """Reads, splits and tokenizes the text that a config names, or finds the result in the cache.
 
     Args:
       cfg: the data section of the experiment.
       fields: texts that the objective reads from a document.
-      numbers: numbers that it reads from a document.
       whole: whether all of the text is held out.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
-    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields), numbers)
-    text = _hash(
-        FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction, *[numbers] * bool(numbers)
-    )
+    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields))
+    text = _hash(FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction)
     split = functools.cache(
         lambda: held_out(source.documents()) if whole
-        else split_of(source.documents(), cfg.eval_fraction, source.where, whole=bool(source.numbers))
+        else split_of(source.documents(), cfg.eval_fraction, source.where)
     )  # fmt: skip
     chosen = _tokenizer(cfg, source, split, text)
     key = _hash(text, chosen.fingerprint)
@@ -123,7 +112,6 @@ def open_corpus(
         name: Tokens(
             np.memmap(folder / f"{name}.bin", _dtype(chosen), "r"),
             np.memmap(folder / f"{name}.offsets", np.int64, "r"),
-            {field: np.load(folder / f"{name}-{i}.npy") for i, field in enumerate(numbers)},
         )
         for name in SPLITS
     }
@@ -166,7 +154,7 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
         )
     names = zip(Packing._fields, PLAN, strict=True)
     plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
-    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, numbers=tokens.numbers)
+    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan)
 
 
 def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
@@ -204,7 +192,7 @@ def _training_text(source: Source, split: Split, most: int, advance: Callable[[i
 
 
 def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> None:
-    """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets, train-0.npy and so on (numbers)."""
+    """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
     ends = dict.fromkeys(SPLITS, 0)
     with contextlib.ExitStack() as stack, progress.reading("tokenizing", split.characters) as advance:
         ids_of, offsets = (
@@ -224,18 +212,6 @@ def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> 
     for name, end in ends.items():
         if not end and not (name == "train" and split.fraction == 1):
             raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
-    if source.numbers:
-        _write_numbers(source, split, folder)
-
-
-def _write_numbers(source: Source, split: Split, folder: Path) -> None:
-    """Writes one array per field and split: one number per text, in the order of the texts."""
-    found: dict[str, list[tuple]] = {name: [] for name in SPLITS}
-    for texts, numbers in source.records():
-        found[split.side(texts)] += [numbers] * len(texts)
-    for name, rows in found.items():
-        for i, column in enumerate(zip(*rows, strict=True)):
-            np.save(folder / f"{name}-{i}.npy", np.asarray(column))
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

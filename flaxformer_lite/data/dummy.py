@@ -63,8 +63,7 @@ def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
     tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
     plan: Packing = objective.pack(offsets, length, target_length, words)
-    numbers = {name: np.zeros(len(lengths), np.int64) for name in objective.numbers}
-    return Records(words, length, target_length, tokens, *plan, numbers=numbers)
+    return Records(words, length, target_length, tokens, *plan)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:

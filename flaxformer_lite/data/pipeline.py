@@ -133,7 +133,7 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
         objective, rows, described = open_labelled(cfg.data, objective, cfg.model.skeleton, labels)
         _check_vocabulary(cfg, rows["train"].tokenizer)
         return Dataset(split, objective, rows, fingerprint(objective, rows), described=tuple(described))
-    corpus = open_corpus(cfg.data, objective.fields, objective.numbers)
+    corpus = open_corpus(cfg.data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         way = (
@@ -163,7 +163,7 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
       ConfigError: it cannot be read, or is too short.
     """
     data, objective = dataclasses.replace(cfg.data, path=path), cfg.objective
-    corpus = open_corpus(data, objective.fields, objective.numbers, whole=True)
+    corpus = open_corpus(data, objective.fields, whole=True)
     records = open_records(data, corpus, objective, "eval")
     return Dataset("eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus)
 

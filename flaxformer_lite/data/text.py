@@ -43,7 +43,6 @@ class Source:
     fields: tuple[str, ...]  # keys of a jsonl line; a document has one text for each
     fingerprint: str  # sha256 of the content of the files
     size: int  # bytes on disk
-    numbers: tuple[str, ...] = ()  # keys of a jsonl line that hold numbers
     left_out: tuple[Path, ...] = ()  # files of the folder without a text suffix
 
     def kinds(self) -> str:
@@ -65,11 +64,7 @@ class Source:
         )
 
     def documents(self) -> Iterator[Document]:
-        """Yields the texts of all documents that are not blank."""
-        return (texts for texts, _ in self.records())
-
-    def records(self) -> Iterator[tuple[Document, tuple[float, ...]]]:
-        """Yields the texts and numbers of all documents that are not blank.
+        """Yields the texts of all documents that are not blank.
 
         Raises:
           ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and line.
@@ -78,24 +73,23 @@ class Source:
             texts = _texts(path, self.where)
             if is_jsonl(path):
                 lines = ((number, line) for number, line in enumerate(texts, start=1) if line.strip())
-                found = (_parse(line, f"{self.where}: {path.name}:{number}", self) for number, line in lines)
-            elif len(self.fields) > 1 or self.numbers:
+                found = (_parse(line, f"{self.where}: {path.name}:{number}", self.fields) for number, line in lines)
+            elif len(self.fields) > 1:
                 raise ConfigError(
                     f"{self.where}: {path.name} is not jsonl; this objective needs lines of jsonl with"
-                    f" {' and '.join(map(repr, self.fields + self.numbers))}."
+                    f" {' and '.join(map(repr, self.fields))}."
                 )
             else:
-                found = (((text,), ()) for text in texts)
-            yield from (pair for pair in found if all(text and not text.isspace() for text in pair[0]))
+                found = ((text,) for text in texts)
+            yield from (document for document in found if all(text and not text.isspace() for text in document))
 
 
-def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Source:
+def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     """Opens the text that a config names.
 
     Args:
       cfg: the data section; path, corpus and cache are used.
       fields: texts that the objective reads from a document: ("text",), or ("source", "target").
-      numbers: numbers that it reads from a document, for example ("label",).
 
     Raises:
       ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.
@@ -105,7 +99,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
         files, left_out = _files(Path(cfg.path).expanduser(), where, pairs=len(fields) > 1)
     else:
         where = f"data.corpus={cfg.corpus!r}"
-        files, left_out = (_built_in(cfg, fields, numbers, where),), ()
+        files, left_out = (_built_in(cfg, fields, where),), ()
     digest, size = hashlib.sha256(), 0
     for path in files:
         digest.update(f"{is_jsonl(path)} {path.stat().st_size}\n".encode())
@@ -115,7 +109,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ..
                 size += len(block)
     if not size:
         raise ConfigError(f"{where}: empty; set it to a file or folder with text.")
-    return Source(where, files, fields, digest.hexdigest()[:16], size, numbers, left_out)
+    return Source(where, files, fields, digest.hexdigest()[:16], size, left_out)
 
 
 def is_jsonl(path: Path) -> bool:
@@ -133,12 +127,7 @@ def _is_text(path: Path) -> bool:
     return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # parts of a corpus are often numbered
 
 
-def _built_in(cfg: DataConfig, fields: tuple[str, ...], numbers: tuple[str, ...], where: str) -> Path:
-    if numbers:
-        raise ConfigError(
-            f"{where}: this objective reads {' and '.join(fields + numbers)}, which no built-in text has; set"
-            f" data.path to your own jsonl."
-        )
+def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
         raise ConfigError(
@@ -217,9 +206,8 @@ def _part(file: Any) -> bytes:
     return data
 
 
-def _parse(line: str, at: str, source: Source) -> tuple[Document, tuple[float, ...]]:
-    """Reads the texts and numbers of a line of jsonl."""
-    fields = source.fields
+def _parse(line: str, at: str, fields: tuple[str, ...]) -> Document:
+    """Reads the texts of a line of jsonl."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of a thousand levels
@@ -230,22 +218,14 @@ def _parse(line: str, at: str, source: Source) -> tuple[Document, tuple[float, .
     for field in fields:
         if not isinstance(record.get(field), str):
             found = "not a string" if field in record else _keys(record)
-            way = f"this objective reads {' and '.join(map(repr, fields + source.numbers))}"
+            way = f"this objective reads {' and '.join(map(repr, fields))}"
             texts = (key for key, value in record.items() if isinstance(value, str) and reprlib.repr(key)[1:-1] == key)
             if len(fields) == 1 and (text := next(texts, "")):
                 way = f"set the field, --config.data.text_field={text}"
             raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
         if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
             raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
-    return tuple(record[field] for field in fields), tuple(_number(record, name, at) for name in source.numbers)
-
-
-def _number(record: dict, name: str, at: str) -> float:
-    value = record.get(name)
-    if not isinstance(value, (int, float)) or not -(2**63) <= value < 2**63:  # also refuses NaN
-        found = repr(value)[:40] if name in record else _keys(record)
-        raise ConfigError(f"{at}: no 64-bit number under {name!r} ({found}); classes are numbered 0, 1, 2 ...")
-    return +value  # true and false become numbers
+    return tuple(record[field] for field in fields)
 
 
 def _keys(record: dict) -> str:

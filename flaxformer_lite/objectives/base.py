@@ -63,7 +63,6 @@ class Objective(Record, abc.ABC):
       skeletons: the skeletons that it trains.
       head: the head that a model must have (or override `head_for`); empty: any.
       fields: texts that it reads from a document; keys of a jsonl line unless the text is plain.
-      numbers: keys of a jsonl line that hold numbers, such as labels; they stay with the document (`Records.number`).
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
       written_rows: held-out examples for which each evaluation calls `write`.
@@ -74,7 +73,6 @@ class Objective(Record, abc.ABC):
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
     head: ClassVar[str] = ""
     fields: ClassVar[tuple[str, ...]] = ("text",)
-    numbers: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""

@@ -32,8 +32,8 @@ def with_plugin(folder, name):
     *above, last = PLUGINS[folder].split(".")
     if node(values, above)[last]["name"] != name:
         node(values, above)[last] = {"name": name}
-    if head := folder == "objectives" and registry.resolve_class(folder, name)().head_for(skeletons[0]):
-        values["model"]["head"] = head
+        if folder == "objectives":
+            values["model"]["head"] = registry.resolve_class(folder, name)().head_for(skeletons[0])
     cfg = from_config_dict(ExperimentConfig, values)
     return to_config_dict(cfg).to_dict()
 

@@ -121,7 +121,7 @@ def of_text(name):
     return cls.fields == ("text",) and not issubclass(cls, Task)
 
 
-@pytest.mark.parametrize("name", filter(of_text, available("objectives")))
+@pytest.mark.parametrize("name", [*filter(of_text, available("objectives"))])
 def test_every_objective_end_to_end(experiment, name):
     data = open_dataset(experiment(name), "train")
     first = take(data.batches(batch_size=8, seed=3), 3)
