@@ -22,7 +22,8 @@ def test_each_mail_is_a_row_without_headers_and_markup(tmp_path):
     mail = "From: a@b\nSubject: Win now\nX: y\n\n<b>Free</b>  \tmoney\0"
     mails = {f"spam-1/{n:04}": mail for n in range(1200)} | {f"easy-ham-2/{n:04}": "To: c\n\nhello" for n in range(400)}
     spam_mails.write(package(tmp_path / "mails.tgz", mails | {"../LICENSE": "no mail"}), tmp_path / "out")
-    rows = {name: list(csv.DictReader((tmp_path / "out" / f"{name}.csv").open())) for name in ("train", "dev", "test")}
+    texts_of = lambda name: io.StringIO((tmp_path / "out" / f"{name}.csv").read_text())  # noqa: E731
+    rows = {name: list(csv.DictReader(texts_of(name))) for name in ("train", "dev", "test")}
     assert {name: len(part) for name, part in rows.items()} == {"train": 100, "dev": 500, "test": 1000}
     texts = {row["label"]: row["text"] for part in rows.values() for row in part}
     assert texts == {"spam": "Win now\n Free money", "ham": "hello"}
