@@ -48,8 +48,10 @@ def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarra
 def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
-    rows = [dict(row) for row in task.sample]
-    fitted = task if getattr(task, "labels", ()) else task.fit(rows, {})
+    rows, known = [dict(row) for row in task.sample], bool(getattr(task, "labels", ()))
+    if known:  # those of the sample are others
+        rows = [{**row, **{column.role: None for column in task.columns if column.predicted}} for row in rows]
+    fitted = task if known else task.fit(rows, {})
     return fitted, encode(
         fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), cfg.model.skeleton
     )

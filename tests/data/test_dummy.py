@@ -8,6 +8,9 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.data import dummy
 from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.models import bert
+from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.objectives.tagging import Tagging
 from flaxformer_lite.objectives.task import Task
 from tests.training import tiny_runs
 
@@ -44,3 +47,10 @@ def test_a_batch_of_random_text_has_documents_side_by_side_and_no_two_rows_alike
     assert len({row.tobytes() for row in rows}) == len(rows) == cfg.train.batch_size
     assert batch["targets"]["weights"].sum() > len(rows)
     jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("not repeatable"), batch, dummy.batch(cfg))
+
+
+@pytest.mark.parametrize("task", [Classification(labels=("a", "b")), Tagging(labels=("O", "B-X"))])
+def test_a_task_with_labels_other_than_its_samples_takes_its_texts(tmp_path, task):
+    model = bert.config("tiny", head=task.head, **tiny_runs.SIZES)
+    cfg = tiny_runs.config(tmp_path, "bert", objective=task, model=model)
+    assert dummy.example(cfg)["inputs"]["input_ids"].shape == (cfg.data.length,)

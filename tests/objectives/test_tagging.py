@@ -12,6 +12,7 @@ from flaxformer_lite.data.tokenizer import HuggingFace
 from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.tagging import Tagging, first_pieces
 from tests.objectives import learned
+from tests.training.test_report import run_as_printed
 
 TEXT = [
     "The U.S. naïve café-goers don't e-mail ½ of Zürich's 東京 staff .",
@@ -132,9 +133,10 @@ def entities(count):
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])
-def test_learns_more_than_the_word_alone_says(tmp_path, family):
+def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
     rows = entities(400)
     found, baseline, workdir = learned.learn(tmp_path, Tagging(), rows, family)
+    run_as_printed(capsys.readouterr().out, {"predict"}, capsys)
     assert baseline < 0.7 and found["f1"] > 0.95 and found["accuracy"] > 0.95
     new = learned.write(tmp_path / "new.jsonl", [{"tokens": row["tokens"]} for row in rows[-20:]])
     told = learned.predict(workdir, new)

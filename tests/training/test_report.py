@@ -91,7 +91,7 @@ def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, 
 def run_as_printed(said, uses, capsys):
     """Runs the commands that a run offers at its end; test_loop.py does it for a decoder."""
     rows = (line.split(maxsplit=1) for line in said.split("next\n")[1].splitlines())
-    offered = {row[0]: row[1] for row in rows if row[0] in ("write", "guess", "compare")}
+    offered = {row[0]: row[1] for row in rows if row[0] in ("write", "guess", "compare", "predict")}
     assert set(offered) == uses
     for line in offered.values():
         _, module, name, *args = shlex.split(line)

@@ -11,6 +11,7 @@ import jax
 
 from flaxformer_lite.config import ExperimentConfig, check_family, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training import optimizer
 from flaxformer_lite.training.report.metrics import Recorder
@@ -139,7 +140,11 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
         rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
         rows.append(("guess", _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris.")))
-    if model.encoder_layers and not model.decoder_layers:
+    if isinstance(cfg.objective, Task):
+        rows.append(
+            ("predict", _program("predict", "--model", str(workdir), "--data", cfg.data.eval_path or cfg.data.path))
+        )
+    elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))
     if not cfg.data.path:
