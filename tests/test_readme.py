@@ -41,6 +41,7 @@ def test_readme_blocks_run(capsys, monkeypatch, tmp_path):
     assert capsys.readouterr().out == re.search(r"```\n(#.*?)```", text, re.S)[1]
 
 
+@pytest.mark.filterwarnings("ignore:'VariableState' was removed")  # of qwix 0.1.8
 @pytest.mark.parametrize("name", [name for name, page in zip(NAMES, PAGES, strict=True) if "```python" in TEXTS[page]])
 def test_python_blocks_run(name, monkeypatch, tmp_path):
     if name != "README.md":

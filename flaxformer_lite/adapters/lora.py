@@ -40,7 +40,11 @@ class LoraConfig(AdapterConfig):
     def scale(self) -> float:
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
-    def update(self, layer: nn.Module, x: jax.Array, shape: tuple[int, ...], summed: int, dtype: Any) -> jax.Array:
+    def update(self, layer: nn.Module, x: jax.Array, equation: str, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        inputs, out = equation.split("->")
+        x_letters, w_letters = inputs.split(",")
+        summed = sum(c not in out for c in w_letters)
+        ins, outs, rest = w_letters[:summed], w_letters[summed:], x_letters[: x.ndim - summed]
         bound = math.prod(shape[:summed]) ** -0.5  # as PEFT starts A
 
         def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -50,7 +54,9 @@ class LoraConfig(AdapterConfig):
         b = layer.param(B, nn.initializers.zeros, (self.rank, *shape[summed:]), dtype)
         if self.dropout and layer.has_rng("dropout"):
             x = nn.Dropout(self.dropout, deterministic=False, name="lora_dropout")(x)
-        return self.scale * jnp.tensordot(jnp.tensordot(x, a.astype(x.dtype), summed), b.astype(x.dtype), 1)
+        # By einsum, where the base has a dot_general, so that a rule of qwix can quantize the base alone.
+        h = jnp.einsum(f"{x_letters},{ins}r->{rest}r", x, a.astype(x.dtype))
+        return self.scale * jnp.einsum(f"{rest}r,r{outs}->{out}", h, b.astype(x.dtype))
 
     def merged(self, kernel: jax.Array, factors: tuple[jax.Array, ...]) -> jax.Array:
         a, b = (factor.astype(jnp.float32) for factor in factors)

@@ -153,14 +153,14 @@ class AdapterConfig(Record, abc.ABC):
                                   f" layers are called {', '.join(sorted(named))}.")  # fmt: skip
 
     @abc.abstractmethod
-    def update(self, layer: Any, x: Any, shape: tuple[int, ...], summed: int, dtype: Any) -> Any:
+    def update(self, layer: Any, x: Any, equation: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Computes what is added to a matrix product, in the dtype of x.
 
         Args:
           layer: the linen module of the product, which declares the factors.
           x: the input.
+          equation: that of the product, such as `BTD,DNH->BTNH`; the axes that are summed come first in the kernel.
           shape: that of the kernel.
-          summed: number of axes at the end of x and the start of the kernel that are summed.
           dtype: that of the factors.
         """
 

@@ -64,17 +64,20 @@ class Einsum(nn.Module):
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
         dtype = jnp.dtype(self.execution.param_dtype)
-        kernel = self.param("kernel", init, shape, dtype).astype(jax.tree.leaves(x)[0].dtype)
+        # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and no other shape.
+        kernel = jnp.asarray(self.param("kernel", init, shape, dtype), jax.tree.leaves(x)[0].dtype)
         adapter = self.execution.adapter
         adapted = adapter is not None and adapter.adapts("/".join((*self.path, "kernel")))
         if adapted and prepare:
             x, prepare = prepare(x), None
-        if prepare or sharding_of(self.execution).is_one_device:
+        sharding = sharding_of(self.execution)
+        if prepare or (sharding.tuned and sharding.is_one_device):
             y = matmul_of_matrices(x, kernel, summed, prepare)
         else:
-            y = jnp.tensordot(x, kernel, summed)
+            axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
+            y = jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
         if adapted:
-            y = y + adapter.update(self, x, shape, summed, dtype)
+            y = y + adapter.update(self, x, self.equation, shape, dtype)
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, dtype)
