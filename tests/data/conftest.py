@@ -37,8 +37,9 @@ def experiment(tmp_path, jsonl):
         (skeleton,) = chosen.skeletons
         layers = {f"{stack}_layers": 1 for stack in ("encoder", "decoder") if stack in skeleton}
         sizes = {"vocab_size": vocab_size, "d_model": 8, "num_heads": 2, "mlp_dim": 16, **layers}
+        family = "electra" if objective == "replaced_tokens" else FAMILIES[skeleton]
         return ExperimentConfig(
-            model=ModelConfig(family=FAMILIES[skeleton], head=chosen.head, **sizes),
+            model=ModelConfig(family=family, head=chosen.head, **sizes),
             objective=chosen,
             data=DataConfig(tokenizer=TokenizerConfig(name=tokenizer, path=tokenizer_path, vocab_size=tokens), **data),
         )
