@@ -136,12 +136,7 @@ def task(folder, page, **changes):
 
 
 def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
-    cfg = trials.experiment_dict(
-        tmp_path, page="bert_tiny",
-        **{**LORA, "objective.name": "examples.classification:Classification", "model.head": "sequence_classification",
-           "model.encoder_layers": 1, "model.decoder_layers": 0, "data.path": labelled(tmp_path)},
-    )  # fmt: skip
-    program = setup.prepare(read_experiment(cfg))
+    program = setup.prepare(task(tmp_path, "classify", **{"data.path": labelled(tmp_path), "data.length": 16}))
     moments = flatten_dict(program.target.opt_state.inner_states["trained"].inner_state[1].mu, sep="/")
     kept = {path for path, leaf in moments.items() if hasattr(leaf, "shape")}
     assert {path for path in kept if "lora_" not in path} == {"classifier/dense/kernel", "classifier/dense/bias"}
