@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast matrix examples mails parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test test-fast matrix examples mails menus parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,13 @@ mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on
 	  --config.data.path=runs/mails/train.csv --config.data.eval_path=runs/mails/dev.csv \
 	  --config.optimizer.warmup_steps=10 $(if $(MODEL),--config.train.init_from=$(MODEL))
 	$(BIN)/python -m flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
+
+menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny translator of 3,007 lines on them
+	$(BIN)/python -m pip download --quiet --no-deps -d runs/menus jupyterlab-language-pack-fr-FR==4.5.post3
+	$(BIN)/python -m zipfile -e runs/menus/jupyterlab_language_pack_*.whl runs/menus/pack
+	$(BIN)/python examples/jupyter_translations.py runs/menus/pack runs/menus/pairs.jsonl
+	$(BIN)/python train.py --config=translate --workdir=runs/menus/run --config.data.path=runs/menus/pairs.jsonl \
+	  --config.data.length=64 --config.train.steps=1500 --config.train.eval_every=300 --config.optimizer.learning_rate=2e-3
 
 TORCH ?= python3
 SEED ?= 1

@@ -113,10 +113,13 @@ class Dpo(ChatTask):
         return {"log_probs": answer_log_probs(outputs, 4)}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        return metrics
+        """Returns the metrics; none for new rows, for which the starting weights have not been asked."""
+        return {} if data.records.reference is None else metrics
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns how often the longer answer is preferred; of two equally long ones, half."""
+        if data.records.reference is None:
+            return None
         lengths = np.asarray([[side.answers.sum() for side in pair] for pair in data.records.features])
         return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.sign(lengths[:, 0] - lengths[:, 1])))
 

@@ -10,6 +10,7 @@ from flaxformer_lite.data.labelled import open_labelled
 from flaxformer_lite.models import build_model, llama
 from flaxformer_lite.objectives.dpo import Dpo
 from flaxformer_lite.training import loop
+from flaxformer_lite.training.apply import open_file, open_trained
 from flaxformer_lite.training.report import metrics
 from flaxformer_lite.training.start import reference
 from tests.objectives import tables
@@ -118,7 +119,20 @@ def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished,
     assert leaves_of(tmp_path / "run", 20) == leaves_of(folder / "run", 20)
 
 
+def test_new_rows_are_answered_but_have_no_rewards(finished, tmp_path):
+    """evaluate and predict do not know what the starting weights say of them."""
+    trained = open_trained(finished[1] / "run")
+    path = tables.write_rows(tmp_path / "new.jsonl", ROWS[:2])
+    data = open_file(trained, path)
+    found, predictions = trained.evaluate(data)
+    assert not found and data.objective.baseline(data) is None
+    new = open_file(trained, tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}]), predicts=True)
+    told = new.objective.decode(trained.evaluate(new)[1], new.records)
+    assert len(predictions["written"]) == 2 and isinstance(told[0]["prediction"], str)
+
+
 def test_the_baseline_is_length(tmp_path):
     _, records, _ = opened(tmp_path, [*ROWS[:3], {"prompt": "a", "chosen": "longest", "rejected": "no"}], length=96)
-    held = type("Data", (), {"records": records["eval"]})
+    records = dataclasses.replace(records["eval"], reference=np.zeros((4, 2), np.float32))
+    held = type("Data", (), {"records": records})
     assert Dpo().baseline(held) == ("preferring the longer answer", 0.25)
