@@ -12,12 +12,15 @@ from typing import Any, NoReturn
 import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.cli import command_line, failures
-from flaxformer_lite.cli.arguments import COMMANDS, CONFIG_HELP, Command
+from flaxformer_lite.cli.arguments import CONFIG_HELP
+from flaxformer_lite.cli.commands import COMMANDS, Command
 from flaxformer_lite.runtime import environment, invocation
 
 EXAMPLES = """examples:
   flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
   flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
+  flaxformer_lite evaluate --model runs/spam --data test.csv
+  flaxformer_lite predict --model runs/spam --data new.csv --output predictions.csv
   flaxformer_lite convert runs/gpt2 published/gpt2
   flaxformer_lite inspect path/to/bert
   flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."

@@ -172,7 +172,13 @@ def by_role(objective: Any, read: Table, named: str, *, predicts: bool = False) 
     """Returns the values of each row by their roles; None for those that the table lacks."""
     found = columns_of(objective, read, named, predicts=predicts)
     roles = [column.role for column in objective.columns]
-    return [{role: _value(row, found[role]) if role in found else None for role in roles} for row in read.rows]
+    rows = [{role: _value(row, found[role]) if role in found else None for role in roles} for row in read.rows]
+    for column in objective.columns:
+        if column.predicted and not (predicts or column.optional):
+            lacking = next((i for i, row in enumerate(rows) if row[column.role] is None), None)
+            if lacking is not None:
+                raise ConfigError(f"{read.where}: row {lacking + 1} has no {column.role}; remove it, or predict it.")
+    return rows
 
 
 def _value(row: Row, name: str) -> Any:

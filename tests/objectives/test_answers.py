@@ -60,7 +60,7 @@ def test_normalized_as_in_squad():
     assert normalized("The  U.S. (a) an-swer, Theatre!") == "us answer theatre"
 
 
-# By SQuAD's own script, evaluate-v2.0.py.
+# By hand, after the rules of SQuAD's own script.
 @pytest.mark.parametrize(
     ("predicted", "true", "f1", "exact"),
     [
