@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.task import Column, Row, text_of
-from flaxformer_lite.objectives.writing import SCORES, WritingTask
+from flaxformer_lite.objectives.writing import WritingTask
 
 
 class Pair(NamedTuple):
@@ -76,16 +76,6 @@ class TextToText(WritingTask):
         number = records.features[example][0].row
         source, target = _texts(records.rows[number], number)
         return source, target
-
-    def baseline(self, data: Any) -> tuple[str, float] | None:
-        """Returns the headline score of copying each source."""
-        if not self.written_rows:
-            return super().baseline(data)
-        texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
-        if any(target is None for _, target in texts):
-            return None
-        found = SCORES[self.scored_by]([source for source, _ in texts], [str(target) for _, target in texts])
-        return "copying the source", found[self.headline.name]
 
 
 def _texts(row: Row, number: int) -> tuple[str, str | None]:

@@ -101,6 +101,16 @@ class WritingTask(TextObjective, Task):
             return {}
         return SCORES[self.scored_by](list(predictions["written"]), known)
 
+    def baseline(self, data: Any) -> tuple[str, float] | None:
+        """Returns the headline score of copying what is read; the unigram baseline if nothing is scored."""
+        if not self.written_rows:
+            return super().baseline(data)
+        texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
+        if any(target is None for _, target in texts):
+            return None
+        found = SCORES[self.scored_by]([source for source, _ in texts], [str(target) for _, target in texts])
+        return "copying the source", found[self.headline.name]
+
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, what the model writes; None for a row without an example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))

@@ -199,3 +199,11 @@ def test_a_published_template_ends_texts_with_what_it_ends_turns(words, tmp_path
     model = build_model(dataclasses.replace(LLAMA, vocab_size=64))
     publish_tokenizer(words, model, tmp_path, CHATML)
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == [1, 3]
+
+
+def test_the_baseline_is_of_the_headline():
+    """A score of what is written is compared with copying the prompt, not with the unigrams' loss."""
+    task = Instruction(scored_by="bleu")
+    rows = [{"prompt": "so it is then", "response": "so it is then"}, {"prompt": "a", "response": "b"}]
+    held = type("Data", (), {"records": records_of(task, rows, length=64), "order": np.arange(1)})
+    assert task.headline.name == "bleu" and task.baseline(held) == ("copying the source", pytest.approx(100))
