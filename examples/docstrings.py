@@ -8,6 +8,10 @@
     flaxformer_lite train --config=choose --workdir=runs/choices/run --config.data.path=runs/choices/train.jsonl \
         --config.data.eval_path=runs/choices/dev.jsonl
 
+    python examples/docstrings.py pairs runs/pairs           # a summary and its signature, to search functions in words
+    flaxformer_lite train --config=sentences --workdir=runs/pairs/run --config.data.path=runs/pairs/train.jsonl \
+        --config.data.eval_path=runs/pairs/dev.jsonl
+
 Without `--config.train.init_from=DIR` a small model starts from random weights.
 """
 
@@ -25,6 +29,7 @@ from typing import Any
 PACKAGES = ("numpy", "scipy", "sklearn", "jax", "flax", "optax")
 SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s|$)|$)")
 TITLES = ("Args:", "Returns:", "Raises:")  # as Google's style has them; numpy's are underlined
+WORD_ENDS = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 LONGEST = 3000  # characters of a docstring
 
 
@@ -109,9 +114,15 @@ def choices(found: list[tuple[str, str]], draw: random.Random) -> Iterator[dict[
         yield {"question": signature, "choices": [*others[:label], summary, *others[label:]], "label": label}
 
 
+def pairs(found: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yields each summary with its signature, the name cut into words."""
+    for signature, docstring in found:
+        yield {"anchor": first_sentence(docstring), "positive": joined(WORD_ENDS.sub(" ", signature))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=("questions", "choices"))
+    parser.add_argument("kind", choices=("questions", "choices", "pairs"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=6000)
     args = parser.parse_args()
@@ -119,7 +130,8 @@ def main() -> None:
     unique = {text: (signature, text) for package in PACKAGES for signature, text in functions(package)}
     found = [each for each in unique.values() if 40 < len(each[1]) < LONGEST]
     draw.shuffle(found)
-    made = choices(found, draw) if args.kind == "choices" else (row for each in found for row in questions(*each, draw))
+    asked = (row for each in found for row in questions(*each, draw))
+    made = {"choices": choices(found, draw), "pairs": pairs(found), "questions": asked}[args.kind]
     rows = list(itertools.islice(made, args.rows))
     args.folder.mkdir(parents=True, exist_ok=True)
     last = len(rows) * 9 // 10  # rows of one docstring stand together, so that no other question about it is held out

@@ -117,7 +117,7 @@ def inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def embed(parser: argparse.ArgumentParser) -> None:
-    """Turns each text into a vector: the normalized mean of the encoder's last hidden states.
+    """Turns each text into a vector: the normalized mean of the encoder's last hidden states, or as the directory says.
 
     Prints the cosine similarities of the texts; with --out writes the vectors to a .npy file.
     """

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model, read_json
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.functions.pooling import mean_pool
+from flaxformer_lite.functions.pooling import first_token, mean_pool
+from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
 
 BATCH, STEP = 32, 16  # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
 MOST = 12  # most texts with similarities that fit on a screen
@@ -31,10 +32,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     if args.out and Path(args.out).suffix != ".npy":
         raise ConfigError(f"--out={args.out}: must end in .npy.")
-    folder = folder_of(args.model)
-    first = reads_first(folder)
-    opened = open_model(args.model, dtype=args.dtype, family=args.family)
-    vectors = embed(opened, texts, limit=limit_of(folder, opened), first=first)
+    layers = read_sentence_layers(folder_of(args.model))
+    vectors = embed(open_model(args.model, dtype=args.dtype, family=args.family), texts, layers)
     if args.out:
         np.save(args.out, vectors)
         print(f"{args.out}: {vectors.shape[0]} vectors of {vectors.shape[1]}, float32")
@@ -42,17 +41,17 @@ def run(args: argparse.Namespace) -> None:
         _print(texts, vectors)
 
 
-def embed(opened: Opened, texts: list[str], *, limit: int | None, first: bool = False) -> np.ndarray:
-    """Computes vectors of texts, float32 [texts, D], each of length one.
+def embed(opened: Opened, texts: list[str], layers: SentenceLayers) -> np.ndarray:
+    """Computes vectors of texts, float32 [texts, D].
 
     Args:
       opened: an encoder, or an encoder-decoder to use the encoder of.
       texts: the texts.
-      limit: longest text in tokens; longer ones are cut. None is no limit.
-      first: whether to take the first token's vector instead of the mean.
+      layers: what follows the encoder.
     """
     if not opened.cfg.encoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
+    limit = limit_of(layers, opened)
     rows = [check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit)) for text in texts]
     cut = sum(len(row) == limit and len(opened.tokenizer.encode(text)) > limit for row, text in zip(rows, texts))  # noqa: B905
     if cut:
@@ -67,37 +66,22 @@ def embed(opened: Opened, texts: list[str], *, limit: int | None, first: bool = 
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
             ids_BT[row, : len(rows[i])], mask_BT[row, : len(rows[i])] = rows[i], 1
-        kept_BT = mask_BT * (np.arange(width) == 0) if first else mask_BT
-        vectors[chosen] = np.asarray(_vectors(opened.model, opened.params, ids_BT, mask_BT, kept_BT))[: len(chosen)]
-    return vectors
+        pooled = _pooled(opened.model, layers.pooling == "first", opened.params, ids_BT, mask_BT)
+        vectors[chosen] = np.asarray(pooled)[: len(chosen)]
+    return layers.finish(vectors)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _vectors(model, params, ids_BT, mask_BT, kept_BT):
-    return mean_pool(model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode"), kept_BT)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _pooled(model, first, params, ids_BT, mask_BT):
+    x_BTD = model.apply({"params": params}, ids_BT, attention_mask=mask_BT, method="encode")
+    return mean_pool(x_BTD, first_token(mask_BT) if first else mask_BT, unit=False)
 
 
-def limit_of(folder: Path, opened: Opened) -> int | None:
+def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
     """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer and the model."""
-    limits = [read_json(folder / "sentence_bert_config.json").get("max_seq_length"), opened.tokenizer.max_length]
+    limits = [layers.limit, opened.tokenizer.max_length]
     limits += [opened.cfg.max_length] if opened.cfg.has_position_table else []
     return min((n for n in limits if n), default=None)
-
-
-def reads_first(folder: Path) -> bool:
-    """Returns whether a sentence model takes the vector of the first token, instead of the mean.
-
-    Raises:
-      ConfigError: it pools in another way, or has layers after pooling.
-    """
-    pooling = read_json(folder / "1_Pooling" / "config.json")
-    others = [name for name, on in pooling.items() if on is True and name.startswith("pooling_mode_")]
-    if others not in ([], ["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"]):
-        raise ConfigError(f"{folder}/1_Pooling/config.json: {', '.join(others)}: embed takes the mean over tokens, or the"
-                          f" first token.")  # fmt: skip
-    if (folder / "2_Dense").exists():
-        raise ConfigError(f"{folder}/2_Dense: this model has a layer after pooling, which is not supported here.")
-    return others == ["pooling_mode_cls_token"]
 
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:
@@ -108,7 +92,8 @@ def _print(texts: list[str], vectors: np.ndarray) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("", *map(str, range(1, len(texts) + 1)), ""):
         table.add_column(title, justify="right" if title else "left", no_wrap=bool(title))
-    for number, (text, row) in enumerate(zip(texts, vectors @ vectors.T, strict=True), start=1):
+    units = SentenceLayers().finish(vectors)
+    for number, (text, row) in enumerate(zip(texts, units @ units.T, strict=True), start=1):
         table.add_row(str(number), *(f"{value:.4f}" for value in row), text)
     Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
 

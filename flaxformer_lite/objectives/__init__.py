@@ -11,5 +11,6 @@ __all__ = ["Column", "Companion", "Labelled", "LossSums", "Metric", "Objective",
 
 # Files that are not plug-ins.
 SHARED = (
-    "answers", "base", "chat", "companion", "denoising", "packing", "rows", "scores", "sums", "task", "text", "writing",
+    "answers", "base", "chat", "companion", "denoising", "packing", "retrieval", "rows", "scores", "sums", "task",
+    "text", "writing",
 )  # fmt: skip

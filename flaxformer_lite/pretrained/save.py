@@ -23,6 +23,7 @@ from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
+from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
 from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
@@ -92,13 +93,18 @@ def write_pretrained(
     source = like or model.source
     like = Path(source).expanduser() if source else None
     if like and workdir.is_workdir(like):
-        told = workdir.read_config(like).objective.published_fields()
+        run = workdir.read_config(like)
+        told = run.objective.published_fields()
         own, template = told.pop("labels", ()), told.pop("chat_template", "")
+        if pooling := told.pop("pooling", ""):
+            write_sentence_layers(path, pooling=pooling, width=cfg.d_model, limit=run.data.length)
         config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path, template)
         config |= told if cfg.num_labels == len(own or [0]) else {}
         labels = own if labels is None and cfg.num_labels == len(own) else labels
     elif like:
         config = _travel(like, path, config, {"pad_token_id", *family.PUBLISHED.all_fields})
+        if cfg.head in ("none", "encoder"):
+            copy_sentence_layers(like, path)
     named = hf_config.write_labels(labels, cfg) if labels is not None else {}
     (path / "config.json").write_text(json.dumps(config | named, indent=2, sort_keys=True) + "\n")
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)

@@ -19,6 +19,7 @@ from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import load_labels, load_pretrained
+from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.models import Models
 
@@ -28,6 +29,8 @@ OF_HEAD = {
     "token_classification": "tagging",
     "question_answering": "question_answering",
     "multiple_choice": "multiple_choice",
+    "none": "sentence_embeddings",
+    "encoder": "sentence_embeddings",
     "masked_lm": "masked_lm",
     "pretraining": "masked_lm",
 }
@@ -125,7 +128,12 @@ def _objective_of(path: Path, model: Any) -> Any:
         return cls(pairs="next_sentence")
     if not issubclass(cls, Task):
         return cls()
-    return cls.of_published(folder.read_config(path), tuple(load_labels(path)))
+    if model.skeleton not in cls.skeletons:
+        raise ConfigError(f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}.")
+    published = folder.read_config(path)
+    if name == "sentence_embeddings":
+        published = published | {"pooling": read_sentence_layers(path).pooling}
+    return cls.of_published(published, tuple(load_labels(path)))
 
 
 def _counted(batches: Iterator[Any], size: int, advance: Any) -> Iterator[Any]:

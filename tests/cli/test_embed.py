@@ -75,18 +75,10 @@ def test_an_encoder_decoder_gives_its_encoders(tmp_path, capsys):
     assert capsys.readouterr().out.count("1.0000") == 2
 
 
-@pytest.mark.parametrize(
-    ("file", "values", "message"),
-    [
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens: embed takes the mean"),
-        ("2_Dense/config.json", {}, "a layer after pooling"),
-    ],
-)
-def test_other_poolings_are_refused(bert, file, values, message, capsys):
-    (bert / file).parent.mkdir()
-    (bert / file).write_text(json.dumps(values))
+def test_other_poolings_are_refused(bert, capsys):
+    (bert / "1_Pooling").mkdir()
+    (bert / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(SystemExit):
         main(["embed", "--model", str(bert), "--text", "one"])
-    (bert / file).unlink()
-    (bert / file).parent.rmdir()
-    assert message in capsys.readouterr().err
+    shutil.rmtree(bert / "1_Pooling")
+    assert "['pooling_mode_max_tokens']: read are the mean" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import random
 from examples import docstrings
 from flaxformer_lite.objectives.multiple_choice import MultipleChoice
 from flaxformer_lite.objectives.question_answering import QuestionAnswering
+from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
 from tests.objectives import learned
 
 NUMPY = """Adds things. Slowly.
@@ -49,7 +50,11 @@ def test_questions_of_both_styles():
 
 def test_both_files_are_tables_of_their_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(docstrings, "PACKAGES", ("optax",))
-    for kind, task in (("questions", QuestionAnswering()), ("choices", MultipleChoice())):
+    for kind, task in (
+        ("questions", QuestionAnswering()),
+        ("choices", MultipleChoice()),
+        ("pairs", SentenceEmbeddings()),
+    ):
         monkeypatch.setattr("sys.argv", ["docstrings", kind, str(tmp_path / kind), "--rows", "60"])
         docstrings.main()
         texts = [(tmp_path / kind / f"{name}.jsonl").read_text() for name in ("train", "dev")]

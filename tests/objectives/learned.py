@@ -47,7 +47,7 @@ def config(folder, objective, rows, family="bert", *, length=16, steps=120, **pa
     return tiny_runs.config(
         folder,
         train={**train, "eval_batches": 0},
-        model=build("tiny", head=objective.head, **{**SIZES, **sizes}),
+        model=build("tiny", head=objective.head_for(build("tiny").skeleton), **{**SIZES, **sizes}),
         objective=objective,
         data=DataConfig(
             path=write(folder / "train.jsonl", rows[:cut]),

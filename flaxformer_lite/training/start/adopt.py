@@ -29,6 +29,7 @@ from flaxformer_lite.pretrained import chat, folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start import resume
 
@@ -73,7 +74,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     objective = dict(config.get("objective", {}))
-    kept = _begun_with(begun) if begun else _template(objective, train.init_from)
+    kept = _begun_with(begun) if begun else _told(objective, train.init_from)
     objective |= {name: value for name, value in kept.items() if not objective.get(name)}
     values = {**config, "model": merged, "objective": objective, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
@@ -81,15 +82,22 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
 
 def _begun_with(begun: ExperimentConfig) -> dict[str, Any]:
     """Returns what a run's objective took at its first start from a directory that may be gone."""
-    kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template")}
+    kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")}
     return {name: value for name, value in kept.items() if value}
 
 
-def _template(objective: dict[str, Any], init_from: str) -> dict[str, str]:
-    """Returns the chat template of a directory, for an objective that renders conversations."""
-    if not hasattr(from_config_dict(_Task, {"objective": objective}).objective, "template"):
+def _told(objective: dict[str, Any], init_from: str) -> dict[str, str]:
+    """Returns what a directory says to an objective: the chat template of conversations, the pooling of sentences."""
+    path, plugin = Path(init_from).expanduser(), from_config_dict(_Task, {"objective": objective}).objective
+    if hasattr(plugin, "template"):
+        return {"template": chat.template_of(path)}
+    if not hasattr(plugin, "pooling"):
         return {}
-    return {"template": chat.template_of(Path(init_from).expanduser())}
+    layers = read_sentence_layers(path)
+    if layers.dense:
+        raise ConfigError(f"train.init_from={init_from}: has a dense layer after pooling, which is not trained; remove it"
+                          f" from its modules.json to start from the encoder alone.")  # fmt: skip
+    return {"pooling": layers.pooling}
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:

@@ -1,0 +1,173 @@
+"""The form of sentence-transformers: what a directory says about pooling, and about layers after it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import brief, parse_object, read_bytes, read_object
+from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
+
+FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+MODES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "first",
+}  # the name of each, as all versions read it
+NEWER = {"mean": "mean", "cls": "first"}  # as newer versions write it
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Identity": lambda x: x,
+    "Tanh": np.tanh,
+    "ReLU": lambda x: np.maximum(x, 0),
+}
+DENSE = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
+
+
+class Dense(NamedTuple):
+    """A dense layer after pooling."""
+
+    kernel_DO: np.ndarray
+    bias_O: np.ndarray
+    activation: str
+
+
+class SentenceLayers(NamedTuple):
+    """What follows the encoder of a sentence model.
+
+    Attributes:
+      pooling: mean or first; empty where a directory does not say.
+      limit: longest text in tokens; None is no limit.
+      normalize: whether vectors have length one.
+      dense: layers between pooling and normalization.
+    """
+
+    pooling: str = ""
+    limit: int | None = None
+    normalize: bool = True
+    dense: tuple[Dense, ...] = ()
+
+    def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
+        """Applies what comes after pooling, in float32."""
+        for layer in self.dense:
+            pooled_ND = ACTIVATIONS[layer.activation](pooled_ND @ layer.kernel_DO + layer.bias_O)
+        lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True) if self.normalize else np.float32(1)
+        return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
+
+
+def read_sentence_layers(folder: Path) -> SentenceLayers:
+    """Reads the layers of a sentence model's directory, or of a run's workdir; the defaults where there is nothing.
+
+    Raises:
+      ConfigError, WeightsError: it pools in another way, or has other layers.
+    """
+    if workdir.is_workdir(folder):
+        run = workdir.read_config(folder)
+        pooling = run.objective.published_fields().get("pooling", "")
+        return SentenceLayers(pooling, run.data.length if pooling else None)
+    limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get("max_seq_length")
+    modules = _modules(folder)
+    pooling, normalize, dense = "", False, []
+    for place, kind in modules:
+        if kind == "Pooling":
+            pooling = _pooling(folder / place / "config.json")
+        elif kind == "Dense" and pooling and not normalize:
+            dense.append(_dense(folder / place))
+        elif kind == "Normalize" and pooling:
+            normalize = True
+        elif kind != "Transformer" or pooling or place:
+            raise ConfigError(f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: read are Transformer, in the"
+                              f" directory itself, Pooling, Dense and Normalize, in this order.")  # fmt: skip
+    return SentenceLayers(pooling, limit, normalize or not modules, tuple(dense))
+
+
+def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
+    """Writes what makes a directory of published weights one of sentence-transformers, with vectors of length one.
+
+    Args:
+      folder: the directory.
+      pooling: mean or first.
+      width: of the encoder.
+      limit: longest text in tokens.
+    """
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    modes = {theirs: ours == pooling for theirs, ours in MODES.items()}
+    _write(folder / "modules.json", modules)
+    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
+    _write(folder / "2_Normalize" / "config.json", {})
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+def copy_sentence_layers(source: Path, folder: Path) -> None:
+    """Copies what sentence-transformers keeps beside the weights of an encoder."""
+    for place, _ in _modules(source):
+        if place and (source / place).is_dir():
+            shutil.copytree(source / place, folder / place)
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Returns folder and kind of each layer; of a pooling alone if there is no modules.json; [] if there is nothing."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return [("1_Pooling", "Pooling"), ("", "Normalize")] if (folder / "1_Pooling").is_dir() else []
+    listed = parse_object(b'{"modules": ' + read_bytes(path) + b"}", str(path)).get("modules")
+    found = []
+    for one in listed if isinstance(listed, list) else [None]:
+        place, kind = (one.get("path"), one.get("type")) if isinstance(one, dict) else (None, None)
+        if not (isinstance(place, str) and isinstance(kind, str) and Path(place).name == place):
+            raise ConfigError(f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder in it.")
+        found.append((place, kind.rpartition(".")[2]))
+    return found
+
+
+def _pooling(path: Path) -> str:
+    config = read_object(path)
+    named = [name for name, on in config.items() if on is True and name.startswith("pooling_mode_")]
+    modes = config.get("pooling_mode", named or "mean")
+    modes = modes if isinstance(modes, list) else [modes]
+    found = [ours for theirs, ours in (MODES | NEWER).items() if modes == [theirs]]
+    if not found or config.get("include_prompt", True) is not True:
+        raise ConfigError(f"{path}: pools by {brief(modes)}: read are the mean over tokens and the first token (cls), with"
+                          f" the prompt included.")  # fmt: skip
+    return found[0]
+
+
+def _dense(folder: Path) -> Dense:
+    path, config = folder / "config.json", read_object(folder / "config.json", DENSE)
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    name = config.get("module_input_name", "sentence_embedding")
+    if activation not in ACTIVATIONS or config.get("use_residual") or name != "sentence_embedding":
+        raise ConfigError(f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)}, of the"
+                          f" sentence's vector and without a residual.")  # fmt: skip
+    if not (folder / "model.safetensors").is_file():
+        raise WeightsError(
+            f"{folder}: no model.safetensors; save it again with sentence-transformers, which writes one."
+        )
+    tensors = {key: tensor.read().astype(np.float32) for key, tensor in open_file(folder / "model.safetensors").items()}
+    out, wide = config.get("out_features"), config.get("in_features")
+    bias = tensors.get("linear.bias", np.zeros(out or 0, np.float32))
+    shapes = tensors.get("linear.weight", bias).shape, bias.shape
+    if shapes != ((out, wide), (out,)) or set(tensors) - {"linear.weight", "linear.bias"}:
+        raise WeightsError(f"{folder}: {', '.join(sorted(tensors))} of shapes {shapes}; due are linear.weight {(out, wide)}"
+                           f" and linear.bias {(out,)}.")  # fmt: skip
+    return Dense(tensors["linear.weight"].T, bias, activation)
+
+
+def _optional(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+    return read_object(path, kinds) if path.exists() else {}
+
+
+def _write(path: Path, values: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,164 @@
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.functions.pooling import shortened
+from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings, batch_logits
+from flaxformer_lite.training.start import initial_state, setup
+from tests.objectives import learned
+
+PAIRS, SCORES = SentenceEmbeddings(), SentenceEmbeddings(kind="scores")
+ROW = {"anchor": "a b", "positive": "c", "negatives": ["d", "a b c"], "score": None}
+VECTORS = shortened(jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8)
+GIVEN = jnp.asarray([0.5, 3.0, 3.0, 1.0, 0.0])
+
+
+def targets(choices, **more):
+    texts = jnp.arange(5 * choices, dtype=jnp.int32).reshape(5, choices)
+    return {"texts": texts, "weights": jnp.ones(5), **more}
+
+
+# Of sentence-transformers 6.2.0: MultipleNegativesRankingLoss, its sum over widths 8, 4 and 2, and CoSENTLoss.
+@pytest.mark.parametrize(
+    ("task", "choices", "due"),
+    [
+        (PAIRS, 3, 9.379880905151367),
+        (PAIRS, 2, 9.138338088989258),
+        (SentenceEmbeddings(sizes=(4, 2)), 3, 31.560452938079834),
+        (SCORES, 2, 20.75165367126465),
+    ],
+)
+def test_losses_are_those_of_sentence_transformers(task, choices, due):
+    loss = task.loss(VECTORS[:, :choices], targets(choices, score=GIVEN), chunks=1).mean()
+    assert float(loss) == pytest.approx(due, rel=1e-5)
+
+
+@pytest.mark.parametrize("task", [PAIRS, SCORES])
+def test_padding_of_the_last_batch_has_no_part_in_the_loss(task):
+    whole = targets(3, score=GIVEN)
+    first = jax.tree.map(lambda x: x[:3], whole)
+    padded = whole | {"weights": whole["weights"].at[3:].set(0)}
+    due = task.loss(VECTORS[:3], first, chunks=1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), task.loss(VECTORS, padded, chunks=1), due)
+
+
+def test_which_texts_are_negatives():
+    """Rows: 0-1 (negative 2), 0-3, 4-1, 1-5 (negative absent): columns are 1 3 1 5 | 2 - - -."""
+    texts = jnp.asarray([[0, 1, 2], [0, 3, -1], [4, 1, -1], [1, 5, -1]])
+    logits = batch_logits(jnp.ones((4, 3, 2)), texts, jnp.ones(4))
+    due = [
+        [1, 0, 0, 1, 1, 0, 0, 0],  # 3 is also right for 0, and 1 of the third row is the same text
+        [0, 1, 0, 1, 1, 0, 0, 0],
+        [0, 1, 1, 1, 1, 0, 0, 0],
+        [0, 1, 0, 1, 1, 0, 0, 0],  # 1 is the anchor's own text
+    ]
+    np.testing.assert_array_equal(logits > -1, np.asarray(due, bool))
+
+
+def test_an_example_has_an_axis_of_texts(tmp_path):
+    task, records = learned.encoded(PAIRS, [ROW, {**ROW, "negatives": None}], tmp_path, length=5)
+    whole, part = (task.make_example(records, i, None) for i in range(2))
+    assert task.negatives == 2 and task.pooling == "mean"
+    assert jax.tree.map(np.shape, whole) == jax.tree.map(np.shape, part)
+    assert whole["inputs"]["attention_mask"].sum(axis=1).tolist() == [4, 3, 3, 5]
+    assert whole["targets"] == {"texts": pytest.approx([0, 1, 2, 3]), "weights": 1.0}
+    assert part["targets"]["texts"].tolist() == [0, 1, -1, -1]
+    assert records.features[0].cut == 0
+
+
+def test_pooling_takes_the_mean_or_the_first_token():
+    hidden = jnp.asarray([[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]])
+
+    def model(input_ids, attention_mask):
+        return type("Output", (), {"last_hidden_state": hidden})
+
+    inputs = {"input_ids": np.zeros((1, 2, 3), int), "attention_mask": np.asarray([[[1, 1, 0], [1, 1, 1]]])}
+    first = SentenceEmbeddings(pooling="first").outputs(model, inputs)
+    mean = SentenceEmbeddings(pooling="mean").outputs(model, inputs)
+    np.testing.assert_allclose(first, [[[0.6, 0.8], [0, 1]]], rtol=1e-6)
+    np.testing.assert_allclose(mean, [[np.asarray([1, 1]) / 2**0.5, np.asarray([1, 3]) / 10**0.5]], rtol=1e-6)
+
+
+def synonyms(count, scored=False):
+    """Word i of one language is word i of the other; a pair of others has score 0."""
+    draw, rows = random.Random(0), []
+    for _ in range(count):
+        i, j = draw.randrange(12), draw.randrange(12)
+        if scored:
+            rows.append({"anchor": f"a{i}", "positive": f"b{j if draw.random() < 0.5 else i}"})
+            rows[-1]["score"] = float(rows[-1]["anchor"][1:] == rows[-1]["positive"][1:])
+        else:
+            rows.append({"anchor": f"a{i} a{j}", "positive": f"b{j} b{i}"})
+    return rows
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_learns_which_texts_belong_together(tmp_path, family):
+    task = SentenceEmbeddings(sizes=(8,))
+    cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)
+    learned.loop.run(cfg, tmp_path / "run")
+    records = [r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"]
+    first, last = records[0], records[-1]
+    assert last["mrr"] > 0.6 > first["mrr"] + 0.3 and last["mrr_8"] > 0.5
+    new = learned.write(tmp_path / "new.jsonl", synonyms(300, scored=True)[:40])
+    trained = learned.open_trained(tmp_path / "run")
+    data = learned.open_file(trained, new)
+    found, predictions = trained.evaluate(data)
+    assert found["spearman"] > 0.5 and "mrr" not in found
+    told = data.objective.decode(predictions, data.records)
+    alike = [one["similarity"] for one, row in zip(told, data.records.rows, strict=True) if row["score"]]
+    assert np.mean(alike) > np.mean([one["similarity"] for one in told]) + 0.1
+
+
+def test_learns_scores(tmp_path):
+    cfg = learned.config(tmp_path, SCORES, synonyms(300, scored=True), length=4, steps=60)
+    learned.loop.run(cfg, tmp_path / "run")
+    last = [r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"][-1]
+    assert last["spearman"] > 0.5
+
+
+@pytest.mark.parametrize("mesh", [{"data": 2}, {"fsdp": 2, "tensor": 2}, {"data": 2, "context": 2}])
+def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
+    losses = []
+    for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
+        cfg = learned.config(tmp_path, PAIRS, synonyms(60), length=6, mesh=parts)
+        ready = setup.prepare(cfg)
+        state, batch = initial_state.initial_state(ready), next(ready.train_batches(0))
+        state, metrics = ready.train_step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 2
+
+
+def test_the_baseline_compares_words(tmp_path):
+    rows = [{"anchor": f"w{i} x", "positive": f"w{i} y"} for i in range(5)]
+    task, records = learned.encoded(PAIRS, rows, tmp_path)
+    data = type("Data", (), {"splits": {"train": records, "eval": records}})
+    assert task.baseline(data) == ("tf-idf", 1.0)
+    rows = [{**row, "positive": f"w{i + (i > 2)} y", "score": float(i <= 2)} for i, row in enumerate(rows)]
+    task, records = learned.encoded(SCORES, rows, tmp_path)
+    data = type("Data", (), {"splits": {"train": records, "eval": records}})
+    assert task.baseline(data)[1] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "message"),
+    [
+        (PAIRS, {"positive": "a"}, "needs a column for 'anchor'"),
+        (PAIRS, {"anchor": "a"}, "needs a column for 'positive'"),
+        (PAIRS, {"anchor": "a", "positive": 3}, "row 1: positive='3' is not a text"),
+        (PAIRS, {"anchor": "a", "positive": "b", "negatives": [1]}, "row 1: negatives='1' is not a text"),
+        (PAIRS, {"anchor": "a", "positive": "b", "score": 1}, "have a score, .*objective.kind=scores"),
+        (SCORES, {"anchor": "a", "positive": "b"}, "row 1 has no score, which objective.kind=scores learns from"),
+        (SCORES, {"anchor": "a", "positive": "b", "score": "high"}, "row 1: score='high' is not a number"),
+        (SentenceEmbeddings(sizes=(32,)), ROW, "objective.sizes: 32 must be less than the width of the vectors, 32"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, message):
+    cfg = learned.config(tmp_path, task, synonyms(10))
+    learned.write(tmp_path / "train.jsonl", [row])
+    with pytest.raises(ConfigError, match=message):
+        setup.prepare(cfg)

@@ -1,0 +1,112 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import load_pretrained, save_pretrained
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.embed import embed
+from flaxformer_lite.cli.open_model import open_model
+from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings
+from flaxformer_lite.pretrained.safetensors import WeightsError
+from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.apply import open_trained
+from flaxformer_lite.training.start.adopt import read_experiment
+from tests.objectives import learned
+
+ROOT = Path(__file__).parents[1] / "fixtures" / "sentences"
+EXPECTED = json.loads((ROOT / "expected.json").read_text())
+LAYERS = {
+    "mean_normalize": ("mean", 0, True),
+    "cls_dense": ("first", 1, False),
+    "mean_dense_normalize": ("mean", 1, True),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Path(shutil.copytree(ROOT / "mean_dense_normalize", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_vectors_are_those_of_sentence_transformers(name):
+    layers = read_sentence_layers(ROOT / name)
+    assert (layers.pooling, len(layers.dense), layers.normalize) == LAYERS[name]
+    vectors = embed(open_model(str(ROOT / name)), EXPECTED["texts"], layers)
+    np.testing.assert_allclose(vectors, EXPECTED["vectors"][name], atol=2e-6)
+
+
+def test_what_lies_beside_the_weights_is_saved_again(tmp_path):
+    source = ROOT / "cls_dense"
+    save_pretrained(tmp_path / "again", *load_pretrained(source))
+    vectors = embed(open_model(str(tmp_path / "again")), EXPECTED["texts"], read_sentence_layers(tmp_path / "again"))
+    np.testing.assert_allclose(vectors, EXPECTED["vectors"]["cls_dense"], atol=2e-6)
+
+
+def test_without_modules_vectors_are_of_length_one(tmp_path):
+    assert read_sentence_layers(tmp_path) == SentenceLayers("", None, True, ())
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert read_sentence_layers(tmp_path) == SentenceLayers("first", None, True, ())
+
+
+@pytest.mark.parametrize(
+    ("place", "values", "message"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, r"pools by \['max'\]: read are the mean"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "pools by"),
+        ("1_Pooling/config.json", {"pooling_mode": {"mean": 1}}, "pools by"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "with the prompt included"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.GELU"}, "read are Identity, Tanh, ReLU"),
+        ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
+        ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
+        ("modules.json", {"path": "../x", "type": "a.Dense"}, "a folder in it"),
+        ("modules.json", {"path": "", "type": "a.Normalize"}, "a layer 'Normalize' in '': read are Transformer"),
+        ("modules.json", {"path": "x", "type": "a.WordWeights"}, "a layer 'WordWeights' in 'x'"),
+        ("modules.json", "Pooling", "must be a list of objects"),
+        ("sentence_bert_config.json", {"max_seq_length": "8"}, "max_seq_length='8': must be a whole number"),
+    ],
+)
+def test_other_layers_are_refused(folder, place, values, message):
+    path = folder / place
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps([values] if isinstance(old, list) else {**old, **values}))
+    with pytest.raises(ConfigError, match=message):
+        read_sentence_layers(folder)
+
+
+def test_a_dense_layer_needs_its_weights(folder):
+    config = json.loads((folder / "2_Dense" / "config.json").read_text())
+    (folder / "2_Dense" / "config.json").write_text(json.dumps({**config, "out_features": 7}))
+    with pytest.raises(WeightsError, match=r"due are linear.weight \(7, 16\) and linear.bias \(7,\)"):
+        read_sentence_layers(folder)
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match=r"2_Dense: no model.safetensors"):
+        read_sentence_layers(folder)
+
+
+def test_a_run_takes_its_pooling_from_the_weights_and_publishes_it(tmp_path, capsys):
+    source = Path(shutil.copytree(ROOT / "cls_dense", tmp_path / "source"))
+    modules = json.loads((source / "modules.json").read_text())
+    rows = [{"anchor": "zero one", "positive": "two"}, {"anchor": "four", "positive": "five six"}] * 5
+    values = to_config_dict(learned.config(tmp_path, SentenceEmbeddings(), rows, steps=1, length=6))
+    values.train.init_from, values.data.tokenizer.path = str(source), ""
+    with pytest.raises(ConfigError, match="has a dense layer after pooling, which is not trained"):
+        read_experiment(values)
+    (source / "modules.json").write_text(json.dumps(modules[:2]))
+    cfg = read_experiment(values)
+    assert cfg.objective.pooling == "first" and cfg.model.head == "none" and cfg.model.d_model == 16
+    loop.run(cfg, tmp_path / "run")
+    main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
+    capsys.readouterr()
+    assert read_sentence_layers(tmp_path / "published") == SentenceLayers("first", 6, True, ())
+    found = [
+        embed(open_model(str(path)), EXPECTED["texts"], read_sentence_layers(path))
+        for path in (tmp_path / "run", tmp_path / "published")
+    ]
+    np.testing.assert_allclose(*found, atol=1e-6)
+    assert open_trained(tmp_path / "published").cfg.objective.pooling == "first"
