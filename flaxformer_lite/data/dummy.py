@@ -52,9 +52,8 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     if known:  # those of the sample are others
         rows = [{**row, **{column.role: None for column in task.columns if column.predicted}} for row in rows]
     fitted = task if known else task.fit(rows, {})
-    return fitted, encode(
-        fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), cfg.model.skeleton
-    )
+    model = cfg.model.skeleton, cfg.model.type_vocab_size
+    return fitted, encode(fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), *model)
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:

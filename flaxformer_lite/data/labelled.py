@@ -1,7 +1,9 @@
 """Labelled rows of a table as examples: columns, split, tokenizer, and what the task makes of each row."""
 
+import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,7 +71,7 @@ class LabelledRecords:
 
 
 def open_labelled(
-    cfg: DataConfig, objective: Any, skeleton: str, labels: tuple[str, ...] = ()
+    cfg: DataConfig, objective: Any, skeleton: str, labels: tuple[str, ...] = (), *, types: int = 2
 ) -> tuple[Any, dict[str, LabelledRecords], list[tuple[str, str]]]:
     """Reads the rows that a config names.
 
@@ -78,6 +80,7 @@ def open_labelled(
       objective: a `Task` of objectives/task.py.
       skeleton: the model's, which decides the special tokens around texts.
       labels: names of the classes of the weights to start from.
+      types: token types that the model tells apart; of one, the second text of a pair has none of its own.
 
     Returns:
       The task with its labels, the records of `train` and `eval`, and pairs that describe them in words.
@@ -93,9 +96,10 @@ def open_labelled(
     rows = {name: by_role(objective, part, cfg.columns) for name, part in tables.items()}
     names = columns_of(objective, tables["train"], cfg.columns)
     classes = {role: tables["train"].names[name] for role, name in names.items() if name in tables["train"].names}
-    objective = objective.fit(rows["train"], classes, labels)
+    with _row_errors(tables["train"]):
+        objective = objective.fit(rows["train"], classes, labels)
     chosen = _tokenizer(cfg, tables["train"], rows["train"])
-    records = {name: encode(objective, cfg, tables[name], rows[name], chosen, skeleton) for name in SPLITS}
+    records = {name: encode(objective, cfg, tables[name], rows[name], chosen, skeleton, types) for name in SPLITS}
     described = _described(objective, cfg, names, records)
     train = records["train"]
     joined = objective.join(train.features, train)
@@ -106,7 +110,14 @@ def open_labelled(
 
 
 def open_rows(
-    path: str, cfg: DataConfig, objective: Any, chosen: Tokenizer, skeleton: str, *, predicts: bool = False
+    path: str,
+    cfg: DataConfig,
+    objective: Any,
+    chosen: Tokenizer,
+    skeleton: str,
+    types: int = 2,
+    *,
+    predicts: bool = False,
 ) -> LabelledRecords:
     """Reads new rows for a trained task.
 
@@ -115,31 +126,43 @@ def open_rows(
       cfg: the data section of the run; `columns` and lengths are used.
       objective: the trained task.
       chosen: the run's tokenizer.
-      skeleton: the model's.
-      predicts: whether the columns that the task predicts may be missing.
+      skeleton, types: the model's, as in `open_labelled`.
+      predicts: whether the columns that the task predicts are to be ignored, as new data may hold anything there.
 
     Raises:
       ConfigError: as `open_labelled`.
     """
     read = table.read_table(path, f"--data={path}", "eval")
-    return encode(objective, cfg, read, by_role(objective, read, cfg.columns, predicts=predicts), chosen, skeleton)
+    rows = by_role(objective, read, cfg.columns, predicts=predicts)
+    return encode(objective, cfg, read, rows, chosen, skeleton, types)
 
 
 def encode(
-    objective: Any, cfg: DataConfig, read: Table, rows: list[Row], chosen: Tokenizer, skeleton: str
+    objective: Any, cfg: DataConfig, read: Table, rows: list[Row], chosen: Tokenizer, skeleton: str, types: int = 2
 ) -> LabelledRecords:
     """Tokenizes rows into the task's examples."""
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    reader = LabelledRecords(chosen, chosen.frame(skeleton), length, target_length, read, rows, skeleton=skeleton)
-    try:
+    frame = chosen.frame(skeleton) if types > 1 else replace(chosen.frame(skeleton), second_type=0)
+    reader = LabelledRecords(chosen, frame, length, target_length, read, rows, skeleton=skeleton)
+    with _row_errors(read):
         made = objective.encode(rows, reader)
-    except ConfigError as error:
-        raise ConfigError(f"{read.where}: {error}") from None
     row_of = np.repeat(np.arange(len(rows)), [len(examples) for examples in made])
     records = replace(reader, features=[example for examples in made for example in examples], row_of=row_of)
     if not len(records):
         raise ConfigError(f"{read.where}: no row of it fits into an example; raise data.length={cfg.length}.")
     return records
+
+
+@contextlib.contextmanager
+def _row_errors(read: Table) -> Iterator[None]:
+    """Completes a task's errors about `row N`: with the table's name, and the row's number in the file before the split."""
+    try:
+        yield
+    except ConfigError as error:
+        told, numbers = str(error), read.numbers or range(1, len(read) + 1)
+        if named := re.match(r"row (\d+)\b", told):
+            told = f"{read.where}: row {numbers[int(named[1]) - 1]}{told[named.end() :]}"
+        raise ConfigError(told) from None
 
 
 def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = False) -> dict[str, str]:
@@ -157,12 +180,14 @@ def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = Fals
         )
     found = {}
     for role, column in roles.items():
+        if predicts and column.predicted:
+            continue
         name = asked.get(role) or next((n for n in (role, *column.names) if n in read.columns), None)
         if name in read.columns or str(name).partition(".")[0] in read.columns:
             found[role] = str(name)
-        elif role in asked and not (predicts and column.predicted):
+        elif role in asked:
             raise ConfigError(f"data.columns={named!r}: {read.where} {has}, and no {asked[role]!r}.")
-        elif not (column.optional or (predicts and column.predicted)):
+        elif not column.optional:
             raise ConfigError(f"{read.where}: {has}, where {plugin_name(objective)} needs a column for {role!r}; name it with"
                               f" --config.data.columns={role}=NAME.")  # fmt: skip
     return found

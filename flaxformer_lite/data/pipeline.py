@@ -130,7 +130,9 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
         raise ValueError(f"split={split!r}: must be train or eval.")
     objective: Any = cfg.objective
     if isinstance(objective, Task):
-        objective, rows, described = open_labelled(cfg.data, objective, cfg.model.skeleton, labels)
+        objective, rows, described = open_labelled(
+            cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
+        )
         _check_vocabulary(cfg, rows["train"].tokenizer)
         return Dataset(split, objective, rows, fingerprint(objective, rows), described=tuple(described))
     corpus = open_corpus(cfg.data, objective.fields)

@@ -32,6 +32,7 @@ class Table:
       rows: a value per column; csv and tsv hold texts only.
       names: the names of classes, by column, where the file has them (`ClassLabel` of `datasets`).
       fingerprint: hash of the content.
+      numbers: the number of each row in the file, from 1; empty where it has all of them.
     """
 
     where: str
@@ -39,6 +40,7 @@ class Table:
     rows: list[Row]
     fingerprint: str
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -46,7 +48,8 @@ class Table:
     def take(self, numbers: list[int]) -> "Table":
         """Returns a table of some of the rows."""
         digest = hashlib.sha256(f"{self.fingerprint} {numbers}".encode()).hexdigest()[:16]
-        return Table(self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names)
+        in_file = tuple(self.numbers[i] if self.numbers else i + 1 for i in numbers)
+        return Table(self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names, in_file)
 
 
 def read_table(path: str, where: str, split: str = "train") -> Table:

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
+from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.rows import framed
@@ -66,7 +66,7 @@ class Classification(Labelled):
     kind: Kind = "single"
     label_smoothing: Probability = 0.0  # of the single label
     weighting: Weighting = "none"  # balanced: each class weighs the same in all, however rare
-    class_weights: tuple[NotNegative, ...] = ()  # of the loss, in the order of the labels
+    class_weights: tuple[Positive, ...] = ()  # of the loss, in the order of the labels
 
     head: ClassVar[str] = "sequence_classification"
     columns: ClassVar[tuple[Column, ...]] = (
@@ -212,8 +212,9 @@ class Classification(Labelled):
     def _values(self, row: Row, number: int) -> list[Any]:
         """Returns the labels of a row, as the table has them."""
         value = row["label"]
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            raise ConfigError(f"data.path: row {number + 1} has no label; remove it, or predict it.")
+        is_empty = self.kind == "single" and isinstance(value, str) and not value.strip()  # of csv; several may be none
+        if value is None or is_empty or (isinstance(value, float) and math.isnan(value)):
+            raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
         if self.kind == "single":
             return [value]
         if isinstance(value, str):

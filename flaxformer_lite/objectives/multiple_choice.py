@@ -75,8 +75,8 @@ class MultipleChoice(Task):
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
         if missing := [number for number, row in enumerate(rows, start=1) if row["label"] is None]:
-            raise ConfigError(f"data.path: row {missing[0]} has no label; remove it, or predict it.")
-        most = max(len(_choices(row, f"data.path: row {i + 1}")[0]) for i, row in enumerate(rows))
+            raise ConfigError(f"row {missing[0]} has no label; remove it, or predict it.")
+        most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
         return dataclasses.replace(self, choices=self.choices or most)
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:

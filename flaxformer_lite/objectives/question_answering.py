@@ -86,7 +86,7 @@ class QuestionAnswering(Task):
     )
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        found = [_answers(row, number, "data.path: ") for number, row in enumerate(rows)]
+        found = [_answers(row, number) for number, row in enumerate(rows)]
         if not any(found):
             raise ConfigError("data.path: no question has an answer; there is nothing to learn.")
         return dataclasses.replace(self, no_answer=self.no_answer or not all(found))
@@ -200,8 +200,8 @@ class QuestionAnswering(Task):
         return guess.text, guess.share
 
 
-def _answers(row: Row, number: int = 0, where: str = "") -> list[Answer]:
-    return answers_of(row["answers"], text_of(row, "context", number), f"{where}row {number + 1}")
+def _answers(row: Row, number: int = 0) -> list[Answer]:
+    return answers_of(row["answers"], text_of(row, "context", number), f"row {number + 1}")
 
 
 def _true(records: Any, rows: Any) -> list[list[str]]:

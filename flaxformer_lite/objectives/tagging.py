@@ -82,7 +82,7 @@ class Tagging(Labelled):
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)) and scores.library("seqeval"))
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        values = [value for i, row in enumerate(rows) for value in _tags(row, f"data.path: row {i + 1}")]
+        values = [value for i, row in enumerate(rows) for value in _tags(row, f"row {i + 1}")]
         if not values:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
         labels = self.labels or names_of(values, names.get("tags", ()), known)

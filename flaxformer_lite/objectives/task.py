@@ -137,8 +137,9 @@ def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
     """
     if str(value) in labels:
         return labels.index(str(value))
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(labels):
-        return value  # a number, where the table or the weights name the classes
+    numbered = any(name.lstrip("-").isdecimal() for name in labels)  # then a number is a name
+    if not numbered and str(value).isdecimal() and int(str(value)) < len(labels):
+        return int(str(value))  # where the table or the weights name the classes; csv has numbers as texts
     more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
     raise ConfigError(f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
                       f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels.")  # fmt: skip

@@ -53,9 +53,11 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str,
         for token in read["added_tokens"]:
             token["lstrip"] |= token["content"] == "[MASK]"  # takes the space before it, like RoBERTa's <mask>
         _write_json(made / inner.file, read)
-    config = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
+    config: dict[str, Any] = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
+    types = ["token_type_ids"] if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1 else []
+    config |= {"model_input_names": ["input_ids", *types, "attention_mask"]}  # else transformers leaves the types out
     _write_json(made / "tokenizer_config.json", config)
 
 

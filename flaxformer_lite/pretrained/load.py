@@ -173,7 +173,10 @@ def with_labels(cfg: ModelConfig, labels: Sequence[str] | int | None, own: Seque
     if not labels or cfg.head not in NAMED_HEADS:
         return cfg, False
     count = labels if isinstance(labels, int) else len(labels)
-    others = count != cfg.num_labels or (not isinstance(labels, int) and list(labels) != list(own))
+    unnamed = [f"LABEL_{i}" for i in range(count)]
+    numbers = [str(i) for i in range(count)]  # that is, classes without names
+    known = numbers if list(own or unnamed) == unnamed else list(own)
+    others = count != cfg.num_labels or (not isinstance(labels, int) and list(labels) not in (list(own), known))
     return dataclasses.replace(cfg, num_labels=count), others
 
 

@@ -104,14 +104,15 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     Args:
       trained: the model and its task.
       path: a table for tasks, text for other objectives.
-      predicts: whether the columns that the task predicts may be missing.
+      predicts: whether the columns that the task predicts are ignored; they may be missing.
 
     Raises:
       ConfigError: the file cannot be read, or is of another form.
     """
     cfg, objective = trained.cfg, trained.cfg.objective
     if isinstance(objective, Task):
-        records = open_rows(path, cfg.data, objective, trained.tokenizer, cfg.model.skeleton, predicts=predicts)
+        model = cfg.model.skeleton, cfg.model.type_vocab_size
+        records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
         return Dataset("eval", objective, {"train": records, "eval": records}, "")
     if predicts:
         raise ConfigError(f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them.")

@@ -12,9 +12,10 @@ from configs import classify
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.data import tokenizer_training
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.models import bert, gpt2
+from flaxformer_lite.models import bert, gpt2, roberta
 from flaxformer_lite.objectives.classification import Classification
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.pretrained.load import load_labels
@@ -146,6 +147,56 @@ def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_pa
     np.testing.assert_allclose(*outs, atol=1e-6)
 
 
+def test_predictions_ignore_what_stands_where_the_label_is_to_be(trained, tmp_path):
+    outs = []
+    for label in ({}, {"class": -1}, {"class": ""}, {"class": "unheard of"}):  # -1: GLUE's tests
+        given = [{"sentence": row["sentence"], **label} for row in rows(5, seed=3)]
+        command("predict", "--model", trained / "run", "--data", write(tmp_path / "new.csv", given), "--output",
+                tmp_path / "out.csv")  # fmt: skip
+        with (tmp_path / "out.csv").open() as file:
+            outs.append([(row["prediction"], row["probability_bad"]) for row in csv.DictReader(file)])
+    assert all(out == outs[0] for out in outs)
+
+
+@pytest.mark.parametrize(("labels", "comes_along"), [(["0", "1"], True), (["1", "2"], False), (["no", "yes"], False)])
+def test_a_head_without_names_comes_along_for_classes_that_are_numbers(trained, tmp_path, labels, comes_along):
+    model, params = load_pretrained(trained / "run")
+    save_pretrained(tmp_path / "unnamed", model, params, like=trained / "run")
+    config = json.loads((tmp_path / "unnamed" / "config.json").read_text())
+    names = {"id2label": {0: "LABEL_0", 1: "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    (tmp_path / "unnamed" / "config.json").write_text(json.dumps(config | names))
+    loaded = load_pretrained(tmp_path / "unnamed", new_head=True, labels=labels)[1]
+    kernels = (each["classifier"]["dense"]["kernel"] for each in (params, loaded))
+    assert np.array_equal(*kernels) == comes_along
+
+
+def test_published_weights_tell_transformers_whether_pairs_have_token_types(trained, tmp_path):
+    texts = [f"{one} {two}" for one in GOOD for two in BAD]
+    tokenizer_training.train(TokenizerConfig(name="byte_bpe", vocab_size=400), texts * 9).save(tmp_path)
+    table = [{"premise": text, "hypothesis": text, "label": str(i % 2)} for i, text in enumerate(texts)]
+    write(tmp_path / "train.csv", table)
+    for family, names in ((bert, ["input_ids", "token_type_ids", "attention_mask"]),
+                          (roberta, ["input_ids", "attention_mask"])):  # fmt: skip
+        model = family.config("tiny", d_model=32, num_heads=2, mlp_dim=48, encoder_layers=1, max_length=64, vocab_size=0,
+                              head="sequence_classification")  # fmt: skip
+        config = page(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
+        cfg = dataclasses.replace(read_experiment(config), model=model)
+        run = tmp_path / model.family
+        loop.run(cfg, run)
+        command("convert", run, tmp_path / f"published_{model.family}")
+        told = json.loads((tmp_path / f"published_{model.family}" / "tokenizer_config.json").read_text())
+        assert told["model_input_names"] == names
+
+
+def test_errors_name_the_row_of_the_file_whichever_split_it_is_in(tmp_path):
+    table = [{"text": f"text {i}", "label": i % 2} for i in range(40)]
+    for broken in (3, 21, 38):
+        lines = [row | {"label": "" if i == broken else row["label"]} for i, row in enumerate(table)]
+        write(tmp_path / "train.csv", lines)
+        with pytest.raises(ConfigError, match=rf"train.csv'?: row {broken + 1} has no label; remove it"):
+            open_dataset(read_experiment(page(tmp_path, **{"data.eval_fraction": 0.3})))
+
+
 def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
     model, params = load_pretrained(trained / "run", head="none")
     save_pretrained(tmp_path / "body", model, params, like=trained / "run")
@@ -206,6 +257,7 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
         ([{"text": "a", "label": 1}, {"text": "b", "label": 1}], {}, "there is nothing to learn from one class"),
         ([{"text": "a", "label": i / 7} for i in range(40)], {}, "Numbers are predicted with --config.objective.kind=number"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0,)}, "1 weights for 2"),
+        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0, 0.0)}, "be positive"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.kind": "number"}, "'x' is not a number"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.labels": ("x", "z")}, "'y' is not one of"),
         ([], {}, "no rows in it"),
