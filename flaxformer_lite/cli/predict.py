@@ -62,13 +62,15 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     else:
         text = _delimited(rows, "," if path.suffix == ".csv" else "\t")
+        if path.suffix == ".tsv" and '"' in text:  # a quoted first line says that quotes are no text
+            text = _delimited(rows, "\t", csv.QUOTE_ALL)
     write_file(path.expanduser(), text.encode())
 
 
-def _delimited(rows: list[dict[str, Any]], separator: str) -> str:
+def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QUOTE_MINIMAL) -> str:
     file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n")
+    writer = csv.DictWriter(file, names, delimiter=separator, lineterminator="\n", quoting=quoting)
     writer.writeheader()
     for row in rows:
         writer.writerow({name: _cell(value) for name, value in row.items()})

@@ -171,6 +171,7 @@ def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = Fals
     Raises:
       ConfigError: there is no such column, or none with a usual name.
     """
+    flag = "--columns" if read.where.startswith("--data=") else "--config.data.columns"
     asked = dict(pair.split("=", 1) for pair in named.split(",") if pair)
     roles = {column.role: column for column in objective.columns}
     has = f"has {', '.join(map(repr, read.columns[:NAMED]))}" + ", ..." * (len(read.columns) > NAMED)
@@ -189,7 +190,7 @@ def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = Fals
             raise ConfigError(f"data.columns={named!r}: {read.where} {has}, and no {asked[role]!r}.")
         elif not column.optional:
             raise ConfigError(f"{read.where}: {has}, where {plugin_name(objective)} needs a column for {role!r}; name it with"
-                              f" --config.data.columns={role}=NAME.")  # fmt: skip
+                              f" {flag}={role}=NAME.")  # fmt: skip
     return found
 
 

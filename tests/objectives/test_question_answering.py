@@ -129,7 +129,8 @@ def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     [
         ([{"question": "q", "answers": "a"}], "needs a column for 'context'"),
         ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question='7' is not a text"),
-        ([{"question": "q", "context": None, "answers": None}], "row 1: context='None' is not a text"),
+        ([{"question": "q", "context": None, "answers": "a"}], "row 1: context='None' is not a text"),
+        ([{"question": "q", "context": "a", "answers": None}], "row 1 has no answers; remove it"),
         ([{"question": "q", "context": "a", "answers": "b"}], "row 1: the context does not have the answer 'b'"),
         ([{"question": "q", "context": "a", "answers": ""}], "no question has an answer"),
     ],
