@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.table import read_table
 
@@ -103,3 +104,11 @@ def test_no_such_file_or_folder(tmp_path):
         read_table(str(tmp_path / "none.csv"), "data.path")
     with pytest.raises(ConfigError, match="a folder that datasets' save_to_disk did not write"):
         read_table(str(tmp_path), "data.path")
+
+
+def test_tabs_quotes_and_lines_of_predictions_are_read_back(tmp_path):
+    table = [{"text": 'say "hi"\tthere\nand', "label": "x"}, {"text": "plain", "label": "y"}]
+    write_rows(tmp_path / "t.tsv", table)
+    assert read_table(str(tmp_path / "t.tsv"), "here").rows == table
+    write_rows(tmp_path / "t.tsv", table[1:])
+    assert (tmp_path / "t.tsv").read_text() == "text\tlabel\nplain\ty\n"

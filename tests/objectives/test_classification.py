@@ -12,11 +12,9 @@ from configs import classify
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoints.workdir import read_config
-from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data import tokenizer_training
 from flaxformer_lite.data.pipeline import open_dataset
-from flaxformer_lite.data.table import read_table
 from flaxformer_lite.models import bert, gpt2, roberta
 from flaxformer_lite.objectives.classification import Classification
 from flaxformer_lite.objectives.sums import weight_sums
@@ -161,14 +159,6 @@ def test_predictions_ignore_what_stands_where_the_label_is_to_be(trained, tmp_pa
     with pytest.raises(SystemExit):
         command("evaluate", "--model", trained / "run", "--data", write(tmp_path / "x.csv", [{"sentence": "a"}]))
     assert "name it with --columns=label=NAME" in capsys.readouterr().err
-
-
-def test_tabs_quotes_and_lines_of_predictions_are_read_back(tmp_path):
-    table = [{"text": 'say "hi"\tthere\nand', "label": "x"}, {"text": "plain", "label": "y"}]
-    write_rows(tmp_path / "t.tsv", table)
-    assert read_table(str(tmp_path / "t.tsv"), "here").rows == table
-    write_rows(tmp_path / "t.tsv", table[1:])
-    assert (tmp_path / "t.tsv").read_text() == "text\tlabel\nplain\ty\n"
 
 
 @pytest.mark.parametrize(("labels", "comes_along"), [(["0", "1"], True), (["1", "2"], False), (["no", "yes"], False)])
