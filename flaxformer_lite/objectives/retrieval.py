@@ -57,3 +57,8 @@ def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] |
     except ValueError:  # no words
         return None
     return words.transform(first), words.transform(second)
+
+
+def cosines(first_NW: Any, second_NW: Any) -> np.ndarray:
+    """Computes the cosine of each row's two tf-idf vectors, [N]."""
+    return np.asarray(first_NW.multiply(second_NW).sum(axis=1)).ravel()

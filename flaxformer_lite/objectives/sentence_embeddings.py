@@ -96,7 +96,7 @@ class SentenceEmbeddings(Task):
             raise ConfigError("data.path: its rows have a score, and kind=pairs takes all for alike; learn from it with"
                               " --config.objective.kind=scores, or leave the column out.")  # fmt: skip
         if self.kind == "scores" and not all(scored):
-            raise ConfigError(f"data.path: row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
+            raise ConfigError(f"row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
                               f" from; add it, or set objective.kind=pairs.")  # fmt: skip
         most = max(len(_negatives(row, i)) for i, row in enumerate(rows))
         return dataclasses.replace(self, negatives=self.negatives or most, pooling=self.pooling or "mean")
@@ -190,8 +190,7 @@ class SentenceEmbeddings(Task):
         if words is None:
             return None
         if (given := _given(held.features)) is not None:
-            alike = np.asarray(words[0].multiply(words[1]).sum(axis=1)).ravel()
-            found = correlations(alike, given)
+            found = correlations(retrieval.cosines(*words), given)
             return ("tf-idf", found["spearman"]) if found else None
         pairs_N2 = np.stack([one.numbers[:2] for one in held.features])
         return "tf-idf", retrieval.scores(retrieval.ranks(*words, pairs_N2))["mrr"]
