@@ -93,7 +93,7 @@ class SentenceEmbeddings(Task):
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
         scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]
         if self.kind == "pairs" and any(scored):
-            raise ConfigError("data.path: its rows have a score, and kind=pairs takes all for alike; learn from it with"
+            raise ConfigError("some rows have a score, and kind=pairs takes all for alike; learn from it with"
                               " --config.objective.kind=scores, or leave the column out.")  # fmt: skip
         if self.kind == "scores" and not all(scored):
             raise ConfigError(f"row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
