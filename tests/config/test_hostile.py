@@ -27,7 +27,8 @@ def page(name):
 
 def with_plugin(folder, name):
     """A page with this plug-in, its options at their defaults."""
-    skeletons = getattr(registry.resolve_class(folder, name), "skeletons", ("decoder",))
+    cls = registry.resolve_class(folder, name)
+    skeletons = cls().skeletons if folder == "objectives" else ("decoder",)
     values = page(PAGES[skeletons[0]])
     *above, last = PLUGINS[folder].split(".")
     if node(values, above)[last]["name"] != name:

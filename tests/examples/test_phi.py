@@ -87,7 +87,7 @@ def test_what_reads_it_must_be_named_and_must_fit():
     with pytest.raises(ConfigError, match=r"^family='examples.phi:Modell': .*has no 'Modell'; did you mean 'Model'"):
         load_pretrained(ROOT / "phi_lm", family="examples.phi:Modell")
     with pytest.raises(ConfigError, match="its file needs PUBLISHED"):
-        load_pretrained(ROOT / "phi_lm", family="examples.classification:Classification")
+        load_pretrained(ROOT / "phi_lm", family="examples.ordinal:Ordinal")
 
 
 def test_a_field_that_its_file_does_not_name_is_refused(tmp_path):

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+OTHERS = {"adapters", "sentences"}  # of tools/make_adapter_fixtures.py and make_sentence_fixtures.py
 ROWS = json.loads((FIXTURES / "manifest.json").read_text())["fixtures"]
 
 
 def test_manifest_names_every_directory():
-    assert set(ROWS) == {path.name for path in FIXTURES.iterdir() if path.is_dir()}
+    assert set(ROWS) | OTHERS == {path.name for path in FIXTURES.iterdir() if path.is_dir()}
 
 
 def test_fixtures_stay_small():
-    assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) < 3_500_000
+    assert sum(path.stat().st_size for path in FIXTURES.rglob("*") if path.is_file()) < 3_700_000
 
 
 @pytest.mark.parametrize("name", ROWS)
