@@ -193,7 +193,7 @@ class Classification(Labelled):
         """Returns what always predicting the most frequent class, or the mean number, achieves on the held-out rows."""
         train, held = (np.stack([f[1] for f in data.splits[split].features]) for split in ("train", "eval"))
         if self.kind == "number":
-            return "mean of training", float(np.square(held - train.mean()).mean())
+            return "always the mean", float(np.square(held - train.mean()).mean())
         if self.kind == "multiple":
             always = np.broadcast_to(train.mean(axis=0) > 0.5, held.shape)
             return "labels of most rows", scores.micro_f1(always, held)

@@ -36,7 +36,7 @@ class Dense(NamedTuple):
 
 
 class SentenceLayers(NamedTuple):
-    """What follows the encoder of a sentence model.
+    """The layers after the encoder of a sentence model.
 
     Attributes:
       pooling: mean or first; empty where a directory does not say.

@@ -25,7 +25,7 @@ EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted 
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-    """What a step runs: `outputs(bound model, inputs)`, or `outputs(bound model, inputs, bound companion)`."""
+    """The models of a step, called as `outputs(bound model, inputs)`, or `outputs(bound model, inputs, bound companion)`."""
 
     outputs: Callable[..., Any]  # the objective's
     model: nn.Module  # the one that is trained

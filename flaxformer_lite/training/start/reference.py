@@ -1,4 +1,4 @@
-"""What the starting weights predict for each example, for objectives that compare with it."""
+"""Predictions of the starting weights for each example, for objectives that compare with it."""
 
 import io
 import zipfile
