@@ -6,9 +6,18 @@ python examples/own_model.py
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
-from flaxformer_lite import AttentionConfig, LayerConfig, MlpConfig, Rope, Stack, StackConfig, causal, cross_entropy
+from flaxformer_lite import (
+    AttentionConfig,
+    LayerConfig,
+    MlpConfig,
+    Rope,
+    Stack,
+    StackConfig,
+    causal,
+    cross_entropy,
+    to_nnx,
+)
 
 near = AttentionConfig(num_heads=4, window=8, position=Rope(base=10_000.0))
 far = AttentionConfig(num_heads=4, num_kv_heads=1, position=Rope(base=160_000.0))
@@ -35,5 +44,4 @@ if __name__ == "__main__":
     text = jnp.asarray([list(b"the quick brown fox jumps over it")], jnp.int32)
     params = Bytes().init(jax.random.key(0), text)["params"]
     print("linen", float(loss(Bytes().apply({"params": params}, text), text)))
-    model = nnx.bridge.ToNNX(Bytes(), rngs=nnx.Rngs(0)).lazy_init(text)
-    print("nnx  ", float(loss(model(text), text)))
+    print("nnx  ", float(loss(to_nnx(Bytes(), params)(text), text)))

@@ -45,6 +45,7 @@ from flaxformer_lite.modules.cache import init_stack_cache as init_stack_cache
 from flaxformer_lite.modules.context import Context as Context
 from flaxformer_lite.modules.einsum import Einsum as Einsum
 from flaxformer_lite.modules.layout import stack_layers as stack_layers, unstack_layers as unstack_layers
+from flaxformer_lite.modules.nnx import from_nnx as from_nnx, to_nnx as to_nnx
 from flaxformer_lite.modules.norms import Norm as Norm
 from flaxformer_lite.modules.stack import Stack as Stack
 from flaxformer_lite.positions.rope import Rope as Rope
