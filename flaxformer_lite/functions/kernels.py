@@ -165,7 +165,8 @@ def _mean(kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array 
 
 def kernel_weights(
     q_BTNH: jax.Array, k_BSKH: jax.Array, /, *,
-    kernel: Callable[[jax.Array], jax.Array] = gaussian, bandwidth: float = 1.0, visible_BTS: jax.Array | None = None,
+    kernel: Callable[[jax.Array], jax.Array] = gaussian, bandwidth: jax.Array | float = 1.0,
+    visible_BTS: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
 
@@ -177,7 +178,7 @@ def kernel_weights(
       q_BTNH: queries.
       k_BSKH: keys; N is a multiple of K.
       kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or `epanechnikov`.
-      bandwidth: the distance at which the kernel's argument is one.
+      bandwidth: the distance at which the kernel's argument is one; may be learned, where it is not checked.
       visible_BTS: bool [B or 1, T, S], True = counts.
 
     Returns:
@@ -186,7 +187,7 @@ def kernel_weights(
     Raises:
       ValueError: the bandwidth is not positive.
     """
-    if bandwidth <= 0:
+    if not isinstance(bandwidth, jax.core.Tracer) and bandwidth <= 0:
         raise ValueError(f"bandwidth={bandwidth}: a distance, must be positive.")
     return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)
 

@@ -89,3 +89,12 @@ def test_softmax_of_large_scores_is_finite_in_value_and_gradient():
 def test_bandwidth_is_a_distance(qkv):
     with pytest.raises(ValueError, match=r"bandwidth=0\.0.*positive"):
         kernels.kernel_attention(*qkv, bandwidth=0.0)
+
+
+def test_the_bandwidth_can_be_learned(qkv):
+    def loss(bandwidth):
+        return (kernels.kernel_attention(*qkv, bandwidth=bandwidth) ** 2).sum()
+
+    slope = jax.jit(jax.grad(loss))(3.5)
+    np.testing.assert_allclose(slope, (loss(3.51) - loss(3.49)) / 0.02, rtol=1e-2)
+    assert abs(slope) > 0.1
