@@ -25,6 +25,8 @@ AXES = {
     "H": Axis("head_dim", "width of one head"),
     "F": Axis("mlp", "width of the feed-forward layer"),
     "V": Axis("vocab", "tokens in the vocabulary"),
+    "U": Axis("units", "numbers in the state of a recurrent layer"),
+    "Z": Axis("gates", "gates and candidates of a recurrent cell"),
     "E": Axis("factor", "width of a factorised embedding"),
     "R": Axis("relative", "buckets of relative distance"),
     "P": Axis("pair", "pairs of dimensions that rotary positions turn, at most H / 2"),

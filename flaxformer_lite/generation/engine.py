@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.parts import init_cache
-from flaxformer_lite.modules.cache import LayerCache
+from flaxformer_lite.modules.cache import repeat_rows, take_rows
 
 Params = Any
 
@@ -79,22 +79,9 @@ def batch_axis(cfg: ModelConfig) -> int:
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
 def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
     """Repeats each example's caches `times` times in a row."""
-    axis = batch_axis(cfg)
-
-    def layer(kept: LayerCache) -> LayerCache:
-        if kept.k_BKSH.ndim == 3 + axis and times > 1:  # caches of a single example
-            kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
-        repeated = jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None))
-        return repeated.replace(length=kept.length)
-
-    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    return repeat_rows(cache, times, batch_axis(cfg))
 
 
 def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
-    """Selects the caches of the given rows, in order; the encoder's part is shared by all beams of a prompt and stays."""
-
-    def layer(kept: LayerCache) -> LayerCache:
-        k, v = (jnp.take(x, rows, axis=batch_axis(cfg)) for x in (kept.k_BKSH, kept.v_BKSH))
-        return kept.replace(k_BKSH=k, v_BKSH=v)
-
-    return jax.tree.map(layer, cache, is_leaf=lambda x: isinstance(x, LayerCache))
+    """Selects the caches of the given rows, in order."""
+    return take_rows(cache, rows, batch_axis(cfg))

@@ -134,7 +134,7 @@ class Attention(nn.Module):
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
         has_cache, cfg, run = cache is not None, self.cfg, self.execution
-        if cache is not None and not context.prepared and not cfg.cross:
+        if cache is not None and not cfg.cross and not (context.prepared and isinstance(cache, LayerCache)):
             x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
         if cfg.cross:

@@ -1,7 +1,7 @@
-"""The key-value cache of one layer: an explicit record that is passed in and returned, never hidden state."""
+"""The caches of layers, keys and values or a recurrent state: explicit records, passed in and returned, never hidden."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import flax
 import jax
@@ -30,6 +30,38 @@ class LayerCache(flax.struct.PyTreeNode):
     cross_k_BKSH: jax.Array | None = None
     cross_v_BKSH: jax.Array | None = None
     rolls: bool = flax.struct.field(pytree_node=False, default=False)
+
+    @property
+    def slots(self) -> int:
+        return self.k_BKSH.shape[-2]
+
+
+class StateCache(flax.struct.PyTreeNode):
+    """The state of one recurrent layer after the last token that it has read.
+
+    Attributes:
+      state: the arrays of the state, [B, U].
+      length: int32 scalar, the number of positions read so far.
+      cross_k_BKSH, cross_v_BKSH: as in LayerCache.
+      slots: the number of positions that the cache is for.
+    """
+
+    state: tuple[jax.Array, ...]
+    length: jax.Array | np.ndarray
+    cross_k_BKSH: jax.Array | None = None
+    cross_v_BKSH: jax.Array | None = None
+    slots: int = flax.struct.field(pytree_node=False, default=0)
+
+    rolls: ClassVar[bool] = False
+
+
+SHARED = ("length", "cross_k_BKSH", "cross_v_BKSH")  # fields that beams of one prompt have in common
+
+
+def empty_state(sizes: Sequence[int], batch: int, length: int, dtype: DTypeLike) -> StateCache:
+    """Builds the cache of a recurrent layer with states of these sizes, all zero."""
+    states = tuple(jnp.zeros((batch, size), dtype) for size in sizes)
+    return StateCache(states, np.zeros((), np.int32), slots=length)
 
 
 def empty(batch: int, kv_heads: int, length: int, head_dim: int, dtype: DTypeLike, *, window: int = 0) -> LayerCache:
@@ -69,13 +101,13 @@ def init_stack_cache(
 
 def length_of(cache: Any) -> jax.Array:
     """Returns the number of positions that a model's caches hold, int32 scalar, the same in all layers."""
-    layer = jax.tree.leaves(cache, is_leaf=lambda x: hasattr(x, "length"))[0]
+    layer = jax.tree.leaves(cache, is_leaf=_is_layer)[0]
     return layer.length if layer.length.ndim == 0 else layer.length[0]
 
 
 def capacity_of(cache: Any) -> int:
     """Returns the number of slots of the longest cache in a layer's or a stack's, 0 if there is none."""
-    return max((c.k_BKSH.shape[-2] for c in _layers(cache)), default=0)
+    return max((c.slots for c in layers_of(cache)), default=0)
 
 
 def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) -> None:
@@ -88,19 +120,22 @@ def check_stack(cfg: StackConfig, execution: Execution, cache: Any, batch: int) 
         )
     if len(cache) != wanted:
         raise ConfigError(f"cache has {len(cache)} entries for a stack that keeps {wanted}; {way_out}.")
-    for layer in _layers(list(cache)):
-        _check_rows(layer.k_BKSH, batch, axis=int(cfg.scans(execution)))
+    for layer in layers_of(list(cache)):
+        _check_rows(layer, batch, axis=int(cfg.scans(execution)))
 
 
-def _check_rows(k_BKSH: jax.Array, batch: int, axis: int = 0) -> None:
-    rows = 1 if k_BKSH.ndim == 3 + axis else k_BKSH.shape[axis]
+def _check_rows(layer: LayerCache | StateCache, batch: int, axis: int = 0) -> None:
+    rows = 1 if _is_single(layer, axis) else jax.tree.leaves(layer)[0].shape[axis]
     if rows != batch:
         raise ConfigError(f"cache has {rows} rows for {batch} rows of tokens: make one for a batch of {batch}.")
 
 
 def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
-    """Refuses tokens from slot `index` on that have no room in the caches, or turns them into NaN if it is traced."""
-    room, length = min((c.k_BKSH.shape[-2] for c in _layers(cache) if not c.rolls), default=None), x_BTD.shape[1]
+    """Refuses tokens from slot `index` on that the caches cannot take, or turns them into NaN if that is traced."""
+    layers, length = layers_of(cache), x_BTD.shape[1]
+    if any(isinstance(layer, StateCache) for layer in layers):
+        x_BTD = _check_follows(x_BTD, index, length_of(cache))
+    room = min((layer.slots for layer in layers if not layer.rolls), default=None)
     if room is None:
         return x_BTD
     if isinstance(index, jax.core.Tracer):
@@ -112,11 +147,23 @@ def check_room(x_BTD: jax.Array, cache: Any, index: Any) -> jax.Array:
     return x_BTD
 
 
-def check_layer(x_BTD: jax.Array, cache: Any, index: Any, *, first: bool) -> jax.Array:
+def _check_follows(x_BTD: jax.Array, index: Any, length: Any) -> jax.Array:
+    """Refuses to continue a recurrent state elsewhere than at its end; slot 0 starts a new one."""
+    if isinstance(wrong := (index != 0) & (index != length), jax.core.Tracer):
+        return nan_where((wrong,), x_BTD)
+    if wrong:
+        raise ConfigError(
+            f"cache_index={int(index)}: a recurrent layer has read {int(length)} tokens and keeps only its last state;"
+            f" continue at {int(length)}, keep the cache of an earlier call, or start again at 0."
+        )
+    return x_BTD
+
+
+def check_layer(x_BTD: jax.Array, cache: Any, index: Any, *, first: bool, kind: type[Any] = LayerCache) -> jax.Array:
     """Checks the cache of a layer by itself, like `check_stack` and `check_room`."""
-    if not isinstance(cache, LayerCache):
-        raise ConfigError(f"cache is a {type(cache).__name__}: must be the LayerCache of this one layer.")
-    _check_rows(cache.k_BKSH, x_BTD.shape[0])
+    if not isinstance(cache, kind):
+        raise ConfigError(f"cache is a {type(cache).__name__}: must be the {kind.__name__} of this one layer.")
+    _check_rows(cache, x_BTD.shape[0])
     return check_room(x_BTD, cache, start_of(cache, index, first=first))
 
 
@@ -134,14 +181,52 @@ def nan_where(faults: tuple[jax.Array, ...], x_BTD: jax.Array) -> jax.Array:
     return x_BTD
 
 
-def start_of(cache: LayerCache, index: Any, *, first: bool) -> Any:
+def start_of(cache: LayerCache | StateCache, index: Any, *, first: bool) -> Any:
     """Returns the slot of the first new position; `index` None is the cache's length, `first` an empty cache's 0."""
     return 0 if first else cache.length if index is None else index
 
 
-def _layers(cache: Any) -> list[LayerCache]:
-    leaves = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
-    return [x for x in leaves if isinstance(x, LayerCache)]
+def repeat_rows(cache: Any, times: int, axis: int) -> Any:
+    """Repeats each example's caches `times` times in a row.
+
+    Args:
+      cache: the caches of all layers; those of other classes need a field `length`.
+      times: how often.
+      axis: the batch axis, 1 if layers are stacked.
+    """
+
+    def layer(kept: Any) -> Any:
+        if _is_single(kept, axis) and times > 1:
+            kept = kept.replace(k_BKSH=jnp.expand_dims(kept.k_BKSH, axis), v_BKSH=jnp.expand_dims(kept.v_BKSH, axis))
+        repeated = jax.tree.map(lambda x: jnp.repeat(x, times, axis=axis), kept.replace(length=None))
+        return repeated.replace(length=kept.length)
+
+    return jax.tree.map(layer, cache, is_leaf=_is_layer)
+
+
+def take_rows(cache: Any, rows: jax.Array, axis: int) -> Any:
+    """Selects the caches of the given rows, in order; the encoder's part is shared by all beams of a prompt and stays."""
+
+    def layer(kept: Any) -> Any:
+        shared = {name: getattr(kept, name) for name in SHARED if hasattr(kept, name)}
+        own = kept.replace(**dict.fromkeys(shared))
+        return jax.tree.map(lambda x: jnp.take(x, rows, axis=axis), own).replace(**shared)
+
+    return jax.tree.map(layer, cache, is_leaf=_is_layer)
+
+
+def _is_layer(cache: Any) -> bool:
+    return hasattr(cache, "length")
+
+
+def _is_single(layer: Any, axis: int) -> bool:
+    """Returns whether keys and values are those of a single example, without a batch axis."""
+    return isinstance(layer, LayerCache) and layer.k_BKSH.ndim == 3 + axis
+
+
+def layers_of(cache: Any) -> list[LayerCache | StateCache]:
+    """Lists the caches of attention and of recurrent layers."""
+    return [x for x in jax.tree.leaves(cache, is_leaf=_is_layer) if isinstance(x, LayerCache | StateCache)]
 
 
 def extend(

@@ -21,8 +21,8 @@ class Context(flax.struct.PyTreeNode):
         well, unless `structured`. With a cache: a Mask is over all slots, not over this call's tokens.
       cross_mask: the same, for decoder rows and encoder columns.
       position_ids_BT: int32, [1, T] or [B, T]; None counts from the first slot.
-      segment_ids_BT: int32, the document of each token, 0 is padding; for mixers other than attention.
-      keep_BT: bool, False for padding; for mixers other than attention.
+      starts_BT: bool, True for the first token of a document, and
+      keep_BT: bool, False for padding: what `mask` says to recurrent layers (modules/documents.py).
       bias: added to the logits of self-attention, [1, N, T, S], if it is the same in all layers and held whole.
       tables: the learned arrays of a bias that layers evaluate block by block.
       columns_BS: positions of the slots, for biases, if padding between tokens makes them differ from the slot numbers.
@@ -37,7 +37,7 @@ class Context(flax.struct.PyTreeNode):
     mask: Any = None
     cross_mask: Any = None
     position_ids_BT: jax.Array | None = None
-    segment_ids_BT: jax.Array | None = None
+    starts_BT: jax.Array | None = None
     keep_BT: jax.Array | None = None
     bias: Any = None
     tables: Any = None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from examples import lora, lstm, mixture_of_experts, rope_with_decay
+from examples import lora, min_gru, mixture_of_experts, rope_with_decay
 from flaxformer_lite import Execution, build_model, generate, init_cache
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
@@ -75,7 +75,7 @@ def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
 
 
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):
-    _, records = trials.train(tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.lstm:LstmConfig"})
+    _, records = trials.train(tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"})
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run")
     written = generate(run.model, run.params, IDS, max_new_tokens=4)
@@ -83,8 +83,8 @@ def test_a_recurrent_language_model_trains_and_writes(tmp_path):
     np.testing.assert_array_equal(np.argmax(whole[:, 7:-1], axis=-1), written[:, 8:])
 
 
-def test_lstm_documents_do_not_meet_and_padding_is_passed_over():
-    model, params = built(mixer=lstm.LstmConfig(), position=gpt2.config("tiny").position)
+def test_min_gru_documents_do_not_meet_and_padding_is_passed_over():
+    model, params = built(mixer=min_gru.MinGruConfig(), position=gpt2.config("tiny").position)
     apply = lambda ids, **more: model.apply({"params": params}, ids, **more).logits  # noqa: E731
     segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 2]] * 2, jnp.int32)
     packed, other = apply(IDS, segment_ids=segments), apply(IDS.at[:, :3].set(5), segment_ids=segments)
@@ -94,8 +94,8 @@ def test_lstm_documents_do_not_meet_and_padding_is_passed_over():
     np.testing.assert_allclose(apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6)
 
 
-def test_lstm_in_parts_is_lstm_at_once():
-    model, params = built(mixer=lstm.LstmConfig())
+def test_min_gru_in_parts_is_min_gru_at_once():
+    model, params = built(mixer=min_gru.MinGruConfig())
     whole = model.apply({"params": params}, IDS).logits
     cache, parts = init_cache(model.cfg, 2, 8), []
     for start, stop in ((0, 3), (3, 4), (4, 8)):

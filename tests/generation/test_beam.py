@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import generate
+from flaxformer_lite import LayerKind, generate
+from flaxformer_lite.mixers.lstm import LstmConfig
 from tests.generation.beam_reference import beam_search
 from tests.models.tiny import built, ids, logits_of, small
 
@@ -19,7 +20,12 @@ WAYS = {
     "three_stops": {"eos_token_id": (5, 9, 18)},
     "no_stop": {"eos_token_id": None},
 }
-MODELS = {"gpt2": {}, "llama": {"num_kv_heads": 2, "windows": (4,), "scan": True}}
+RECURRENT = {"family": "gpt2", "pattern": (LayerKind(mixer=LstmConfig()), LayerKind()), "scan": True}
+MODELS = {
+    "gpt2": {"family": "gpt2"},
+    "llama": {"family": "llama", "num_kv_heads": 2, "windows": (4,), "scan": True},
+    "lstm and attention": RECURRENT,
+}
 LENGTH, NEW, BEAMS = 6, 6, 3
 
 
@@ -32,11 +38,12 @@ def stepper(model, params):
 
 
 ROWS = [("gpt2", way, 2) for way in WAYS] + [("llama", "plain", 2), ("llama", "plain", 1)]
+ROWS += [("lstm and attention", "plain", 2), ("lstm and attention", "plain", 1)]
 
 
-@pytest.mark.parametrize(("family", "way", "rows"), ROWS)
-def test_beam_search_equals_the_plain_search(family, way, rows):
-    model, params = built(small(family, **MODELS[family]), seed=3)
+@pytest.mark.parametrize(("name", "way", "rows"), ROWS)
+def test_beam_search_equals_the_plain_search(name, way, rows):
+    model, params = built(small(**MODELS[name]), seed=3)
     settings = {"eos_token_id": (7, 18), **WAYS[way]}
     prompts = [np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, LENGTH), (2, 3))][:rows]
     found = generate(

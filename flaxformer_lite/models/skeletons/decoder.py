@@ -89,11 +89,9 @@ class DecoderModel(nn.Module):
         if prefix_mask is not None:
             structure = structure | masks.prefix(prefix_mask)
         mask = visibility(attention_mask, segment_ids, None, structure=structure)
-        context = Context(mask=mask, structured=True, segment_ids_BT=slots.own(segment_ids))
+        context = Context(mask=mask, structured=True)
         if attention_mask is not None and segment_ids is None:
-            context = context.replace(
-                columns_BS=positions_from_mask(attention_mask), keep_BT=slots.own(attention_mask.astype(bool))
-            )
+            context = context.replace(columns_BS=positions_from_mask(attention_mask))
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:
             if not self.types_are_tokens:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.modules.cache import LayerCache, length_of, nan_where
+from flaxformer_lite.modules.cache import layers_of, length_of, nan_where
 from flaxformer_lite.modules.context import Context
 
 
@@ -91,8 +91,8 @@ def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) ->
 
 def _rules(cache: Any, index, held, unmasked: bool):
     """Yields pairs of a fault and its message."""
-    layers = jax.tree.leaves(cache, is_leaf=lambda x: isinstance(x, LayerCache))
-    ring = min((c.k_BKSH.shape[-2] for c in layers if isinstance(c, LayerCache) and c.rolls), default=None)
+    layers = layers_of(cache)
+    ring = min((c.slots for c in layers if c.rolls), default=None)
     yield index < 0, f"cache_index={index}: the slot of the first token, must not be negative."
     holds = f"cache_index={index}: the cache holds {held} positions, and"
     if unmasked:
