@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast matrix examples mails menus parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails menus parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo: $(STAMP)  ## pretrain a tiny GPT on real text, in about two minutes on two
 WORKERS := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest $(WORKERS)
+
+nightly: $(STAMP)  ## run all tests, with those too slow for every change, in about 20 minutes on two cores
+	$(BIN)/python -m pytest $(WORKERS) -m ''
 
 # What a change breaks first: pure functions, modules, the config, the command line's words. No training, no published files.
 FAST := tests/functions tests/positions tests/modules tests/config tests/cli/test_command_line.py \

@@ -44,7 +44,7 @@ def test_a_new_one_changes_nothing(family):
     cfg = tiny.small(family)
     base, adapted = build_model(cfg), build_model(dataclasses.replace(cfg, adapter=LoraConfig()))
     x = tiny.inputs_of(cfg, tiny.ids())
-    params = adapted.init(jax.random.key(0), **x)["params"]
+    params = jax.jit(adapted.init)(jax.random.key(0), **x)["params"]
     own = unflatten_dict({k: v for k, v in flatten_dict(params).items() if "lora_" not in k[-1]})
     np.testing.assert_array_equal(
         adapted.apply({"params": params}, **x).logits, base.apply({"params": own}, **x).logits

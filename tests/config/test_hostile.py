@@ -89,7 +89,10 @@ def tried(values, path):
             parent[last] = before
 
 
-@pytest.mark.parametrize("name", ["gpt2_tiny", "bert_tiny", "t5_tiny", "llama_tiny"])
+@pytest.mark.parametrize(
+    "name",
+    ["t5_tiny", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt2_tiny", "bert_tiny", "llama_tiny"))],
+)
 def test_every_field_and_section_of_a_page(name):
     values = page(name)
     found = [case for path in list(paths(values)) for case in tried(values, path)]

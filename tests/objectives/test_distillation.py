@@ -41,6 +41,7 @@ def student(folder, teacher, train=None, **options):
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=8))
 
 
+@pytest.mark.nightly
 def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, teacher, tmp_path):
     assert tiny_runs.resumes_exactly(student(folder, teacher, {"accumulate": 2}), tmp_path)
     leaves = read_record(tmp_path / "twice" / "checkpoints" / "8")["leaves"]

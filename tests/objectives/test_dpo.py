@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import numpy as np
@@ -30,12 +31,12 @@ def answer(text):
 
 def log_prob(model, params, ids, answers):
     """The log-probability of an answer, from whole logits of its conversation alone."""
-    logits = np.asarray(model.apply({"params": params}, np.asarray(ids)[None]).logits[0], np.float64)
+    logits = np.asarray(jax.jit(model.apply)({"params": params}, np.asarray(ids)[None]).logits[0], np.float64)
     each = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     return sum(each[t - 1, ids[t]] for t in range(1, len(ids)) if answers[t])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("smoothing", [pytest.param(0.0, marks=pytest.mark.nightly), 0.2])
 def test_the_loss_of_a_batch_is_equation_7(smoothing):
     """-log sigmoid(beta (log p(w) / p_ref(w) - log p(l) / p_ref(l))), each sequence by itself through the whole model."""
     task, model = Dpo(beta=0.3, label_smoothing=smoothing), build_model(dataclasses.replace(LLAMA, vocab_size=384))
@@ -43,8 +44,8 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
     start = np.asarray([[-7.0, -4.0], [-2.0, -9.0]], np.float32)
     records = dataclasses.replace(tables.records(task, rows, length=96), reference=start)
     batch = tables.stack(task, records)
-    params = model.init(jax.random.key(0), batch["inputs"], method=task.outputs)["params"]
-    out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
+    params = jax.jit(partial(model.init, method=task.outputs))(jax.random.key(0), batch["inputs"])["params"]
+    out = jax.jit(partial(model.apply, method=task.outputs))({"params": params}, batch["inputs"])
     sums = task.loss(out, batch["targets"], chunks=3)
 
     now = np.asarray([[log_prob(model, params, s.ids, s.answers) for s in pair] for pair in records.features])
@@ -108,7 +109,7 @@ def test_a_run_begins_at_its_reference_and_learns_the_preference(finished):
     assert after["chosen_reward"] > after["rejected_reward"]
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_a_resumed_run_has_the_same_reference_also_if_its_file_is_gone(finished, tmp_path, kept):
     cfg, folder = finished
     half = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=10))

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import importlib
 import json
 
@@ -108,7 +109,7 @@ def test_packed_rows_have_the_loss_of_their_conversations():
     packed = dataclasses.replace(records, features=task.join(records.features, records))
     assert [len(feature) for feature in packed.features] == [2, 2]
     one, many = tables.stack(task, records), tables.stack(task, packed)
-    params = model.init(jax.random.key(0), one["inputs"], method=task.outputs)["params"]
+    params = jax.jit(functools.partial(model.init, method=task.outputs))(jax.random.key(0), one["inputs"])["params"]
 
     @jax.jit
     def sums(batch):

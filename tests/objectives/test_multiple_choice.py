@@ -106,7 +106,14 @@ def test_learns_which_choice_is_of_the_kind_asked_for(tmp_path):
     assert np.mean([one["prediction"] == row["label"] for one, row in zip(told, rows[-20:], strict=True)]) > 0.6
 
 
-@pytest.mark.parametrize("mesh", [{"data": 2, "context": 2}, {"fsdp": 2, "tensor": 2}, {"data": 2, "mode": "pmap"}])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param({"data": 2, "context": 2}, marks=pytest.mark.nightly),
+        {"fsdp": 2, "tensor": 2},
+        pytest.param({"data": 2, "mode": "pmap"}, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_mesh_computes_the_same(tmp_path, mesh):
     losses = []
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):

@@ -113,7 +113,14 @@ def colours(count, *, unanswerable):
     return rows
 
 
-@pytest.mark.parametrize(("family", "unanswerable"), [("bert", True), ("gpt2", False), ("t5", False)])
+@pytest.mark.parametrize(
+    ("family", "unanswerable"),
+    [
+        ("bert", True),
+        pytest.param("gpt2", False, marks=pytest.mark.nightly),
+        pytest.param("t5", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     rows = colours(400, unanswerable=unanswerable)
     found, baseline, workdir = learned.learn(tmp_path, QuestionAnswering(stride=4), rows, family, length=14, steps=300)

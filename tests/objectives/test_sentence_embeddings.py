@@ -96,7 +96,7 @@ def synonyms(count, scored=False):
     return rows
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_learns_which_texts_belong_together(tmp_path, family):
     task = SentenceEmbeddings(sizes=(8,))
     cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)
@@ -121,7 +121,14 @@ def test_learns_scores(tmp_path):
     assert last["spearman"] > 0.5
 
 
-@pytest.mark.parametrize("mesh", [{"data": 2}, {"fsdp": 2, "tensor": 2}, {"data": 2, "context": 2}])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        pytest.param({"data": 2}, marks=pytest.mark.nightly),
+        {"fsdp": 2, "tensor": 2},
+        pytest.param({"data": 2, "context": 2}, marks=pytest.mark.nightly),
+    ],
+)
 def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
     losses = []
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):

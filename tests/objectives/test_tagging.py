@@ -132,7 +132,7 @@ def entities(count):
     return rows
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.nightly)])
 def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
     rows = entities(400)
     found, baseline, workdir = learned.learn(tmp_path, Tagging(), rows, family)

@@ -74,5 +74,6 @@ def test_mode_tokens_are_never_sentinels_of_a_span(create, records_of):
         records_of(create("ul2"), length=600)
 
 
+@pytest.mark.nightly
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path):
     assert tiny_runs.resumes_exactly(tiny_runs.config(tmp_path, "t5", objective=Ul2()), tmp_path)

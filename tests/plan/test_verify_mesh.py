@@ -63,6 +63,7 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     assert axes == {axis for axis, size in MESHES[mesh].items() if size > 1}
 
 
+@pytest.mark.nightly
 def test_a_model_and_its_companion_on_a_mesh_are_those_on_one_device():
     """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over `tensor`."""
     verdict = verify_mesh.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))

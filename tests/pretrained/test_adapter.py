@@ -30,6 +30,9 @@ def logits_of(model, params, name):
     return np.asarray(model.apply({"params": params}, **part(name, "default/in/")).logits)
 
 
+SCAN = [pytest.param(False, id="loop"), pytest.param(True, id="scan", marks=pytest.mark.nightly)]
+
+
 def gap(got, due, name):
     inputs = part(name, "default/in/")
     mask = inputs.get("decoder_attention_mask", inputs["attention_mask"]).astype(bool)
@@ -37,7 +40,7 @@ def gap(got, due, name):
     return np.abs(got - due)[kept].max() / np.abs(due[kept]).max()
 
 
-@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+@pytest.mark.parametrize("scan", SCAN)
 @pytest.mark.parametrize("folder", FOLDERS, ids=IDS)
 def test_logits_are_those_of_peft(folder, scan):
     name = base_of(folder)
@@ -90,7 +93,7 @@ def noisy(name, adapter, **options):
         ("t5_conditional_generation", ("encoder/.*query", "cross_attention/value"), {"EncDecAttention.v": 2}),
     ],
 )
-@pytest.mark.parametrize("scan", [False, True], ids=["loop", "scan"])
+@pytest.mark.parametrize("scan", SCAN)
 def test_one_of_ours_comes_back(name, targets, ranks, scan, tmp_path):
     model, params = noisy(name, LoraConfig(rank=2, alpha=3.0, targets=targets), scan=scan)
     save_adapter(tmp_path / "adapter", model, params, base="its/base")

@@ -3,6 +3,8 @@
 import random
 import signal
 
+import pytest
+
 from flaxformer_lite.training.report import metrics
 from tools import faults
 
@@ -15,6 +17,7 @@ def early(monkeypatch):
     return stopped
 
 
+@pytest.mark.nightly
 def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(tmp_path, capfd, monkeypatch):
     stopped = early(monkeypatch)
     faults.run(tmp_path, kills=3, steps=60)
@@ -26,6 +29,7 @@ def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(tmp_p
     assert [record["step"] for record in records if record["split"] == "train"] == list(range(1, 61))
 
 
+@pytest.mark.nightly
 def test_a_signal_is_never_lost(tmp_path, capfd, monkeypatch):
     stopped = early(monkeypatch)
     faults.run(tmp_path, kills=2, steps=40, number=signal.SIGTERM)

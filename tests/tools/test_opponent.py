@@ -27,6 +27,7 @@ def ended(run, limit=20.0):
     return why
 
 
+@pytest.mark.nightly
 def test_the_classes_that_end_clearly_still_do():
     line = [
         sys.executable,

@@ -43,7 +43,9 @@ def tuned(folder, base, **changes):
 SPLIT = {"train.accumulate": 2, "model.scan": True, "model.remat": "full", "mesh.fsdp": 2, "mesh.tensor": 2}
 
 
-@pytest.mark.parametrize("changes", [{}, SPLIT], ids=["plain", "accumulated, scanned and sharded"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.nightly), SPLIT], ids=["plain", "accumulated, scanned and sharded"]
+)
 def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path, base, changes):
     changes = {**changes, "model.adapter.targets": "('query','up','down')"}
     (new, records), old = tuned(tmp_path, base, **changes), workdir.read_run(base)

@@ -66,6 +66,7 @@ def test_only_process_0_writes_text_and_one_prepares_the_data(uninterrupted):
     assert parts == {"ocdbt.process_0", "ocdbt.process_1"}, "both write their part"
 
 
+@pytest.mark.nightly
 def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_bit_for_bit_alike(
     folder, uninterrupted
 ):
@@ -129,6 +130,7 @@ def test_a_process_of_another_number_of_processes_is_named(folder):
     assert "--num_processes is 3, elsewhere 2" in err.splitlines()[-1] and "Traceback" not in err, err
 
 
+@pytest.mark.nightly
 def test_both_run_out_of_patience_at_the_same_step(folder):
     still = {"optimizer.learning_rate": 1e-30, "train.best": "loss", "train.patience": 2, "train.eval_every": 1}
     with launched.pair(folder, folder / "patience", {**SETTINGS, **still}, launched.free_port()) as started:
