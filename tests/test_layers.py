@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
     "axes", "registry", "versions", "config", "files", "pages", "runtime", "analysis", "functions", "attentions",
     "positions", "modules", "adapters", "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints",
-    "pretrained", "generation", "training", "plan", "cli", "__main__",
+    "pretrained", "generation", "introspection", "training", "plan", "cli", "__main__",
 )  # fmt: skip
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
 # A config's plug-in fields name files of the folders above it; what they hold is imported when a config is read.

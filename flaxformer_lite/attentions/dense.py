@@ -21,12 +21,8 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Argume
     Reference: Vaswani et al. 2017, section 3.2.1 (arXiv:1706.03762); grouped queries, Ainslie et al. 2023
       (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
     """
-    scores_BNTS, visible_BTS = _scores(q_BTNH, k_BSKH, v_BSKH, args)
-    factor_BNTS = None
-    if args.drops and args.dropout_key is not None:
-        keep_BNTS = jax.random.bernoulli(args.dropout_key, 1 - args.dropout_rate, scores_BNTS.shape)
-        factor_BNTS = keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
-    return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor_BNTS)
+    scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
+    return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, dropout_factor(args, scores_BNTS.shape))
 
 
 def weights(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
@@ -35,10 +31,18 @@ def weights(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Argum
 
     Takes the arguments of `attend`.
     """
-    return kernels.softmax(*_scores(q_BTNH, k_BSKH, v_BSKH, args))
+    return kernels.softmax(*logits(q_BTNH, k_BSKH, v_BSKH, args))
 
 
-def _scores(
+def dropout_factor(args: Arguments, shape: tuple[int, ...]) -> jax.Array | None:
+    """Computes the factor on weights of this shape, 0 where they are dropped; None if none is."""
+    if not args.drops or args.dropout_key is None:
+        return None
+    keep_BNTS = jax.random.bernoulli(args.dropout_key, 1 - args.dropout_rate, shape)
+    return keep_BNTS.astype(jnp.float32) / (1 - args.dropout_rate)
+
+
+def logits(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments
 ) -> tuple[jax.Array, jax.Array | None]:
     """Computes float32 logits [B, N, T, S] and which are visible, bool [B or 1, T, S] or None for all."""

@@ -162,11 +162,15 @@ class Attention(nn.Module):
         sharding = sharding_of(run)
         args = Arguments(mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index,
                          sharding=sharding, **dropout)  # fmt: skip
-        attend = select_implementation(run.attention, q_BTNH.shape[1], k_BSKH.shape[1], sharding)
         q_BTNH, k_BSKH = sharding.constrain(q_BTNH, "BTNH"), sharding.constrain(k_BSKH, "BSKH")
-        out_BTNH = sharding.constrain(attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
+        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
         y_BTD = self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
         return (y_BTD, cache) if has_cache else y_BTD
+
+    def attend(self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments) -> jax.Array:
+        """Computes the mean of the values for each head, [B, T, N, H]; modules/taps.py intercepts this call for its weights."""
+        lengths = q_BTNH.shape[1], k_BSKH.shape[1]
+        return select_implementation(self.execution.attention, *lengths, args.sharding)(q_BTNH, k_BSKH, v_BSKH, args)
 
     def project(self, name: str, equation: str, x: jax.Array, width: int = 0) -> jax.Array:
         """Applies the projection `query`, `key`, `value` or `out` to `x`; subclasses may add to it. `width` is the model's,
