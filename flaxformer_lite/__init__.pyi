@@ -33,6 +33,7 @@ from flaxformer_lite.functions.masks import (
     segments as segments,
     window as window,
 )
+from flaxformer_lite.functions.nearest import nearest as nearest
 from flaxformer_lite.functions.pooling import mean_pool as mean_pool
 from flaxformer_lite.functions.rotary import Phase as Phase, rotate as rotate
 from flaxformer_lite.generation.generate import Generation as Generation, generate as generate, stream as stream
@@ -54,6 +55,7 @@ from flaxformer_lite.pretrained.load import load_labels as load_labels, load_pre
 from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
 from flaxformer_lite.pretrained.save_adapter import save_adapter as save_adapter
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
+from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors, load_word_vectors as load_word_vectors
 
 __version__: str
 __all__: list[str]

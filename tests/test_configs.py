@@ -81,9 +81,9 @@ def test_shrunk_copy_takes_real_steps(name, texts):
         config.model[stack] = min(config.model[stack], 2)
     config.data.update(path=str(texts / ("pairs.jsonl" if name == "transformer_base" else "text.txt")), length=32,
                        target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)  # fmt: skip
-    config.data.tokenizer.name = "bytes"
+    config.data.tokenizer.update(name="bytes", min_count=0)
     config.optimizer.update(name="adamw", learning_rate=3e-3, warmup_steps=0, schedule="constant")
-    config.train.update(steps=12, batch_size=8, accumulate=2)
+    config.train.update(steps=12, epochs=0.0, batch_size=8, accumulate=2)
     cfg = build(config)
     data = open_dataset(cfg)
     assert cfg.model.vocab_size == 0
@@ -104,7 +104,7 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in sample * 8))
     config.data.update(path=str(rows), eval_path=str(rows), length=48, target_length=0, cache=str(tmp_path))
-    config.data.tokenizer.name = "bytes"
+    config.data.tokenizer.update(name="bytes", min_count=0)
     config.optimizer.update(learning_rate=3e-3, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, batch_size=8)
     ready = setup.prepare(build(config))

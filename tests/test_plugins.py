@@ -142,7 +142,7 @@ def test_a_page_may_name_it_and_some_of_its_options():
         ("objective.name", "own_parts:Plain", "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True"),
         ("objective.name", "own_parts:Half", "'own_parts:Half' lacks loss, make_example."),
         ("objective.name", "own_parts:", "name a plug-in outside the package as package.module:Name"),
-        ("objective.name", "base", "objectives: no 'base'; choose from causal_lm, classification, "),
+        ("objective.name", "base", "objectives: no 'base'; choose from causal_lm, cbow, classification, "),
         ("model.position.name", "own_parts:Warm", "config.model.position.name: 'own_parts:Warm' is not derived from"),
     ],
 )  # fmt: skip

@@ -135,6 +135,22 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
 
 
+def similar(parser: argparse.ArgumentParser) -> None:
+    """Shows which words a model's token table has near each other, or scores it by people's judgements.
+
+    --analogy "a b c" finds d in "a is to b as c is to d", the nearest word to b - a + c: "paris france london" asks for the
+    country of London. Found are words that are one token; a given word of several tokens is the mean of their vectors.
+    """
+    add, text = parser.add_argument, command_line.text
+    add("--model", required=True, type=command_line.path, help="the --workdir of train, or published weights")
+    add("--word", action="append", type=text, default=[], help="may be given several times")
+    add("--analogy", action="append", type=text, default=[], metavar='"A B C"', help="may be given several times")
+    add("--questions", type=command_line.path, help="file of analogies, four words a line in sections (: name)")
+    add("--pairs", type=command_line.path, help="file of pairs with their similarity, tab or comma between: wordsim353")
+    add("--top_k", type=command_line.integer(1), default=10, help="number of words to show (default: %(default)s)")
+    command_line.add_family(parser)
+
+
 def plan(parser: argparse.ArgumentParser) -> None:
     """Says whether a training run fits a machine, and what it will cost, without the machine.
 

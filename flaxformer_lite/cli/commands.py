@@ -112,6 +112,15 @@ same model have the same checksum.
 independently of each other.
 """,
     ),
+    "similar": Command(
+        "find words with similar vectors, and score word vectors",
+        arguments.similar,
+        """examples:
+  flaxformer_lite similar --model runs/words --word king --word paris --top_k 5
+  flaxformer_lite similar --model path/to/bert --analogy "paris france london"
+  flaxformer_lite similar --model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv
+""",
+    ),
     "plan": Command(
         "plan a training run for machines that are not at hand",
         arguments.plan,

@@ -111,8 +111,8 @@ class Architecture(Record):
 
     @property
     def skeleton(self) -> str:
-        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers."""
-        return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
+        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers; `embedding` if none has any."""
+        return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers")) or "embedding"
 
     @property
     def kv_heads(self) -> int:
@@ -231,8 +231,9 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
         require("family", cfg.family, Plugin("models")(cfg.family))
         model = registry.resolve("models", cfg.family).Model
         if cfg.skeleton != model.skeleton:
+            sides = "no" if model.skeleton == "embedding" else model.skeleton.replace("_", " and ")
             raise ConfigError(f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}: {cfg.family}"
-                              f" has {model.skeleton.replace('_', ' and ')} layers; set those and no others.")  # fmt: skip
+                              f" has {sides} layers; set those and no others.")  # fmt: skip
         require("head", cfg.head, OneOf(model.heads)(cfg.head))
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None

@@ -14,7 +14,7 @@ OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer
 REMATS = ("none", "dots", "full")  # modules/stack.py
 RESIDUALS = ("sequential", "parallel", "parallel_shared")  # modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
-TOKENIZERS = ("byte_bpe", "sentencepiece", "bytes")  # data/tokenizer_training.py
+TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # data/tokenizer_training.py
 
 # Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases inside one layer.
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")

@@ -46,6 +46,12 @@ class TokenizerConfig(Record):
     name: Annotated[str, OneOf(choices.TOKENIZERS)] = "byte_bpe"  # bytes is not trained
     path: LocalPath = ""  # a tokenizer.json or a sentencepiece model to use instead
     vocab_size: Size = 8192  # size of a trained tokenizer
+    min_count: Count = 0  # of `words`: those that occur less often in the text are unknown
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.min_count and self.name != "words":
+            raise ConfigError(f"min_count={self.min_count}: counts the words of name='words'; for {self.name} set 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

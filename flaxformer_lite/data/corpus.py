@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packi
 TOKENIZER_TEXT = {
     "byte_bpe": 1 << 26,
     "sentencepiece": 3 << 22,
+    "words": 1 << 40,  # only counts are kept
 }  # characters to train on; the latter takes 20 bytes for each
 Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
 
@@ -51,7 +52,7 @@ class Corpus:
     fingerprint: str  # hash of text, split and tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """The rows that an objective makes examples from; each row is a list of pieces of documents."""
 
@@ -63,6 +64,7 @@ class Records:
     length_of: np.ndarray  # [pieces], tokens
     document: np.ndarray  # [pieces]
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
+    trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))  # the tokens of the training split
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -74,6 +76,15 @@ class Records:
     def piece(self, number: int) -> np.ndarray:
         start = int(self.start[number])
         return np.asarray(self.ids[start : start + int(self.length_of[number])], np.int32)
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """How often each id occurs in the training split, or in the records' own if that is empty; int64 [V]."""
+        counts = np.zeros(self.tokenizer.vocab_size, np.int64)
+        ids = self.trained_on if len(self.trained_on) else self.ids
+        for begin in range(0, len(ids), PACKED):
+            counts += np.bincount(ids[begin : begin + PACKED], minlength=len(counts))
+        return counts
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
         """Draws a random piece from another document than row `index` starts with, or from the only one.
@@ -154,7 +165,7 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
         )
     names = zip(Packing._fields, PLAN, strict=True)
     plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
-    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan)
+    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids)
 
 
 def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
@@ -178,7 +189,8 @@ def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text
         with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", split().characters) as advance:
             tokenizer_training.train(cfg.tokenizer, _training_text(source, split(), most, advance)).save(folder)
 
-    name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size)}"
+    rarest = [cfg.tokenizer.min_count] * (cfg.tokenizer.name == "words")
+    name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)}"
     return tokenizer.load(cache.folder(cfg.cache, name, write))
 
 

@@ -5,19 +5,25 @@ from collections.abc import Iterable, Iterator
 
 import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
 from flaxformer_lite.data.tokenizer import BYTES, SENTINELS, SPECIALS, Bytes, HuggingFace, SentencePiece, Tokenizer
 
-SMALLEST = {"byte_bpe": len(SPECIALS) + BYTES + SENTINELS, "sentencepiece": len(SPECIALS) + 1 + BYTES + SENTINELS + 64}
+SMALLEST = {
+    "byte_bpe": len(SPECIALS) + BYTES + SENTINELS,
+    "sentencepiece": len(SPECIALS) + 1 + BYTES + SENTINELS + 64,
+    "words": len(SPECIALS) + 1 + SENTINELS + 1,
+}
+UNKNOWN = "[UNK]"
+WORD = r"\w+(?:['\u2019]\w+)*"  # letters, digits and inner apostrophes; what stands between words is left out
 
 
 def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for bit.
 
     Args:
-      cfg: name and vocab_size.
+      cfg: name, vocab_size and min_count.
       texts: read once, and not kept in memory.
 
     Raises:
@@ -28,10 +34,10 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
         raise ConfigError(
-            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest} for the"
-            f" bytes, the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
+            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest},"
+            f" with the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
         )
-    return _train_byte_bpe(cfg, texts) if cfg.name == "byte_bpe" else _train_sentencepiece(cfg, texts)
+    return TRAINERS[cfg.name](cfg, texts)
 
 
 def _train_byte_bpe(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
@@ -82,3 +88,25 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for line in text.splitlines():
             yield from (line[i : i + 1000] for i in range(0, len(line), 1000))
+
+
+def _train_words(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
+    """Takes the most frequent words, in lower case."""
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)  # puts spaces between words
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=cfg.vocab_size - SENTINELS,
+        min_frequency=cfg.min_count,
+        special_tokens=[*SPECIALS, UNKNOWN],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() == len(SPECIALS) + 1:
+        raise ConfigError(f"data.tokenizer.min_count={cfg.min_count}: no word of the text occurs as often; lower it.")
+    tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(SENTINELS))])
+    return HuggingFace(tokenizer.to_str().encode())
+
+
+TRAINERS = {"byte_bpe": _train_byte_bpe, "sentencepiece": _train_sentencepiece, "words": _train_words}

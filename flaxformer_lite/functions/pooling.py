@@ -16,7 +16,7 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
     """
     keep_BT = (keep_BT != 0).astype(jnp.float32)
     sum_BD = jnp.einsum("BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST)
-    return _unit(sum_BD) if unit else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
+    return to_unit_length(sum_BD) if unit else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
 
 
 def first_token(mask_BT: jax.Array) -> jax.Array:
@@ -26,8 +26,9 @@ def first_token(mask_BT: jax.Array) -> jax.Array:
 
 def shortened(x: jax.Array, width: int) -> jax.Array:
     """Returns unit vectors along the first `width` components, [..., width] (Kusupati et al. 2022, arXiv:2205.13147)."""
-    return _unit(x[..., :width])
+    return to_unit_length(x[..., :width])
 
 
-def _unit(x: jax.Array) -> jax.Array:
+def to_unit_length(x: jax.Array) -> jax.Array:
+    """Divides vectors by their lengths; zeros stay zeros."""
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), jnp.finfo(jnp.float32).tiny)

@@ -12,5 +12,5 @@ __all__ = ["Column", "Companion", "Labelled", "LossSums", "Metric", "Objective",
 # Files that are not plug-ins.
 SHARED = (
     "answers", "base", "chat", "companion", "denoising", "packing", "retrieval", "rows", "scores", "sums", "task",
-    "text", "writing",
+    "text", "word_windows", "writing",
 )  # fmt: skip

@@ -55,19 +55,20 @@ class TextObjective(Objective):
 
 def unigram_loss(data: Any) -> float:
     """Returns the loss of a model that only knows token frequencies in training (plus one), in nats per held-out target."""
-    counts, held_out = _label_counts(data, "train") + 1, _label_counts(data, "eval")
+    counts, held_out = label_counts(data, "train") + 1, label_counts(data, "eval")
     return float(-(held_out * np.log(counts / counts.sum())).sum() / held_out.sum())
 
 
 def bytes_per_target(data: Any) -> float:
     """Returns the mean number of UTF-8 bytes of text per held-out target, 0 if there is none; special tokens have none."""
-    held_out = _label_counts(data, "eval")
+    held_out = label_counts(data, "eval")
     sizes = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
     return float((held_out * sizes).sum() / max(held_out.sum(), 1e-9))
 
 
 @functools.lru_cache(maxsize=4)
-def _label_counts(data: Any, split: str) -> np.ndarray:
+def label_counts(data: Any, split: str) -> np.ndarray:
+    """Counts the labels in a sample of a split's examples, by their weights, float64 [V]."""
     counts, seen = np.zeros(data.vocab_size), 0
     for targets in data.sample_targets(split):
         counts += np.bincount(targets["labels"], targets["weights"], data.vocab_size)

@@ -18,7 +18,7 @@ VALUES = (
 PLUGINS = {
     "positions": "model.position", "mixers": "model.mixer", "feed_forwards": "model.feed_forward", "objectives": "objective",
 }  # fmt: skip
-PAGES = {"decoder": "gpt2_tiny", "encoder": "bert_tiny", "encoder_decoder": "t5_tiny"}
+PAGES = {"decoder": "gpt2_tiny", "encoder": "bert_tiny", "encoder_decoder": "t5_tiny", "embedding": "word2vec"}
 
 
 def page(name):

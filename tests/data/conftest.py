@@ -8,7 +8,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, TokenizerConfig
 
-FAMILIES = {"decoder": "gpt2", "encoder": "bert", "encoder_decoder": "t5"}
+FAMILIES = {"decoder": "gpt2", "encoder": "bert", "encoder_decoder": "t5", "embedding": "word2vec"}
 SENTENCE = "the quick brown fox jumps over a lazy dog while seven wizards boil their potions, quietly; 3.14 isn't pi"
 
 

@@ -1,7 +1,5 @@
 """Blank text has the shapes of real text, for every objective."""
 
-import dataclasses
-
 import jax
 import pytest
 
@@ -32,9 +30,9 @@ def test_every_objective_takes_blank_text(tmp_path):
         objective = registry.resolve_class("objectives", name)()
         if isinstance(objective, Task):  # tests/objectives/test_tasks.py
             continue
-        family = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5"}[objective.skeletons[0]]
-        cfg = tiny_runs.config(tmp_path, family)
-        cfg = dataclasses.replace(cfg, objective=objective, model=dataclasses.replace(cfg.model, head=objective.head))
+        families = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5", "embedding": "word2vec"}
+        build = registry.resolve("models", families[objective.skeletons[0]]).config
+        cfg = tiny_runs.config(tmp_path, model=build("tiny", head=objective.head), objective=objective)
         assert dummy.example(cfg)["targets"]["labels"].ndim == 1, name
 
 

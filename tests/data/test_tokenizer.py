@@ -9,6 +9,7 @@ from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.tokenizer_training import train
 
 KINDS = ("byte_bpe", "sentencepiece", "bytes")
+ALL = (*KINDS, "words")
 STRANGE = ["", "plain words", "  two  spaces\n\n\ttab\r\n", "[MASK] <extra_id_0> </s> [PAD]", "日本 🙂 naïve", "Ġy ##z"]
 
 PANICS = (
@@ -22,7 +23,7 @@ def trained():
     draw = np.random.default_rng(0)
     words = ["".join(chr(97 + c) for c in draw.integers(0, 26, n)) for n in draw.integers(2, 9, 60)]
     texts = [" ".join(draw.choice(words, 300)) + ".\n" for _ in range(20)]
-    return {name: (train(TokenizerConfig(name=name, vocab_size=480), texts), texts) for name in KINDS}
+    return {name: (train(TokenizerConfig(name=name, vocab_size=480), texts), texts) for name in ALL}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -47,7 +48,7 @@ def test_special_tokens(trained, name):
     assert set(tok.ordinary_ids.tolist()).isdisjoint(tok.specials())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ALL)
 def test_saved_and_loaded(trained, name, tmp_path):
     tok, texts = trained[name]
     tok.save(tmp_path)
@@ -57,7 +58,7 @@ def test_saved_and_loaded(trained, name, tmp_path):
     assert tokenizer.load(tmp_path / tok.file).vocab_size == tok.vocab_size
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ALL)
 def test_training_again_gives_the_same(trained, name):
     tok, texts = trained[name]
     assert train(TokenizerConfig(name=name, vocab_size=480), iter(texts)).fingerprint == tok.fingerprint
@@ -69,7 +70,7 @@ def test_trained_tokenizers_compress(trained, name):
     assert len(tok.encode(texts[0])) < 0.7 * len(texts[0])
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ALL)
 def test_words(trained, name):
     tok, texts = trained[name]
     text = texts[0][:100] + "(x1,y2)"
@@ -79,6 +80,30 @@ def test_words(trained, name):
     for left, right in itertools.pairwise(words):
         assert not (left[-1:].isalnum() and right[:1].isalnum()), (left, right)
     assert sum(word.strip().isalnum() for word in words) > 5
+
+
+def test_whole_words_in_lower_case_of_which_rare_ones_are_unknown():
+    texts = ["The cat's tail: THE Cat's end.", "(dog) Dog; caf\u00e9, cafe\u0301 [MASK]"]
+    tok = train(TokenizerConfig(name="words", vocab_size=200, min_count=2), texts)
+    known = [tok.pieces()[i].decode() for i in tok.ordinary_ids]
+    assert sorted(known) == [" caf\u00e9", " cat's", " dog", " the"]
+    ids = tok.encode("The DOG, unheard; [MASK] cafe\u0301!")
+    assert tok.decode(ids) == "the dog caf\u00e9" and len(ids) == 5
+    assert not set(ids) & tok.specials(), "special tokens are never found in text"
+    assert set(ids) - set(tok.ordinary_ids.tolist()) == {6}, "the unknown word and [MASK]'s letters are one token"
+    few = train(TokenizerConfig(name="words", vocab_size=109), texts)
+    assert [few.pieces()[i] for i in few.ordinary_ids] == [b" caf\xc3\xa9", b" cat's"], (
+        "the most frequent, by the letter"
+    )
+
+
+def test_counts_that_no_word_reaches_and_that_are_not_of_words():
+    with pytest.raises(ConfigError, match=r"min_count=9: no word of the text occurs as often; lower it"):
+        train(TokenizerConfig(name="words", min_count=9), ["a word"])
+    with pytest.raises(ConfigError, match=r"min_count=5: counts the words of name='words'; for bytes set 0"):
+        TokenizerConfig(name="bytes", min_count=5)
+    with pytest.raises(ConfigError, match="vocab_size=107: words needs at least 108"):
+        train(TokenizerConfig(name="words", vocab_size=107), ["a word"])
 
 
 def test_a_vocabulary_without_room():

@@ -5,7 +5,14 @@ import importlib
 
 import pytest
 
-MODULES = ("functions.kernels", "functions.losses", "functions.masks", "functions.segments", "attentions.dense")
+MODULES = (
+    "functions.kernels",
+    "functions.losses",
+    "functions.masks",
+    "functions.nearest",
+    "functions.segments",
+    "attentions.dense",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

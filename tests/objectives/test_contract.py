@@ -14,9 +14,11 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons.outputs import Features, Output
 from flaxformer_lite.objectives.sums import weight_sums
 from flaxformer_lite.objectives.task import Task
+from flaxformer_lite.objectives.word_windows import WordWindows
 from flaxformer_lite.registry import available, resolve_class
 
 OBJECTIVES = [name for name in available("objectives") if not issubclass(resolve_class("objectives", name), Task)]
+PACKED = [name for name in OBJECTIVES if not issubclass(resolve_class("objectives", name), WordWindows)]
 PADDED = ("segment_ids", "decoder_segment_ids")
 
 
@@ -67,6 +69,7 @@ def test_ids_are_in_the_vocabulary(objective, records, generator):
             assert x.min() >= 0 and x.max() < records.tokenizer.vocab_size
 
 
+@pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generator):
     padded = 0
     for row in range(len(records)):
@@ -84,6 +87,7 @@ def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generat
     assert padded, "the text must have shown padding"
 
 
+@pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_segments_count_up_and_padding_is_last(objective, records, generator):
     for row in range(len(records)):
         inputs = objective.make_example(records, row, generator(row))["inputs"]
@@ -94,6 +98,7 @@ def test_segments_count_up_and_padding_is_last(objective, records, generator):
                 assert (inputs[key][len(real) :] == 0).all()
 
 
+@pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_a_segment_is_of_one_document(objective, records, generator):
     """The letters of neighbouring documents do not overlap, so a segment that mixed two would show."""
     for row in range(len(records)):
@@ -187,6 +192,7 @@ def test_a_batch_of_no_weight_loses_nothing(objective, batch, made, outputs):
     assert not np.any(grads)
 
 
+@pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_options_out_of_range(objective):
     with pytest.raises(ValueError, match=r"label_smoothing=1.0: must be a probability in \[0, 1\)"):
         dataclasses.replace(objective, label_smoothing=1.0)
@@ -200,5 +206,5 @@ def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(obj
     assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
     assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
     for skeleton in objective.skeletons:
-        families = [registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5")]
+        families = [registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5", "word2vec")]
         assert any(objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton)

@@ -26,12 +26,13 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     """Describes the run that is about to start: model, data, devices."""
     cfg, mesh = experiment.cfg, experiment.mesh
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
+    sizes = f"{layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
     work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
     rows = [
-        ("model", f"{cfg.model.family}: {layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"),
+        ("model", f"{cfg.model.family}: {sizes if layers else f'width {cfg.model.d_model}'}"),
         *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
         ("parameters", _parameters(experiment)),
         *_data(experiment),

@@ -1,0 +1,81 @@
+"""Neighbors, analogies and scores of a model's word vectors."""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
+from flaxformer_lite.pretrained.word_vectors import WordVectors, load_word_vectors
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints a table for each question.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: there is no question, an unknown word, or something cannot be read.
+    """
+    if not (args.word or args.analogy or args.questions or args.pairs):
+        raise ConfigError('nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs FILE.')
+    analogies = [tuple(text.split()) for text in args.analogy]
+    if wrong := [text for text, words in zip(args.analogy, analogies, strict=True) if len(words) != 3]:
+        raise ConfigError(f"--analogy={wrong[0]!r}: must be three words, such as 'paris france london'.")
+    with notices():
+        vectors = load_word_vectors(folder_of(args.model), family=args.family)
+        for word in dict.fromkeys((*args.word, *(word for words in analogies for word in words))):
+            if len(ids := vectors.ids_of(word)) > 1:
+                tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)
+                notice(f"{word!r} is {len(ids)} tokens ({tokens}); the mean of their vectors is used.")
+        for word in args.word:
+            _print(word, ("cosine",), _cosines(vectors.similar(word, args.top_k)))
+        for a, b, c in analogies:
+            _print(f"{a} is to {b} as {c} is to", ("cosine",), _cosines(vectors.analogy(a, b, c, args.top_k)))
+        if args.questions:
+            _print_questions(vectors, Path(args.questions))
+        if args.pairs:
+            _print_pairs(vectors, Path(args.pairs))
+
+
+def _print_questions(vectors: WordVectors, path: Path) -> None:
+    both = [score_analogies(each, path) for each in (vectors, random_vectors(vectors))]
+    rows = [(own.name, *_score(own), _score(chance)[0]) for own, chance in zip(*both, strict=True)]
+    total = [Section("all", *map(sum, list(zip(*sections, strict=True))[1:])) for sections in both]
+    rows.append(("all", *_score(total[0]), _score(total[1])[0]))
+    _print(str(path), ("right", "known", "random vectors"), rows)
+
+
+def _score(section: Section) -> tuple[str, str]:
+    right = f"{section.right / section.known:.1%}" if section.known else "-"
+    return right, f"{section.known:,} of {section.asked:,}"
+
+
+def _print_pairs(vectors: WordVectors, path: Path) -> None:
+    own, chance = (score_pairs(each, path) for each in (vectors, random_vectors(vectors)))
+    rows = [(name, f"{own[name]:.3f}", f"{chance[name]:.3f}") for name in ("spearman", "pearson") if name in own]
+    _print(str(path), ("model", "random vectors"), [*rows, ("known", f"{own['known']} of {own['asked']}", "")])
+
+
+def random_vectors(vectors: WordVectors) -> WordVectors:
+    """Returns random vectors of the same words and width, which any that were learned should surpass."""
+    table_VD = np.random.default_rng(0).standard_normal(vectors.table_VD.shape, np.float32)
+    return dataclasses.replace(vectors, table_VD=table_VD)
+
+
+def _cosines(found: list[tuple[str, float]]) -> list[tuple[str, str]]:
+    return [(word, f"{cosine:.3f}") for word, cosine in found]
+
+
+def _print(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate((title, *columns)):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False, emoji=False).print(table)

@@ -1,0 +1,53 @@
+"""Word2vec: one vector for each word, another for it as a context, and nothing between the two tables.
+
+Reference: Mikolov, Chen, Corrado, Dean, "Efficient Estimation of Word Representations in Vector Space" (2013), section 3;
+Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of Words and Phrases and their Compositionality" (2013).
+"""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import flax.linen as nn
+
+from flaxformer_lite.config import ModelConfig
+from flaxformer_lite.models.presets import build
+from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.models.skeletons.inputs import ids_of
+from flaxformer_lite.models.skeletons.outputs import Features, Output
+from flaxformer_lite.modules.embed import TokenEmbed
+from flaxformer_lite.modules.heads import VocabHead
+
+BASE: dict[str, Any] = dict(
+    vocab_size=30000, num_heads=1, mlp_dim=1, norm_at=(), tie_embeddings=False, init_stddev=0.01,
+)  # fmt: skip
+PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_model=300)}
+config = partial(build, "word2vec", BASE, PRESETS, "small")
+
+
+class Model(nn.Module):
+    """Two tables, called with input_ids [B, T]: `token_embed` holds the words' vectors, `lm_head` those of contexts.
+
+    The logits of a word are the dot products of its vector with those of all contexts.
+    """
+
+    cfg: ModelConfig
+    source: str = ""
+
+    skeleton: ClassVar[str] = "embedding"
+    heads: ClassVar[tuple[str, ...]] = ("lm",)
+    vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
+    pooled: ClassVar[tuple[str, ...]] = ()
+    head_modules: ClassVar[tuple[str, ...]] = ()
+
+    def setup(self) -> None:
+        self.token_embed = TokenEmbed(parts.embed(self.cfg), self.cfg.execution)
+        self.lm_head = VocabHead(parts.vocab(self.cfg), self.cfg.execution)
+
+    def features(self, input_ids) -> Features:
+        """Returns the words' vectors with the table of contexts, for losses that read a few of its rows."""
+        x_BTD = self.token_embed(ids_of("input_ids", input_ids, self.cfg.vocab_size))
+        return Features(self.lm_head(x_BTD, self.token_embed.embedding))
+
+    def __call__(self, input_ids) -> Output:
+        projection = self.features(input_ids).projection
+        return Output(last_hidden_state=projection.x, logits=projection.logits())

@@ -1,0 +1,113 @@
+"""The base of objectives that learn word vectors from the words around each word, by negative sampling."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
+from flaxformer_lite.functions.tables import take_rows
+from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.text import label_counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordWindows(Objective):
+    """Tells the words of a window from noise: log sigma(s(true)) + K E_noise log sigma(-s(noise)), for scores s.
+
+    A row is a stretch of text without its special tokens, from which frequent words w are dropped at random: they stay with
+    probability sqrt(subsample / f(w)), f being their share of the training text. The words up to r places to the left and
+    right of a word are its contexts, with r drawn from 1 .. window for each; no window leaves its document. Noise words are
+    drawn from f ** noise_power, `draws` for a whole row, so that its windows share them: the expectation over the noise is
+    their mean, and a draw that is the true word does not count.
+    """
+
+    window: Size = 5
+    negatives: Size = 5  # K, the weight of the noise
+    draws: Size = 64
+    noise_power: NotNegative = 0.75
+    subsample: NotNegative = 1e-3  # 0 keeps all words
+
+    head: ClassVar[str] = "lm"
+    skeletons: ClassVar[tuple[str, ...]] = ("embedding",)
+    shown: ClassVar[tuple[Metric, ...]] = (Metric("loss", unit="nats per word and its noise"),)
+
+    def check(self, model: Any, records: Any) -> None:
+        if not records.counts[records.tokenizer.ordinary_ids].any():
+            raise ConfigError("data.tokenizer: the text has no word of its vocabulary; use another or lower min_count.")
+
+    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+        return windows(offsets, width=length, stride=length)
+
+    def weigh(self, contexts: np.ndarray) -> np.ndarray:
+        """Returns how many terms of the loss each word has, for the sizes of the windows, [T]."""
+        raise NotImplementedError
+
+    def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
+        """Builds an example, T = records.length, N = draws.
+
+        inputs: input_ids [T] int32, padded behind the words that stay.
+        targets: labels [T], the same; begin and end [T], the window of each word, which is in it; noise [N]; all int32. weights
+          [T] float32.
+        """
+        stays, noise = _chances(records, self.subsample, self.noise_power)
+        pieces = records.row(index)
+        ids, document = np.concatenate(pieces), np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
+        kept = rng.random(len(ids)) < stays[ids]
+        ids, document = ids[kept], document[kept]
+        place, reach = np.arange(len(ids)), rng.integers(1, self.window + 1, len(ids))
+        begin = np.maximum(place - reach, np.searchsorted(document, document, "left"))
+        end = np.minimum(place + reach + 1, np.searchsorted(document, document, "right"))
+        drawn = np.searchsorted(noise, rng.random(self.draws), "right")
+
+        def padded(x: np.ndarray, value: int = 0) -> np.ndarray:
+            return np.pad(x, (0, records.length - len(x)), constant_values=value).astype(np.int32)
+
+        words, weights = padded(ids, records.tokenizer.pad_id), self.weigh(padded(end - begin - 1))
+        targets = {"labels": words, "begin": padded(begin), "end": padded(end), "noise": drawn.astype(np.int32)}
+        return {"inputs": {"input_ids": words}, "targets": targets | {"weights": weights.astype(np.float32)}}
+
+    def baseline(self, data: Any) -> tuple[str, float] | None:
+        """Returns the loss of the best score that knows the true word only, log p(w) - log(K q(w)) with noise q."""
+        noise = np.diff(_chances(data.records, self.subsample, self.noise_power)[1], prepend=0.0)
+        counts, held_out = (label_counts(data, split)[noise > 0] for split in ("train", "eval"))
+        noise, share = noise[noise > 0], held_out / held_out.sum()
+        score = np.log(counts + 1) - np.log((counts + 1).sum()) - np.log(self.negatives * noise)
+        return "word frequencies", float(
+            share @ np.logaddexp(0, -score) + self.negatives * (noise * (1 - share)) @ np.logaddexp(0, score)
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _chances(records: Any, subsample: float, power: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the probability that each word stays, and the cumulative one that it is drawn as noise, [V]."""
+    counts, ordinary = np.zeros(len(records.counts)), records.tokenizer.ordinary_ids
+    counts[ordinary] = records.counts[ordinary]
+    share = np.maximum(counts / counts.sum(), np.finfo(float).tiny)
+    stays = np.zeros(len(counts))
+    stays[ordinary] = np.minimum(1, np.sqrt(subsample / share[ordinary])) if subsample else 1
+    drawn = np.cumsum(np.where(counts > 0, share**power, 0))
+    return stays, drawn / drawn[-1]
+
+
+def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
+    """Returns 1.0 where place s is in the window of the word at t, but not the word's own, [B, T, S]."""
+    begin_BT1, end_BT1, weights_BT1 = (targets[name][..., None] for name in ("begin", "end", "weights"))
+    place_11S = jnp.arange(begin_BT1.shape[1])[None, None]
+    within_BTS = (begin_BT1 <= place_11S) & (place_11S < end_BT1) & (place_11S != place_11S.mT)
+    return (within_BTS & (weights_BT1 > 0)).astype(jnp.float32)  # a batch's padding has windows without weight
+
+
+def noise_loss(x_BTD: jax.Array, weight_BTN: jax.Array, kernel_VD: jax.Array, noise_BN: jax.Array) -> jax.Array:
+    """Computes -sum weight log sigma(-x . noise), a float32 scalar."""
+    return (weight_BTN * jax.nn.softplus(scores(x_BTD, take_rows(kernel_VD, noise_BN)))).sum()
+
+
+def scores(x_BTD: jax.Array, y_BSD: jax.Array) -> jax.Array:
+    """Computes the dot products of each two vectors of a row, float32 [B, T, S]."""
+    return jnp.einsum("BTD,BSD->BTS", x_BTD, y_BSD.astype(x_BTD.dtype), preferred_element_type=jnp.float32)

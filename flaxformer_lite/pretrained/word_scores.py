@@ -1,0 +1,102 @@
+"""Scores of word vectors by people's judgements: analogies by section, and similarities of pairs."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.read import brief, read_text
+from flaxformer_lite.objectives.scores import correlations
+from flaxformer_lite.pretrained.word_vectors import WordVectors
+
+BATCH = 512  # questions at a time
+
+
+class Section(NamedTuple):
+    """The questions of a section: how many there are, how many have known words only, and how many of these were right."""
+
+    name: str
+    asked: int
+    known: int
+    right: int
+
+
+def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
+    """Answers questions "a is to b as c is to d" and counts the right ones; a line starting with a colon names a section.
+
+    A question is known if its four words are one token each. The answer is the nearest to b - a + c but the three.
+
+    Raises:
+      ConfigError: a line of the file is something else.
+    """
+    name, sections = "", dict[str, list[list[str]]]()
+    for number, line in _lines(path):
+        if line.startswith(":"):
+            name = line[1:].strip()
+        elif len(words := line.split()) == 4:
+            sections.setdefault(name, []).append(words)
+        else:
+            raise ConfigError(f"{path}:{number}: {brief(line)}: must be four words, or a section's name after a colon.")
+    if not sections:
+        raise ConfigError(f"{path}: no question; its lines must be four words each.")
+    return [_score(vectors, name, questions) for name, questions in sections.items()]
+
+
+def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Section:
+    found = [[vectors.find(word) for word in words] for words in questions]
+    known_Q4 = np.asarray([row for row in found if None not in row], np.int64).reshape(-1, 4)
+    unit_WD, spellings = vectors.unit_WD, [vectors.spellings[word.casefold()] for word in vectors.words]
+    right = 0
+    for begin in range(0, len(known_Q4), BATCH):
+        part_Q4 = known_Q4[begin : begin + BATCH]
+        a, b, c = (unit_WD[column] for column in part_Q4.T[:3])
+        cosine_QW = (b - a + c) @ unit_WD.T
+        for row, (*given, answer) in enumerate(part_Q4):
+            cosine_QW[row, [i for word in given for i in spellings[word]]] = -np.inf
+            right += int(cosine_QW[row].argmax()) in spellings[answer]
+    return Section(name, len(questions), len(known_Q4), right)
+
+
+def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
+    """Correlates cosines with scores of pairs; lines are two words and a number, between tabs or commas.
+
+    Returns:
+      `spearman` and `pearson` over the pairs whose words are one token each, `asked`, and `known`, the number of these.
+
+    Raises:
+      ConfigError: a line of the file, but for a first one of titles, is something else.
+    """
+    pairs: list[tuple[list[int | None], float]] = []
+    for number, line in _lines(path):
+        *words, last = line.split("\t" if "\t" in line else ",")
+        score = _number(last)
+        if len(words) != 2 or (score is None and pairs):
+            raise ConfigError(
+                f"{path}:{number}: {brief(line)}: must be two words and a number, between tabs or commas."
+            )
+        if score is not None:
+            pairs.append(([vectors.find(word.strip()) for word in words], score))
+    if not pairs:
+        raise ConfigError(f"{path}: no pair; its lines must be two words and a number each.")
+    known = [(*words, score) for words, score in pairs if None not in words]
+    first, second, scores = np.asarray(known, float).reshape(-1, 3).T
+    cosines = np.einsum("PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)])
+    return correlations(cosines, scores) | {"asked": len(pairs), "known": len(known)}
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the numbers of lines and their text, but not blank ones and comments."""
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if (text := line.strip()) and not text.startswith("#"):
+            yield number, text

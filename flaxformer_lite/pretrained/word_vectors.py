@@ -1,0 +1,137 @@
+"""A model's token table as vectors of whole words, and what is near to what in it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.functions.nearest import nearest
+from flaxformer_lite.functions.pooling import to_unit_length
+from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+from flaxformer_lite.registry import nearest as suggestion
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Vectors of the words that are one token each; of other words, the mean of their tokens' vectors.
+
+    A word is looked up as it is written, then in lower case, then with a capital. Spellings of a word in another case are
+    never among its neighbors.
+
+    Attributes:
+      words: the words, by their ids in `ids`.
+      ids: int32 [W].
+      table_VD: vectors of all tokens, float32.
+      encode: a text as ids.
+      pieces: the text of each id, empty for special tokens.
+    """
+
+    words: tuple[str, ...]
+    ids: np.ndarray
+    table_VD: np.ndarray
+    encode: Callable[[str], list[int]]
+    pieces: Sequence[bytes]
+
+    @functools.cached_property
+    def number(self) -> dict[str, int]:
+        """The number of each word among `words`."""
+        return {word: i for i, word in enumerate(self.words)}
+
+    @functools.cached_property
+    def spellings(self) -> dict[str, list[int]]:
+        """The numbers of all spellings of a word, by `str.casefold`."""
+        found: dict[str, list[int]] = {}
+        for i, word in enumerate(self.words):
+            found.setdefault(word.casefold(), []).append(i)
+        return found
+
+    @functools.cached_property
+    def unit_WD(self) -> np.ndarray:
+        """The vectors of `words`, divided by their lengths."""
+        return np.asarray(to_unit_length(jnp.asarray(self.table_VD[self.ids])))
+
+    def find(self, word: str) -> int | None:
+        """Returns the number of a word that is one token; None if it is not."""
+        spelled = (word, word.lower(), word.capitalize())
+        return next((self.number[each] for each in spelled if each in self.number), None)
+
+    def ids_of(self, word: str) -> list[int]:
+        """Returns the tokens of a word.
+
+        Raises:
+          ConfigError: the vocabulary does not know it.
+        """
+        if (number := self.find(word)) is not None:
+            return [int(self.ids[number])]
+        ids = self.encode(f" {word.strip()}") if word.strip() else []
+        if not ids or any(not self.pieces[i] or b"<unk>" in self.pieces[i] for i in ids):
+            raise ConfigError(f"{word!r}: not in the vocabulary{suggestion(word.lower(), list(self.words)) or '.'}")
+        if max(ids) >= len(self.table_VD):
+            raise ConfigError(
+                f"{word!r}: its id {max(ids)} is not in the table, which ends at {len(self.table_VD) - 1}."
+            )
+        return ids
+
+    def vector(self, word: str) -> np.ndarray:
+        """Returns the vector of a word, float32 [D]."""
+        return self.table_VD[self.ids_of(word)].mean(axis=0)
+
+    def similar(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+        """Returns the k words with the largest cosines to a word, with their cosines."""
+        return self.near(self.vector(word), k, without=(word,))
+
+    def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+        """Returns the k best words d for "a is to b as c is to d": the nearest to b - a + c, of vectors of length one.
+
+        Reference: Mikolov, Yih, Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations", section 4.
+        """
+        a_D, b_D, c_D = to_unit_length(jnp.asarray([self.vector(word) for word in (a, b, c)]))
+        return self.near(b_D - a_D + c_D, k, without=(a, b, c))
+
+    def near(self, vector_D: np.ndarray | jax.Array, k: int, *, without: Sequence[str] = ()) -> list[tuple[str, float]]:
+        """Returns the k words with the largest cosines to a vector, with their cosines."""
+        left_out = {i for word in without for i in self.spellings.get(word.casefold(), ())}
+        cosines, numbers = nearest(
+            jnp.asarray(self.unit_WD), jnp.asarray(vector_D), min(k + len(left_out), len(self.words))
+        )
+        found = zip(np.asarray(numbers).tolist(), np.asarray(cosines).tolist(), strict=True)
+        return [(self.words[i], cosine) for i, cosine in found if i not in left_out][:k]
+
+
+def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVectors:
+    """Loads the token table of a directory of published weights, or of a training run's workdir, and nothing else of it.
+
+        >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
+
+    Args:
+      path, family: as in `load_pretrained`.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary is a whole word.
+    """
+    path = Path(path).expanduser()
+    _, stored = open_pretrained(path, family=family)
+    if "embedding" not in stored.get("token_embed", {}):
+        raise ConfigError(f"{path}: this model has no token table, token_embed/embedding, to take vectors from.")
+    published = load_tokenizer(path, family=family)
+    pieces = plain.load(workdir.tokenizer_folder(path) if workdir.is_workdir(path) else path).pieces()
+    table_VD = np.asarray(stored["token_embed"]["embedding"], np.float32)
+    found = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
+    if not found:
+        raise ConfigError(f"{path}: no token of its vocabulary is a whole word, so there are none to compare.")
+    encode = functools.partial(published.encode, special_tokens=False, allow_special=False)
+    return WordVectors(tuple(found), np.asarray([*found.values()], np.int32), table_VD, encode, pieces)
+
+
+def _word(piece: bytes) -> str:
+    """Returns the word that a token stands for; "" if it is part of one, or no word."""
+    text = piece[1:].decode(errors="replace") if piece[:1] == b" " else ""
+    return text if text[:1].isalnum() and all(c.isalnum() or c in "'\u2019-" for c in text) else ""

@@ -1,0 +1,59 @@
+"""Skip-gram against loops over pairs, each with its own noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.models.skeletons.outputs import Features
+
+
+def log_sigmoid(x):
+    return -np.logaddexp(0, -x)
+
+
+def batch_of(objective, records, generator, rows=3):
+    examples = [objective.make_example(records, row, generator(row)) for row in range(rows)]
+    return jax.tree.map(lambda *xs: np.stack(xs), *examples)
+
+
+def tables(vocab_size, width=6):
+    draw = np.random.default_rng(0)
+    return draw.normal(size=(vocab_size, width)), draw.normal(size=(vocab_size, width))
+
+
+def sums(objective, batch, vectors, contexts):
+    vectors, contexts = (jnp.asarray(table, jnp.float32) for table in (vectors, contexts))
+    outputs = Features(DeferredLogits(vectors[batch["inputs"]["input_ids"]], contexts))
+    return objective.loss(outputs, batch["targets"], chunks=1)
+
+
+def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, records_of, generator):
+    objective = create("skip_gram", window=2, draws=7, negatives=3, subsample=0.01)
+    records = records_of(objective)
+    batch = batch_of(objective, records, generator)
+    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][:, 0]  # some noise is the true word
+    vectors, contexts = tables(362)
+    expected, pairs = 0.0, 0
+    for row in range(3):
+        ids, target = batch["inputs"]["input_ids"][row], {key: x[row] for key, x in batch["targets"].items()}
+        for t in range(len(ids)):
+            for s in range(target["begin"][t], target["end"][t]):
+                if s == t:
+                    continue
+                pairs += 1
+                expected -= log_sigmoid(vectors[ids[t]] @ contexts[ids[s]])
+                for noise in target["noise"]:
+                    if noise != ids[s]:
+                        expected -= 3 / 7 * log_sigmoid(-vectors[ids[t]] @ contexts[noise])
+    found = sums(objective, batch, vectors, contexts)
+    assert pairs > 20 and float(found.weight["weights"]) == pairs
+    np.testing.assert_allclose(float(found.loss["weights"]), expected, rtol=1e-5)
+
+
+def test_no_array_of_all_words_for_each_word(create, records_of, generator):
+    objective = create("skip_gram")
+    batch = batch_of(objective, records_of(objective), generator)
+    shapes = jax.make_jaxpr(lambda v, c: sums(objective, batch, v, c).mean())(jnp.ones((9000, 4)), jnp.ones((9000, 4)))
+    largest = max(np.prod(v.aval.shape) for eqn in shapes.jaxpr.eqns for v in eqn.outvars)
+    assert largest <= max(9000 * 4, batch["inputs"]["input_ids"].size * 64 * 4)
