@@ -120,10 +120,25 @@ canary:  ## run the tests of test-fast and of attention on the newest jax and fl
 	$(CANARY)/python -m flaxformer_lite --version
 	$(CANARY)/python -m pytest $(WORKERS) $(FAST) tests/attentions
 
+DOCS := .venv/.docs
+.PHONY: site docs-test notebooks
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+site: $(DOCS)  ## build the documentation into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-test: $(DOCS)  ## run every block of Python in docs/, the slow pages too
+	$(BIN)/python -m tools.docs run README.md $$(grep -lr '^```python' docs --include='*.md' | sort)
+
+notebooks: $(DOCS)  ## write the course as notebooks that have run, into runs/notebooks
+	$(BIN)/python -m tools.docs notebooks runs/notebooks
+
 lint: $(STAMP)  ## check style, imports, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:  ## remove the environment and what tests and runs left
-	rm -rf .venv .venv-canary .venv-matrix runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-canary .venv-matrix runs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache

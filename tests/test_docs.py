@@ -1,0 +1,116 @@
+"""Pages of docs/: their Python runs and prints what they show, commands parse, links and names exist, the menu has each."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+import yaml
+
+from flaxformer_lite import __main__, pages, registry
+from tools import docs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
+NAMES = list(TEXTS)
+FAST = [name for name in NAMES if docs.blocks(TEXTS[name]) and name != "README.md" and not docs.is_slow(ROOT / name)]
+
+
+@pytest.mark.filterwarnings("ignore:'VariableState' was removed")  # of qwix 0.1.8
+@pytest.mark.filterwarnings("ignore:Matplotlib is currently using agg")
+@pytest.mark.parametrize("name", FAST)
+def test_python_runs_and_prints_what_the_page_shows(name, monkeypatch, tmp_path):
+    """`make docs-test` runs the pages with `slow: true` as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        docs.check(docs.read(ROOT / name))
+
+
+def test_a_page_that_shows_another_result_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = "```python\nprint(1 + 1)\n```\n\n```text\n{}\n```\n"
+    docs.check(page.format(2))
+    with pytest.raises(AssertionError, match="the page shows\n3\n\nand its code prints\n2"):
+        docs.check(page.format(3))
+    with pytest.raises(AssertionError, match=r"a\.png, which its code does not draw"):
+        docs.check('```python\nname = "a.png"\n```\n\n![a](a.png)\n')
+
+
+def test_writing_a_page_mends_what_it_shows(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('---\nslow: true\n---\n\n```python\nx = 2\nprint(x)\n```\n\n```text\n3\n```\n\nWords.\n\n```python\ny = x\n```\n')
+    docs.write(page)
+    assert page.read_text() == page.read_text().replace("3", "2") and "```text\n2\n```\n\nWords." in page.read_text()
+    assert docs.is_slow(page) and [block.printed for block in docs.blocks(docs.read(page))] == ["2\n", None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name):
+    page = ROOT / name
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", prose(TEXTS[name])):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], anchor
+
+
+def prose(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def commands() -> list[str]:
+    found = []
+    for text in TEXTS.values():
+        text = re.sub(r"\\\n\s*", "", text)
+        found += re.findall(r"^    (?:\w+=\S+ )*flaxformer_lite ([a-z-]+ .*?)(?:\s+#.*)?$", text, re.M)
+    return sorted(set(found))
+
+
+@pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
+@pytest.mark.parametrize("line", commands())
+def test_commands_are_valid(line, capsys, monkeypatch):
+    """Checks that the command, its flags and its page exist, and that the config with its overrides holds together."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    command, *words = shlex.split(line)
+    config = [word for word in words if word.startswith("--config") and "my_module:" not in line]
+    with pytest.raises(SystemExit) as end:
+        __main__.main([command, *config, "--help"])
+    shown, said = capsys.readouterr()
+    assert not end.value.code and "usage" in shown, said
+    for word in words:
+        if word.startswith("--") and not word.startswith("--config."):
+            assert word.partition("=")[0].replace("-", "_") in shown.replace("-", "_"), word
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_pages_exist(name):
+    text = TEXTS[name]
+    for page in {*re.findall(r"configs/(\w+)\.py", text), *re.findall(r"--config=([a-z]\w*)(?=[:\s`])", text)}:
+        assert page in pages.names(), page
+
+
+def test_every_page_is_in_the_menu():
+    menu = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    missing = [name for name in NAMES if name.startswith("docs/") and f"'{name.removeprefix('docs/')}'" not in menu]
+    assert not missing, f"add them to `nav` in mkdocs.yml: {missing}"
+
+
+ROWS = re.findall(r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", TEXTS["docs/migration/hugging-face.md"], re.M)
+
+
+def test_flax_classes_have_the_heads_that_the_table_names():
+    renamed = {"BertForCausalLM": "BertLMHeadModel"}
+    assert len(ROWS) == len(set(ROWS)) == 84
+    for name, family, head in ROWS:
+        heads = registry.resolve("models", family).PUBLISHED.heads
+        assert heads[head].architecture == renamed.get(name, name), name
+
+
+def test_pictures_stay_small():
+    drawn = [path for path in (ROOT / "docs" / "course").iterdir() if path.suffix in (".png", ".svg")]
+    assert drawn and sum(path.stat().st_size for path in drawn) < 400_000
