@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 ROOT = Path(__file__).parents[1]
 # A block of Python, and what it prints where a block without a language follows at once.
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```(?:text)?\n(?P<printed>.*?)^```\n)?", re.M | re.S)
@@ -54,11 +56,14 @@ def pictures(text: str) -> list[str]:
 def run(text: str, scope: dict | None = None) -> Iterator[tuple[Block, str]]:
     """Executes the blocks of a page in one namespace and the current folder, and yields what each printed."""
     scope = {"__name__": "__main__"} if scope is None else scope
-    for block in blocks(text):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(block.code, "<page>", "exec"), scope)
-        yield block, printed.getvalue()
+    with np.printoptions():  # given back as they were, like the figures
+        for block in blocks(text):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block.code, "<page>", "exec"), scope)
+            yield block, printed.getvalue()
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def check(text: str) -> dict:
@@ -142,7 +147,10 @@ def main(command: str, *words: str) -> None:
         else:
             with _empty_folder():
                 check(read(page))
-        print(f"{page.relative_to(ROOT)}: {len(blocks(read(page)))} blocks, {time.process_time() - begin:.1f} s of CPU", flush=True)
+        print(
+            f"{page.relative_to(ROOT)}: {len(blocks(read(page)))} blocks, {time.process_time() - begin:.1f} s of CPU",
+            flush=True,
+        )
     return None
 
 

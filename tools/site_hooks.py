@@ -44,7 +44,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         written = posixpath.normpath(posixpath.join(home(page.file.src_uri), link[1]))
         if page.file.src_uri.startswith("source/") or not (ROOT / written).exists():
             return link[0]
-        target = written.removeprefix("docs/") if written.startswith("docs/") else HOMES.get(written) or source_name(written)
+        target = (
+            written.removeprefix("docs/") if written.startswith("docs/") else HOMES.get(written) or source_name(written)
+        )
         return posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (link[2] or "")
 
     return LINK.sub(moved, markdown)
