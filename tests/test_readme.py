@@ -8,7 +8,7 @@ import jax
 from tools import docs
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-LINES = 150
+LINES = 130
 
 
 def test_readme_is_short():
@@ -19,9 +19,6 @@ def test_readme_blocks_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         scope = docs.check(README)
-    assert scope["logits"].shape == scope["train_logits"].shape == (1, 4, 50257)
-    assert scope["out"].shape == (1, 4, 2, 8) and scope["y"].shape == (1, 4, 32)
-    assert scope["ids"].shape == (1, 12)
-    whole = scope["model"].apply({"params": scope["params"]}, scope["input_ids"]).logits
-    assert abs(scope["rest"].logits - whole[:, 3:]).max() < 1e-4
+    assert scope["logits"].shape == (1, 4, 50257) and scope["ids"].shape == (1, 12)
+    assert scope["out"].shape == (1, 4, 2, 8)
     assert re.search(r"```\n(#.*?)```", README, re.S)[1] == scope["mask"].picture(4) + "\n"
