@@ -142,12 +142,6 @@ def _wrong_override(page: str, argv: list[str]) -> str:
     return ""
 
 
-def fields_given(argv: list[str]) -> list[str]:
-    """Lists the config fields that the command line sets, as `model.d_model`."""
-    found = (re.match(r"--?(?:no)?config\.([\w.]+)", arg) for arg in argv)
-    return [match[1] for match in found if match]
-
-
 def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields (section, "") and ("", field) of a ConfigDict, with their full dotted names."""
     yield path, ""

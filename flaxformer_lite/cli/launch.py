@@ -54,7 +54,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
             group = join(**how_to_join)
             if not group.first:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
-            given = command_line.fields_given(invocation.underscored(sys.argv))
+            given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(Path(workdir, LOG)):
                 caught = loop.run(read_experiment(config, workdir, given), workdir, group, interrupt)
             group.close()

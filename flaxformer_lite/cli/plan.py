@@ -7,13 +7,14 @@ import sys
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig
 from flaxformer_lite.plan import planner, report, search, topology
+from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.start.adopt import read_experiment
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 if nothing fits."""
     machine = topology.parse(args.topology)
-    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
+    cfg = read_experiment(command_line.config(args.overrides), given=invocation.fields_given(args.overrides))
     if cfg.mesh.mode == "pmap":
         raise ConfigError("mesh.mode='pmap': is compiled for devices at hand only; plan mesh.mode=shard_map, with the same"
                           " numbers.")  # fmt: skip

@@ -10,6 +10,7 @@ from rich.table import Table
 from flaxformer_lite import sharding
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.plan import planner, verify_mesh
+from flaxformer_lite.runtime import invocation
 from flaxformer_lite.sharding import activations
 from flaxformer_lite.training.start.adopt import read_experiment
 
@@ -18,7 +19,7 @@ SHOWN = 10  # parameters, worst first
 
 def run(args: argparse.Namespace) -> None:
     """Prints the verdict. Exits with 1 if the mesh computes something else."""
-    cfg = read_experiment(command_line.config(args.overrides), given=command_line.fields_given(args.overrides))
+    cfg = read_experiment(command_line.config(args.overrides), given=invocation.fields_given(args.overrides))
     planner.check(cfg, jax.device_count())
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
     out = Console(width=None if Console().is_terminal else 160, highlight=False)

@@ -108,7 +108,7 @@ class TrainConfig(Record):
     keep: Size = 3  # number of newest checkpoints to keep
     best: str = ""  # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are
     patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
-    sample_tokens: Sample = 0  # length of the sample text written after training, for decoders
+    sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
     init_from: LocalPath = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 

@@ -15,6 +15,12 @@ def underscored(argv: list[str]) -> list[str]:
     return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[end:]
 
 
+def fields_given(argv: list[str]) -> list[str]:
+    """Lists the config fields that the command line sets, as `model.d_model`."""
+    found = (re.match(r"--?(?:no)?config\.([\w.]+)", arg) for arg in argv)
+    return [match[1] for match in found if match]
+
+
 def program(command: str = "train") -> str:
     """Returns the beginning of a command line that starts `command` in the way this program was started."""
     started = Path(sys.argv[0])

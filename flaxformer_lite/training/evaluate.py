@@ -8,10 +8,12 @@ import numpy as np
 
 from flaxformer_lite.objectives.sums import LossSums
 
+WRITTEN = 2  # held-out examples whose texts are shown
+
 
 def evaluate(
     objective: Any, eval_step: Callable, params: Any, batches: Iterable[Any], data: Any, write: Any = None
-) -> dict[str, float]:
+) -> tuple[dict[str, float], list[tuple[str, str]]]:
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
@@ -21,13 +23,24 @@ def evaluate(
       batches: batches on the devices.
       data: the held-out Dataset, for metrics that depend on it.
       write: from generation/writer.py, for metrics of what the model writes.
+
+    Returns:
+      The metrics, and a few of the texts that were written for them, each with a title.
     """
     total, predictions = run(eval_step, params, batches, data)
     metrics = metrics_of(objective, total, predictions, data)
     if write and objective.written_rows:
         examples = data.order[: objective.written_rows]
-        metrics |= objective.scores(objective.write(write, data.records, examples), examples, data)
-    return metrics
+        written = objective.write(write, data.records, examples)
+        metrics |= objective.scores(written, examples, data)
+        return metrics, show(objective, written, examples, data)
+    return metrics, []
+
+
+def show(objective: Any, written: dict[str, np.ndarray], examples: np.ndarray, data: Any) -> list[tuple[str, str]]:
+    """Returns what was written for the first of the examples, each text with a title."""
+    few = {name: values[:WRITTEN] for name, values in written.items()}
+    return objective.show_written(few, examples[:WRITTEN], data)
 
 
 def metrics_of(objective: Any, total: LossSums, predictions: dict[str, np.ndarray], data: Any) -> dict[str, float]:

@@ -11,16 +11,18 @@ from typing import Any
 import jax
 
 from flaxformer_lite.analysis import flops, recompiles
-from flaxformer_lite.checkpoints.manager import Checkpoints
+from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_inputs
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.best import Best, Selection
-from flaxformer_lite.training.evaluate import evaluate
+from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.report import plot, text
 from flaxformer_lite.training.report.metrics import Meter, Recorder
+from flaxformer_lite.training.report.run_page import RunPage
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
 from flaxformer_lite.training.start import companion, precompile, reference, resume
@@ -30,7 +32,6 @@ from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState, param_count
 
 AHEAD = 2  # steps dispatched before the host reads a result, so that neither waits for the other
-WRITTEN = 2  # held-out examples whose text is shown after training
 
 
 def run(
@@ -40,7 +41,8 @@ def run(
 
     Args:
       cfg: the experiment.
-      workdir: gets checkpoints/, best/ (with `train.best`), metrics.jsonl, tensorboard/, config.json, tokenizer/ and loss.png.
+      workdir: gets checkpoints/, best/ (with `train.best`), metrics.jsonl, samples.jsonl,
+        tensorboard/, config.json, tokenizer/, loss.png and report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
       interrupt: hears signals; by default they do what they do elsewhere in the program.
 
@@ -56,7 +58,7 @@ def run(
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         stack.enter_context(lock_workdir(workdir, group))
-        experiment = prepare(cfg)
+        asked, experiment = cfg, prepare(cfg)
         cfg = experiment.cfg
         group.agree("data", data_facts(experiment, workdir / "checkpoints"))
         checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
@@ -78,15 +80,22 @@ def run(
             notices.append(f"{selection.words}: nothing is left to train.")
         recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
         stack.callback(recorder.close)
-        terminal.rows("flaxformer_lite", text.banner(experiment, workdir, start))
+        about = text.banner(experiment, workdir, start)
+        terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         if group.first:
             write_inputs(workdir, cfg, experiment.train_data.tokenizer)
-        trainer = Trainer(experiment, checkpoints, selection, recorder, terminal, group)
-        state, caught = trainer.train(state, start, interrupt or Interrupt())
-        if group.first and not caught:
-            trainer.close(state, workdir)
+        report = RunPage(workdir, cfg, asked, about, recorder) if group.first else None
+        trainer = Trainer(experiment, checkpoints, selection, recorder, terminal, report, workdir, group)
+        try:
+            state, caught = trainer.train(state, start, interrupt or Interrupt())
+            if group.first and not caught:
+                trainer.close(state)
+        except BaseException as error:
+            trainer.report(f"ended by an error ({first_line(error) or type(error).__name__})")
+            raise
+        trainer.report(f"stopped by {caught}" if caught else "finished")
         return caught
 
 
@@ -95,10 +104,11 @@ class Trainer:
 
     def __init__(
         self, experiment: Experiment, checkpoints: Checkpoints, selection: Selection, recorder: Recorder,
-        terminal: Terminal, group: Processes,
+        terminal: Terminal, page: RunPage | None, workdir: Path, group: Processes,
     ):  # fmt: skip
         self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
         self._selection, self._recorder, self._terminal = selection, recorder, terminal
+        self._page, self._workdir = page, workdir
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
         peak = flops.peak(experiment.mesh.devices.flat[0])
@@ -144,30 +154,56 @@ class Trainer:
             self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
         return state, caught
 
-    def close(self, state: TrainState, workdir: Path) -> None:
-        """Writes the loss curve, the closing summary and, for a decoder, a sample of text."""
-        cfg, data = self._experiment.cfg, self._experiment.eval_data
-        objective, baseline = cfg.objective, cfg.objective.baseline(data)
+    def close(self, state: TrainState) -> None:
+        """Writes the loss curve, the closing summary, and what the model wrote last."""
+        cfg, workdir = self._experiment.cfg, self._workdir
         title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
         curve, history = workdir / "loss.png", self._recorder.history
-        plot.loss_curve(curve, history, headline=objective.headline, baseline=baseline, title=title)
-        rows = text.closing(
-            self._recorder, objective.shown, baseline, self._compiles.count, workdir, self._selection.words
-        )
-        self._terminal.rows("result", rows)
-        if self._group.alone:
-            self._show_text(state)
+        plot.loss_curve(curve, history, headline=cfg.objective.headline, baseline=self._baseline, title=title)
+        self._terminal.rows("result", self._result())
+        for texts in (last["texts"] for last in self._recorder.samples[-1:]):
+            if isinstance(cfg.objective, Task):
+                self._terminal.rows("written", texts)
+            else:
+                self._terminal.sample(texts)
         self._terminal.rows("next", text.next_commands(cfg, workdir))
 
-    def _show_text(self, state: TrainState) -> None:
-        """Shows what the model writes for held-out examples, or with train.sample_tokens how a decoder continues one."""
-        run, data = self._experiment, self._experiment.eval_data
-        examples, objective, tokens = data.order[:WRITTEN], run.cfg.objective, run.cfg.train.sample_tokens
-        params = companion.saved_params(run, evaluated_params(state))
-        if written := objective.write(run.writer(params), data.records, examples):
-            self._terminal.rows("written", objective.show_written(written, examples, data))
-        elif tokens and writes(run.cfg.model):
-            self._terminal.sample(*sample(run.model, params, data, tokens=tokens, seed=run.cfg.seed))
+    def report(self, state: str = "running") -> None:
+        """Writes report.html; a run goes on if that fails, and says so once."""
+        if self._page is None:
+            return
+        records = self._recorder.history
+        where = f"{state}: step {records[-1]['step'] if records else 0} of {self._experiment.cfg.train.steps}"
+        try:
+            self._page.write(where, self._result(), self._baseline)
+        except Exception as error:
+            self._page = None
+            self._terminal.note(
+                f"notice: report.html cannot be written ({first_line(error)}); the run does without it."
+            )
+
+    @functools.cached_property
+    def _baseline(self) -> tuple[str, float] | None:
+        return self._experiment.cfg.objective.baseline(self._experiment.eval_data)
+
+    def _result(self) -> text.Rows:
+        shown, best = self._experiment.cfg.objective.shown, self._selection.words
+        if not self._recorder.of("eval"):
+            return []
+        return text.closing(self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best)
+
+    def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
+        """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a task writes."""
+        run, data, train = self._experiment, self._experiment.eval_data, self._experiment.cfg.train
+        tokens, examples, objective = train.sample_tokens, data.order[:WRITTEN], run.cfg.objective
+        if not (step and self._group.alone and (tokens or step == train.steps)):
+            return []
+        with self._meter.pause(), self._compiles.allow_first("texts"):
+            if tokens and writes(run.cfg.model):
+                own = companion.saved_params(run, params)
+                return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
+            written = objective.write(run.writer(params), data.records, examples)
+            return show(objective, written, examples, data) if written else []
 
     def _settle(self, ahead: int) -> None:
         """Collects the results of finished steps until at most `ahead` steps are in flight."""
@@ -204,11 +240,16 @@ class Trainer:
         with self._meter.pause(), self._compiles.allow_first("evaluation of the average" if step else "evaluation"):
             params = evaluated_params(state) if step else state.params
             steps = run.eval_step, params, run.eval_batches()
-            values = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
+            values, texts = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
+        texts = texts or self._texts(params, step)
         record = {"step": step, "split": "eval", **values}
         self._recorder.add(record)
+        if texts:
+            self._recorder.add_sample(step, texts)
         self._terminal.eval_record(record)
         self._selection.check(values)
+        with self._meter.pause():
+            self.report()
         return values
 
     def _select(self, state: TrainState, step: int, values: dict[str, float]) -> None:

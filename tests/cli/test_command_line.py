@@ -207,4 +207,4 @@ def test_program_says_how_to_start_a_command_as_this_one_was(argv, command, line
 
 def test_fields_that_the_command_line_sets():
     argv = ["train.py", "--config=c.py", "--config.model.d_model=8", "--config.data.path", "x", "--noconfig.model.scan"]
-    assert command_line.fields_given(argv) == ["model.d_model", "data.path", "model.scan"]
+    assert invocation.fields_given(argv) == ["model.d_model", "data.path", "model.scan"]

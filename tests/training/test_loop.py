@@ -1,6 +1,7 @@
 """Whole runs of tiny models: resume, refusals, failures, signals."""
 
 import dataclasses
+import html
 import json
 import os
 import shutil
@@ -104,6 +105,13 @@ def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
     assert [r["step"] for r in trains] == list(range(2, 31, 2))
     assert {"loss", "grad_norm", "param_norm", "learning_rate", "tokens_per_second", "step_seconds"} <= trains[1].keys()
     assert (tmp_path / "loss.png").stat().st_size > 10_000
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [sample["step"] for sample in samples] == [15, 30]
+    report = (tmp_path / "report.html").read_text()
+    assert "<p>finished: step 30 of 30; " in report
+    for text in (samples[0]["texts"][1][1], samples[1]["texts"][1][1]):
+        assert html.escape(text) in report
+    assert samples[1]["texts"][1][1].splitlines()[0] in said
     assert json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64 == 0
     assert list((tmp_path / "tokenizer").iterdir()) and list((tmp_path / "tensorboard").iterdir())
     run_as_printed(said, {"write"}, capsys)
@@ -170,6 +178,14 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path,
     with pytest.raises(loop.RunError, match=expected):
         loop.run(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
+    assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_one_notice(cfg, finished, tmp_path, capsys, traced_once):
+    (tmp_path / "report.html").mkdir()
+    loop.run(cfg, tmp_path)
+    assert capsys.readouterr().out.count("report.html cannot be written") == 1
+    same_end(tmp_path, finished)
 
 
 def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys, traced_once):
@@ -188,6 +204,7 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
         assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
     assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
     assert leaves_of(tmp_path, 5)
+    assert "<p>stopped by SIGTERM: step 4 of 50; " in (tmp_path / "report.html").read_text()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -79,7 +79,7 @@ def test_rows_are_aligned_and_brackets_are_text():
 
 def test_a_sample_keeps_its_brackets_and_lines():
     plain, out = terminal(False)
-    plain.sample("def f(", "x[0]):\n    return [red]x")
+    plain.sample([("a held-out text begins", "def f("), ("the model goes on", "x[0]):\n    return [red]x")])
     assert out.getvalue().splitlines()[3:] == [
         "  def f(", "  --- the model goes on", "  x[0]):", "      return [red]x",
     ]  # fmt: skip

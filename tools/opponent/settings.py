@@ -31,10 +31,11 @@ def check(argv: list[str], workdir: Path | None = None):
     """Does everything that `train` does before it compiles, and returns the experiment; ends as it does if it cannot."""
     from flaxformer_lite.cli import command_line
     from flaxformer_lite.config import ConfigError
+    from flaxformer_lite.runtime import invocation
     from flaxformer_lite.training.start.adopt import read_experiment
     from flaxformer_lite.training.start.setup import prepare
 
     try:
-        return prepare(read_experiment(command_line.config(argv), workdir, command_line.fields_given(argv)))
+        return prepare(read_experiment(command_line.config(argv), workdir, invocation.fields_given(argv)))
     except (ConfigError, OSError) as error:
         command_line.fail(error, command_line.BAD_INPUT)

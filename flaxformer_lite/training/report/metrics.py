@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class Meter:
 
 
 class Recorder:
-    """The run's history: one JSON object per line in metrics.jsonl, and the same in TensorBoard.
+    """The run's history: one JSON object per line in metrics.jsonl, and the same in TensorBoard; texts in samples.jsonl.
 
     Args:
       workdir: the run's workdir.
@@ -87,21 +87,26 @@ class Recorder:
 
     Attributes:
       history: every record of the run so far, in order.
+      samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: one about lines of the file that could not be read.
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
-        self._path, self._board = workdir / "metrics.jsonl", None
+        self._path, self._texts, self._board = workdir / "metrics.jsonl", workdir / "samples.jsonl", None
         self.history: list[Record] = []
+        self.samples: list[Record] = []
         self.notices: list[str] = []
         if not writes:
             return
-        records, damaged = _read(self._path)
+        records, damaged = _read(self._path, _record)
         if damaged:
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             self.notices.append(f"{self._path}: no record of a step can be read from line {lines}; dropped.")
         self.history = [record for record in records if record["step"] <= last_step]
         write_file(self._path, "".join(_line(record) for record in self.history).encode())
+        self.samples = [sample for sample in _read(self._texts, _sample)[0] if sample["step"] <= last_step]
+        if self._texts.exists():
+            write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
         self._board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=last_step + 1)
 
     def add(self, record: Record) -> None:
@@ -114,6 +119,13 @@ class Recorder:
             if name not in ("step", "split"):
                 self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
 
+    def add_sample(self, step: int, texts: list[tuple[str, str]]) -> None:
+        """Records texts of an evaluation, each with a title."""
+        self.samples.append({"step": step, "texts": texts})
+        if self._board is not None:
+            with open(self._texts, "a", encoding="utf-8") as file:
+                file.write(_line(self.samples[-1]))
+
     def of(self, split: str) -> list[Record]:
         """Returns the records of "train" or "eval"."""
         return [record for record in self.history if record["split"] == split]
@@ -123,22 +135,28 @@ class Recorder:
             self._board.close()
 
 
+def middles(records: list[Record]) -> list[float]:
+    """Returns the middle of each training record's steps, as it is their mean."""
+    starts = [0, *(record["step"] for record in records)]
+    return [(start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)]
+
+
 def _line(record: Record) -> str:
     return json.dumps(record) + "\n"
 
 
 def read(path: Path) -> list[Record]:
     """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are damaged."""
-    return _read(path)[0]
+    return _read(path, _record)[0]
 
 
-def _read(path: Path) -> tuple[list[Record], list[int]]:
+def _read(path: Path, parse: Callable[[bytes], Record]) -> tuple[list[Record], list[int]]:
     """Returns the records, and the numbers of the damaged lines."""
     records, damaged = [], []
     lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(_record(line))
+            records.append(parse(line))
         except ConfigError:
             damaged += [number] if number < len(lines) else []  # a kill leaves a last line without an end
     return records, damaged
@@ -152,3 +170,13 @@ def _record(line: bytes) -> Record:
     if not all(isinstance(value, (int, float)) for value in numbers):
         raise ConfigError("metrics.jsonl: holds a value that is no number")
     return record
+
+
+def _sample(line: bytes) -> Record:
+    sample = parse_object(line, "samples.jsonl")
+    pairs = sample.get("texts")
+    if not (is_kind(sample.get("step"), int) and isinstance(pairs, list)):
+        raise ConfigError("samples.jsonl: not a sample of a step")
+    if not all(isinstance(pair, list) and [type(part) for part in pair] == [str, str] for pair in pairs):
+        raise ConfigError("samples.jsonl: texts must be pairs of a title and a text")
+    return sample

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.training.report.metrics import Record
+from flaxformer_lite.training.report.metrics import Record, middles
 
 TRAIN, HELD_OUT, BASELINE = "#8fa8c8", "#c44e52", "#555555"
 
@@ -28,12 +28,10 @@ def loss_curve(
     axes = figure.add_subplot()
     train = [r for r in history if r["split"] == "train" and headline.name in r]
     held_out = [(r["step"], r[headline.name]) for r in history if r["split"] == "eval"]
-    starts = [0, *(r["step"] for r in train)]
-    middles = [(start + r["step"] + 1) / 2 for start, r in zip(starts, train, strict=False)]  # a record is a mean
     if baseline:
         name, value = baseline
         axes.axhline(value, color=BASELINE, linestyle="--", linewidth=1, label=f"{name}, {headline.show(value)}")
-    axes.plot(middles, [r[headline.name] for r in train], color=TRAIN, linewidth=1, label="training")
+    axes.plot(middles(train), [r[headline.name] for r in train], color=TRAIN, linewidth=1, label="training")
     last = f"held out, {headline.show(held_out[-1][1])} at the end"
     axes.plot(*zip(*held_out, strict=True), color=HELD_OUT, linestyle="", marker="o", markersize=5, label=last)
     axes.set(xlabel="step", ylabel=headline.words + (f" ({headline.unit})" if headline.unit else ""), title=title)

@@ -17,7 +17,7 @@ def writes(cfg: ModelConfig) -> bool:
     return cfg.skeleton == "decoder" and cfg.head == "lm"
 
 
-def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) -> tuple[str, str]:
+def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) -> list[tuple[str, str]]:
     """Continues the beginning of a held-out example.
 
     Args:
@@ -28,7 +28,7 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
       seed: seed of the sample.
 
     Returns:
-      The text of the prompt and of the continuation.
+      The texts of the prompt and of the continuation, each with a title.
     """
     cfg, tokenizer = model.cfg, data.tokenizer
     prompt = np.asarray(data.example(0, 0, 0)["inputs"]["input_ids"])[:PROMPT]
@@ -38,4 +38,5 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
         temperature=TEMPERATURE, top_p=TOP_P,
         suppress_tokens=tuple(range(data.vocab_size, cfg.vocab_size)),  # ids that only pad the table to a round size
     )  # fmt: skip
-    return tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
+    texts = tokenizer.decode(prompt.tolist()), tokenizer.decode(written[0, len(prompt) :].tolist())
+    return list(zip(("a held-out text begins", "the model goes on"), texts, strict=True))

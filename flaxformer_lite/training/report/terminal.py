@@ -39,10 +39,10 @@ class Terminal:
         for name, value in rows:
             self.console.print(f"  {name:{width}}  {value}", markup=False)
 
-    def sample(self, prompt: str, written: str) -> None:
-        """Prints the model's text, and the prompt that it continues."""
+    def sample(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Prints texts of the model, each below its title."""
         self.console.print("\n[bold]sample[/bold]")
-        for title, text in (("a held-out text begins", prompt), ("the model goes on", written)):
+        for title, text in texts:
             self.console.print(f"  --- {title}", style="dim")
             self.console.print("\n".join(f"  {line}" for line in text.splitlines()), markup=False)
 
@@ -99,7 +99,7 @@ class Terminal:
         text = _shown(headline, record)
         if "tokens_per_second" in record:
             left = record["step_seconds"] * (self._steps - record["step"])
-            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {_clock(left)}"
+            text += f"  {record['tokens_per_second']:,.0f} tokens/s  eta {clock(left)}"
         if "mfu" in record:
             text += f"  {record['mfu']:.0%} of peak"
         if self._bar:
@@ -119,7 +119,8 @@ def _shown(metric: Metric, record: Record) -> str:
     return f"{metric.words} {metric.show(record[metric.name])}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Formats seconds as `1:02:03` or `2:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -120,6 +120,7 @@ def closing(
         *rows,
         ("compilations", f"{compiles} after step two{warning}"),
         ("loss curve", str(workdir / "loss.png")),
+        ("report", str(workdir / "report.html")),
         ("metrics", f"{workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}"),
         ("checkpoints", str(workdir / "checkpoints")),
     ]
@@ -159,8 +160,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
 def _rerun(workdir: str, changes: dict[str, Any]) -> str:
     """Returns this run's command line with other values and another workdir."""
     new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
-    given = sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:]
-    kept, args = [], iter(invocation.underscored(given))
+    kept, args = [], iter(_given())
     for arg in args:
         name, joined, _ = arg.partition("=")
         if name not in new:
@@ -168,6 +168,16 @@ def _rerun(workdir: str, changes: dict[str, Any]) -> str:
         elif not joined:
             next(args, None)  # its value is a separate argument
     return _program("train", *kept, *(f"{name}={value}" for name, value in new.items()))
+
+
+def command() -> str:
+    """Returns this run's command line, or an empty string if another program runs it."""
+    given = _given()
+    return _program("train", *given) if any(arg.startswith("--config") for arg in given) else ""
+
+
+def _given() -> list[str]:
+    return invocation.underscored(sys.argv[2:] if sys.argv[1:2] == ["train"] else sys.argv[1:])
 
 
 def _program(command: str, *args: str) -> str:

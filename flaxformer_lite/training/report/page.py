@@ -1,0 +1,84 @@
+"""HTML pages that need nothing else: no network, no script, light or dark as the reader's system is."""
+
+import html
+from collections.abc import Iterable, Sequence
+
+COLORS = 8  # classes c0 .. c7
+STYLE = (
+    """
+:root{color-scheme:light dark;--ink:#1d2530;--dim:#626d7c;--line:#dfe3e9;--page:#fff;--card:#f6f7f9;--mark:#fff3d1;
+--c0:#b8434a;--c1:#3a6fb0;--c2:#2d8659;--c3:#b06a10;--c4:#7d55b0;--c5:#168390;--c6:#b03f85;--c7:#6b6f2a;--train:#8fa8c8}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e8ee;--dim:#9aa5b4;--line:#343c48;--page:#14181e;--card:#1c222a;
+--mark:#453a17;--c0:#f07f85;--c1:#79acee;--c2:#63c596;--c3:#e5a54f;--c4:#b796ea;--c5:#55c3d0;--c6:#ea86c2;--c7:#bcc168;
+--train:#5f7ca6}}
+*{box-sizing:border-box}body{margin:0 auto;padding:20px 16px 60px;max-width:1100px;background:var(--page);color:var(--ink);
+font:15px/1.5 system-ui,sans-serif}h1{font-size:24px;margin:0;overflow-wrap:anywhere}h2{font-size:17px;margin:36px 0 10px}
+h3{font-size:14px;margin:18px 0 4px;color:var(--dim)}p{margin:2px 0;color:var(--dim);overflow-wrap:anywhere}
+summary{cursor:pointer;margin:5px 0}pre,code,.code td{font:13px/1.45 ui-monospace,monospace}
+pre{margin:4px 0 10px;padding:8px 12px;background:var(--card);border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
+th,td{padding:3px 18px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:400;color:var(--dim);white-space:nowrap}td{overflow-wrap:anywhere;min-width:4em}
+.grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:8px 24px}
+figure{margin:10px 0;min-width:0;font-size:12px}figcaption{margin-bottom:10px;color:var(--dim)}
+figcaption b{color:var(--ink);font-size:13px;font-weight:600}.tall{grid-column:1/-1}
+.plot{position:relative;height:150px;margin:0 10px 22px 52px}.tall .plot{height:300px}
+svg{position:absolute;width:100%;height:100%;overflow:visible}
+path{fill:none;vector-effect:non-scaling-stroke;stroke-width:1.6;stroke-linejoin:round}.grid{stroke:var(--line);stroke-width:1}
+.level{stroke:var(--dim);stroke-dasharray:5 4;stroke-width:1.2}.dot{stroke-width:7;stroke-linecap:round}
+.x,.y{position:absolute;color:var(--dim);white-space:nowrap}.y{right:100%;margin-right:7px;transform:translateY(-50%)}
+.x{top:100%;margin-top:4px;transform:translateX(-50%)}.key{display:inline-block;margin-left:14px;overflow-wrap:anywhere}
+.key:before{content:"";display:inline-block;width:16px;margin-right:5px;vertical-align:middle;border-top:3px solid var(--c)}
+.key.level:before{border-top:2px dashed var(--dim)}.train{--c:var(--train)}mark{background:var(--mark);color:inherit}
+"""
+    + "".join(f".c{i}{{--c:var(--c{i})}}" for i in range(COLORS))
+    + "path[class*=c],path.train{stroke:var(--c)}"
+)
+# Whatever a text in the page may contain, a browser fetches and runs nothing.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) -> bytes:
+    """Returns a page of sections (title, HTML); those without content are left out.
+
+    Args:
+      title: its title.
+      lines: what stands below the title, as text.
+      sections: the titles, and HTML from this file and chart.py.
+    """
+    body = "".join(f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections if content)
+    under = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    head = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+    )
+    return f"{head}<h1>{html.escape(title)}</h1>{under}{body}</html>\n".encode(errors="replace")
+
+
+def table(
+    rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, marked: Sequence[str] = (), code: bool = False
+) -> str:
+    """Returns a table of texts, whose first column is of names.
+
+    Args:
+      rows: the cells.
+      head: titles of the columns.
+      marked: names of rows to set off.
+      code: whether the cells are code.
+    """
+    out = [f"<tr>{''.join(f'<th>{html.escape(cell)}' for cell in head)}"] if head else []
+    for name, *cells in rows:
+        cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"
+        out.append(f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}")
+    return f'<div class="wide"><table{" class=code" * code}>{"".join(out)}</table></div>' if out else ""
+
+
+def texts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Returns titles, each with a text below that keeps its lines."""
+    return "".join(f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in pairs)
+
+
+def folded(title: str, content: str) -> str:
+    """Returns content that opens on a click on its title."""
+    return f"<details><summary>{html.escape(title)}</summary>{content}</details>" if content else ""
