@@ -72,7 +72,13 @@ def look(name):
     return config.model.family, config.objective.name, config.model.mlp, config.model.scan
 
 
-@pytest.mark.parametrize("name", {look(name): name for name in NAMES}.values())
+ALIKE = {look(name): name for name in NAMES}.values()
+LARGE = ("bert_large", "gpt2_xl", "t5_large", "t5_xxl")  # as smaller pages, but for scan or a gated mlp
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in LARGE else []) for name in ALIKE]
+)
 def test_shrunk_copy_takes_real_steps(name, texts):
     config = load(name)
     for key, value in SHRUNK.items():

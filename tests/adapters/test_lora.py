@@ -73,6 +73,7 @@ def test_the_input_of_a_product_is_dropped_out_where_a_key_is_passed():
     tiny.close(apply().logits, still[0].apply({"params": still[1]}, tiny.ids()).logits, 1e-4)
 
 
+@pytest.mark.nightly
 def test_generation_by_a_cache_is_that_of_the_merged_model():
     model, params = adapted("llama")
     plain, merged = merge_adapter(model, params)

@@ -237,6 +237,7 @@ def test_a_run_continues_another_with_its_labels_or_with_new_ones(trained, tmp_p
     assert load_pretrained(tmp_path / "three")[0].cfg.num_labels == 3
 
 
+@pytest.mark.nightly
 def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
     cfg = read_experiment(page(trained))
     half = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=15))

@@ -34,6 +34,7 @@ def test_what_fits_is_ranked_by_speed_and_reproduces(cfg, found):
     assert f"--config.mesh.fsdp={best.overrides['mesh.fsdp']} " in text and "analytic" in text
 
 
+@pytest.mark.nightly
 def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_out(monkeypatch, cfg, found):
     made = []
 

@@ -132,6 +132,7 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(cfg, finishe
     same_end(tmp_path, finished)
 
 
+@pytest.mark.nightly
 def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
     """That each objective makes the same examples from any step on is tested in tests/data/test_pipeline.py."""
     cfg = tiny_runs.config(folder, "bert", train={"accumulate": 2})
