@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails menus parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails menus browser parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny tra
 	$(BIN)/python examples/jupyter_translations.py runs/menus/pack runs/menus/pairs.jsonl
 	$(BIN)/python train.py --config=translate --workdir=runs/menus/run --config.data.path=runs/menus/pairs.jsonl \
 	  --config.data.length=64 --config.train.steps=1500 --config.train.eval_every=300 --config.optimizer.learning_rate=2e-3
+
+browser: $(STAMP)  ## open pages of `look` in chromium, check what they draw and say, and keep pictures in runs/browser
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2'
+	$(BIN)/python -m pytest tools/browser
 
 TORCH ?= python3
 SEED ?= 1

@@ -39,6 +39,7 @@ from flaxformer_lite.functions.rotary import Phase as Phase, rotate as rotate
 from flaxformer_lite.generation.generate import Generation as Generation, generate as generate, stream as stream
 from flaxformer_lite.generation.score import Scores as Scores, score as score
 from flaxformer_lite.introspection.capture import capture as capture, names_of as names_of
+from flaxformer_lite.introspection.lens import logit_lens as logit_lens
 from flaxformer_lite.mixers.attention import Attention as Attention, AttentionConfig as AttentionConfig
 from flaxformer_lite.models import build_model as build_model
 from flaxformer_lite.models.skeletons.parts import init_cache as init_cache

@@ -35,7 +35,7 @@ def installed(tmp_path_factory):
 def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("flaxformer_lite/**/*.py")}
     ours |= {f"flaxformer_lite/configs/{name}.py" for name in pages.names()}
-    ours |= {"flaxformer_lite/py.typed", "flaxformer_lite/__init__.pyi"}
+    ours |= {f"flaxformer_lite/{name}" for name in ("py.typed", "__init__.pyi", "introspection/page.html")}
     held = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {path for path in held if ".dist-info/" not in path} == ours
 

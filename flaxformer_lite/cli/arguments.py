@@ -151,6 +151,24 @@ def similar(parser: argparse.ArgumentParser) -> None:
     command_line.add_family(parser)
 
 
+def look(parser: argparse.ArgumentParser) -> None:
+    """Shows the inside of a model on one text: attention, logit lens, losses, hidden states, positions and masks.
+
+    Writes one page that needs no network, for any browser; or, by the suffix of --output, a figure of the attention maps.
+    """
+    add, least = parser.add_argument, command_line.integer(1)
+    _add_model(parser, "directory of published weights, or the --workdir of train")
+    add("--adapter", metavar="DIR", type=command_line.path, help="LoRA adapter of the model, as PEFT saves it")
+    add("--text", required=True, type=command_line.text, help="what the model reads")
+    add(
+        "--target", type=command_line.text, help="an answer (default: the model's own) or, of a decoder, a continuation"
+    )
+    add("--output", required=True, type=command_line.path, help="file: .html, or .png, .pdf, .svg for attention alone")
+    add("--max_tokens", type=least, default=64, help="longest text and target (default: %(default)s)")
+    add("--top_k", type=least, default=5, help="tokens of the logit lens at each place (default: %(default)s)")
+    add("--prefix_lm", action="store_true", help="the text sees itself both ways, as decoders of prefix_lm are trained")
+
+
 def plan(parser: argparse.ArgumentParser) -> None:
     """Says whether a training run fits a machine, and what it will cost, without the machine.
 

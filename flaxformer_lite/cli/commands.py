@@ -121,6 +121,16 @@ independently of each other.
   flaxformer_lite similar --model path/to/t5 --questions questions-words.txt --pairs wordsim353.tsv
 """,
     ),
+    "look": Command(
+        "show the inside of a model on one text, as a page",
+        arguments.look,
+        """examples:
+  flaxformer_lite look --model path/to/bert --text "The river bank was muddy." --output bert.html
+  flaxformer_lite look --model runs/gpt2 --text "def __init__(self):" --output gpt2.html
+  flaxformer_lite look --model path/to/t5 --text "translate English to German: Good day." --output t5.html
+  flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output attention.png
+""",
+    ),
     "plan": Command(
         "plan a training run for machines that are not at hand",
         arguments.plan,

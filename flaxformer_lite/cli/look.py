@@ -1,0 +1,98 @@
+"""A page, or a figure, of what a model computes inside on one text."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.cli.generate import with_published
+from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.generation.generate import generate
+from flaxformer_lite.generation.task import longest
+from flaxformer_lite.introspection.figure import FORMATS, save_figure
+from flaxformer_lite.introspection.inside import Inside, look_inside
+from flaxformer_lite.introspection.lens import running_stacks
+from flaxformer_lite.introspection.page import render
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes the page or figure.
+
+    Raises:
+      ConfigError, WeightsError, CheckpointError: the text, the model or the output cannot be used.
+    """
+    output = Path(args.output).expanduser()
+    if output.suffix not in (".html", *FORMATS):
+        raise ConfigError(
+            f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for a figure of attention."
+        )
+    if output.is_dir() or not output.parent.is_dir():
+        problem = "is a directory" if output.is_dir() else "its directory does not exist"
+        raise ConfigError(f"--output={args.output}: {problem}; name a file in a directory that exists.")
+    for flag, text in (("text", args.text), ("target", args.target)):
+        if text is not None and not text.strip():
+            raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
+    opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
+    ids = encode(opened, args.text, "text", args.max_tokens)
+    target, special = target_of(opened, ids, args), opened.tokenizer.ids
+    options = {"top_k": args.top_k, "prefix": args.prefix_lm, "mask_id": special.get("mask")}
+    inside = look_inside(opened.model, opened.params, ids, target, special=tuple(special.values()), **options)
+    save(output, inside, opened, f"{folder_of(args.model).resolve().name}: {args.text}")
+    print(f"{args.output}: {output.stat().st_size / 1000:,.0f} kB")
+
+
+def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> list[int]:
+    """Encodes a text as at most `limit` tokens, or as many as the model has positions, and says if it is cut."""
+    limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
+    ids = check_vocabulary(opened, opened.tokenizer.encode(text, **options))
+    if not ids:
+        raise ConfigError(f"--{flag}: has no token of this model's tokenizer; pass other words.")
+    if len(ids) > limit:
+        notice(f"--{flag} has {len(ids)} tokens and is cut at {limit}; --max_tokens allows more where the model does.")
+    return opened.tokenizer.encode(text, max_length=limit, **options)
+
+
+def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[int]:
+    """Returns the tokens of --target or, for an encoder-decoder, of the model's own greedy answer."""
+    stacks, room = running_stacks(opened.model), longest(opened.cfg) - len(ids)
+    if args.prefix_lm and stacks != ("decoder",):
+        raise ConfigError(f"--prefix_lm: is for decoders, but {opened.cfg.family} has an encoder; leave it out.")
+    if args.target is not None and stacks == ("encoder",):
+        raise ConfigError(f"--target: this {opened.cfg.family} has no decoder that could read it; leave it out.")
+    if args.target is not None and stacks == ("decoder",):
+        return encode(opened, args.target, "target", min(args.max_tokens, room), special_tokens=False) if room else []
+    if args.target is not None:
+        return encode(opened, args.target, "target", args.max_tokens)
+    if len(stacks) == 1:
+        return []
+    if opened.cfg.head not in opened.model.vocab_heads:
+        return ids  # without a head there is no answer; BART's decoder, for example, reads the text itself
+    most = min(args.max_tokens, longest(opened.cfg) - 1)
+    settings = with_published(args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1})
+    answer = generate(opened.model, opened.params, [ids], return_scores=True, **settings)
+    start = answer.sequences.shape[1] - int(answer.lengths[0])  # of a single answer
+    return answer.sequences[0, start:].tolist()
+
+
+def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
+    """Writes the record in the form of the file's suffix."""
+    if output.suffix != ".html" and not inside.attentions:
+        raise ConfigError(
+            f"--output={output}: a figure shows attention, which this model does not have; write a .html page."
+        )
+    cfg, stacks = opened.cfg, running_stacks(opened.model)
+    facts = {
+        "family": cfg.family, "head": cfg.head, "width": str(cfg.d_model), "heads": str(cfg.num_heads),
+        "layers": " + ".join(f"{getattr(cfg, f'{side}_layers')} ({side})" for side in stacks),
+        "parameters": f"{sum(x.size for x in jax.tree.leaves(opened.params)):,}",
+    }  # fmt: skip
+    try:
+        if output.suffix == ".html":
+            write_file(output, render(inside, opened.tokenizer.token, title=title, facts=facts).encode())
+        else:
+            save_figure(output, inside.attentions, title)
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}); choose another place.") from error

@@ -1,0 +1,116 @@
+"""The command `look`: pages and figures of published directories and workdirs, and every mistake in one line."""
+
+import json
+import re
+
+import pytest
+
+from flaxformer_lite import load_tokenizer
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.models import gpt2
+from flaxformer_lite.training import loop
+from tests.cli import models
+from tests.training import tiny_runs
+
+TEXT = "zero one two"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    where = tmp_path_factory.mktemp("look")
+    heads = {"gpt2": None, "bert": "masked_lm", "t5": None}
+    made = {name: models.directory(where / name, name, head) for name, head in heads.items()}
+    made["BARE"] = models.directory(where / "bare")
+    (made["BARE"] / "tokenizer.json").unlink()
+    return made
+
+
+def data_of(path):
+    (held,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
+    return json.loads(held)
+
+
+def look(folder, output, *flags):
+    main(["look", "--model", str(folder), "--text", TEXT, "--output", str(output), *flags])
+
+
+def test_a_decoder(folders, tmp_path, capsys):
+    look(folders["gpt2"], tmp_path / "page.html", "--top_k", "2")
+    data = data_of(tmp_path / "page.html")
+    assert (
+        capsys.readouterr().out
+        == f"{tmp_path / 'page.html'}: {(tmp_path / 'page.html').stat().st_size / 1000:,.0f} kB\n"
+    )
+    tokenizer = load_tokenizer(folders["gpt2"])
+    assert data["sequences"] == {"decoder": [tokenizer.token(i) for i in tokenizer.encode(TEXT)]}
+    assert data["lens"]["tokens"]["shape"] == [3, len(data["sequences"]["decoder"]), 2]
+    assert dict(data["facts"])["family"] == "gpt2" and len(data["attentions"]) == 1
+
+
+def test_a_continuation(folders, tmp_path):
+    look(folders["gpt2"], tmp_path / "page.html", "--target", " three", "--prefix_lm")
+    losses = data_of(tmp_path / "page.html")["losses"]
+    assert [value is None for value in losses["values"]].count(False) == 1 and losses["words"][-1] == " three"
+
+
+def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
+    look(folders["t5"], tmp_path / "own.html", "--max_tokens", "6")
+    own = data_of(tmp_path / "own.html")
+    main(["generate", "--model", str(folders["t5"]), "--prompt", TEXT, "--max_new_tokens", "6"])
+    assert "".join(own["losses"]["words"]) == capsys.readouterr().out.splitlines()[-1]
+    assert all(value < 6 for value in own["losses"]["values"]), "the likeliest"
+    look(folders["t5"], tmp_path / "given.html", "--target", "seven")
+    assert data_of(tmp_path / "given.html")["losses"]["words"] == ["s", "even"]
+
+
+def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
+    look(folders["bert"], tmp_path / "page.html", "--max_tokens", "4")
+    assert "--text has 5 tokens and is cut at 4" in capsys.readouterr().err
+    data = data_of(tmp_path / "page.html")
+    assert data["sequences"]["encoder"][0] == "[CLS]" and data["sequences"]["encoder"][-1] == "[SEP]"
+    assert data["losses"]["values"][0] is None and data["losses"]["values"][1] > 0
+
+
+def test_a_figure(folders, tmp_path):
+    look(folders["gpt2"], tmp_path / "maps.png")
+    assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.nightly
+def test_a_workdir(tmp_path):
+    model = gpt2.config("tiny", **tiny_runs.SIZES, decoder_layers=2, max_length=32, scan=True)
+    loop.run(
+        tiny_runs.config(tmp_path, "gpt2", train={"steps": 1, "checkpoint_every": 1}, model=model), tmp_path / "run"
+    )
+    look(tmp_path / "run", tmp_path / "page.html")
+    assert data_of(tmp_path / "page.html")["attentions"][0]["layers"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--model": "nowhere"}, "nowhere: no such directory"),
+        ({"--model": "BARE"}, "tokenizer"),
+        ({"--text": " "}, "--text: is empty; pass the words to look at"),
+        ({"--target": ""}, "--target: is empty"),
+        ({"--output": "page.txt"}, "--output=page.txt: must end in .html, or in .png, .pdf, .svg"),
+        ({"--output": "nowhere/page.html"}, "its directory does not exist"),
+        ({"--output": "held.html"}, "is a directory"),
+        ({"--top_k": "999999"}, "top_k=999999: must be in 1..448"),
+        ({"--max_tokens": "0"}, "--max_tokens: 0: must be at least 1"),
+        ({"--model": "bert", "--target": "x"}, "--target: this bert has no decoder"),
+        ({"--model": "t5", "--prefix_lm": None}, "--prefix_lm: is for decoders"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(folders, tmp_path, monkeypatch, capsys, changes, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "held.html").mkdir()
+    flags = {"--model": "gpt2", "--text": TEXT, "--output": "page.html"} | changes
+    flags["--model"] = str(folders.get(flags["--model"], flags["--model"]))
+    with pytest.raises(SystemExit) as ended:
+        main(["look", *(word for flag in flags.items() for word in flag if word is not None)])
+    said = capsys.readouterr()
+    assert (
+        ended.value.code == 2 and said.err.startswith("error: ") and message in said.err and said.err.count("\n") == 1
+    )
+    assert not said.out and not (tmp_path / "page.html").exists()

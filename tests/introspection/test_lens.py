@@ -1,0 +1,65 @@
+"""The logit lens beside the equations of norm and head, and at the last layer the model's own predictions."""
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import capture, logit_lens
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.models import word2vec
+from tests.models.tiny import built, close, ids, inputs_of, small
+
+FAMILIES = {
+    "narrow": ("opt", {"embedding_size": 8, "norm_at": ("out",)}), "shared": ("albert", {}),
+    "t5": ("t5", {}), "scanned": ("llama", {"scan": True}),
+}  # fmt: skip
+SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("t5", "scanned")]
+
+
+@pytest.mark.parametrize("name", ["narrow", "shared", *SLOW])
+def test_the_last_layer_says_what_the_model_says(name):
+    family, overrides = FAMILIES[name]
+    cfg = small(family, **overrides)
+    model, params = built(cfg)
+    inputs = inputs_of(cfg, ids())
+    lens = logit_lens(model, params, inputs, top_k=3)
+    output = model.apply({"params": params}, **inputs)
+    best = jax.lax.top_k(jax.nn.softmax(output.logits, axis=-1), 3)
+    close(lens.probabilities_LBTK[-1], best[0])
+    np.testing.assert_array_equal(lens.ids_LBTK[-1], best[1])
+    assert lens.layers == ("embeddings", "layer 0", "layer 1")
+    assert not np.allclose(lens.probabilities_LBTK[0], lens.probabilities_LBTK[-1]), "the layers do something"
+
+
+def test_every_layer_goes_through_the_final_norm_and_the_head():
+    model, params = built(small("gpt2"))
+    lens = logit_lens(model, params, {"input_ids": ids()}, top_k=2)
+    _, states = capture(model, params, ids(), ("embed", "layer_*"))
+    norm = {name: np.asarray(value) for name, value in params["decoder"]["final_norm"].items()}
+    for found, x_BTD in zip(lens.probabilities_LBTK, map(np.asarray, states.values()), strict=True):
+        centred = x_BTD - x_BTD.mean(-1, keepdims=True)
+        y_BTD = (
+            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + model.cfg.norm_eps) * norm["scale"] + norm["bias"]
+        )
+        logits = y_BTD @ np.asarray(params["token_embed"]["embedding"]).T
+        powers = np.exp(logits - logits.max(-1, keepdims=True))
+        close(found, np.sort(powers / powers.sum(-1, keepdims=True), axis=-1)[..., :-3:-1])
+
+
+@pytest.mark.parametrize(
+    ("head", "top_k", "message"),
+    [
+        ("none", 5, "head='none': predicts no tokens; .* needs a model with head='lm'"),
+        ("lm", 38, "top_k=38: must be in 1..37"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(head, top_k, message):
+    model, params = built(small("gpt2", head=head))
+    with pytest.raises(ConfigError, match=message):
+        logit_lens(model, params, {"input_ids": ids()}, top_k=top_k)
+
+
+def test_a_table_of_vectors_has_no_layers():
+    model, params = built(word2vec.config("tiny", vocab_size=37))
+    with pytest.raises(ConfigError, match="family='word2vec': has no layers to look into"):
+        logit_lens(model, params, {"input_ids": ids()})

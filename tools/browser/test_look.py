@@ -1,0 +1,178 @@
+"""The page of `look` in a real browser: what it draws, says, and asks for. `make browser` runs it; see runs/browser."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import capture, load_pretrained, load_tokenizer
+from flaxformer_lite.__main__ import main
+from tests.cli import models
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+SHOTS = Path("runs/browser")
+ATTACK = "zero one </script><img src=x onerror=alert(1)> two three"
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+CONTRAST = """() => {
+  const light = c => (c /= 255) <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const read = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const luminance = ([r, g, b]) => 0.2126 * light(r) + 0.7152 * light(g) + 0.0722 * light(b);
+  return [...document.querySelectorAll(".text button, .lens td, p, h2, th, dt")].map(node => {
+    let under = node;
+    const clear = () => /rgba\\(.* 0\\)|transparent/.test(getComputedStyle(under).backgroundColor);
+    while (clear() && under.parentElement) under = under.parentElement;
+    const pair = [getComputedStyle(node).color, getComputedStyle(under).backgroundColor];
+    const [a, b] = pair.map(colour => luminance(read(colour)) + 0.05);
+    return Math.max(a, b) / Math.min(a, b);
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    assert CHROMIUM, "no chromium: apt-get install chromium, or CHROMIUM=path"
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Pages of the three kinds of model, and their directories."""
+    where, made = tmp_path_factory.mktemp("pages"), {}
+    for name, head in (("bert", "masked_lm"), ("gpt2", None), ("t5", None)):
+        folder = models.directory(where / name, name, head)
+        main(
+            [
+                "look",
+                "--model",
+                str(folder),
+                "--text",
+                ATTACK,
+                "--output",
+                str(where / f"{name}.html"),
+                "--max_tokens",
+                "24",
+            ]
+        )
+        made[name] = where / f"{name}.html"
+    return made
+
+
+@pytest.fixture
+def visit(browser, pages):
+    """Opens a page of one of the models, and refuses errors, dialogs and requests when the test ends."""
+    contexts, troubles = [], []
+
+    def opened(name, width=1280, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("dialog", lambda dialog: troubles.append("dialog") or dialog.dismiss())
+        page.on(
+            "request", lambda request: None if request.url == pages[name].as_uri() else troubles.append(request.url)
+        )
+        page.goto(pages[name].as_uri())
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
+def test_it_fits_and_can_be_read(visit, name, width, scheme):
+    page = visit(name, width, scheme)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / f"{name}_{width}_{scheme}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(page.evaluate(CONTRAST)) >= 4.5
+    assert "</script><img src=x onerror=alert(1)>" in page.title() and not page.query_selector("img")
+    sections = [section.get_attribute("id") for section in page.query_selector_all("section")]
+    masks = [] if name == "bert" else ["masks"]
+    assert sections == ["attention", "lens", "loss", "norms", "positions", *masks]
+
+
+def cell(page, row, column):
+    """What the attention map says of a cell that is reached by the arrow keys."""
+    page.focus("#attention .plot")
+    for key, times in (("ArrowUp", 99), ("ArrowLeft", 99), ("ArrowDown", row), ("ArrowRight", column)):
+        for _ in range(times):
+            page.keyboard.press(key)
+    return page.text_content("#attention .heat + output")
+
+
+def test_weights_are_those_of_the_model(visit, pages):
+    model, params = load_pretrained(pages["gpt2"].with_suffix(""))
+    ids = load_tokenizer(pages["gpt2"].with_suffix("")).encode(ATTACK)[:24]
+    _, values = capture(model, params, np.asarray([ids]), "attention/weights")
+    weights_TS = np.asarray(values["decoder/layer_1/attention/weights"])[0, 1]
+    page = visit("gpt2")
+    page.click("[aria-label='layer 1, head 1']")
+    assert page.text_content("#attention .pair h3 >> nth=1") == "layer 1, head 1"
+    for row, column in ((5, 2), (9, 9), (20, 13)):
+        said = float(re.search(r": ([\d.]+)%", cell(page, row, column))[1])
+        assert abs(said / 100 - weights_TS[row, column]) < 0.006
+    assert "may not be attended to" in cell(page, 3, 4)
+    page.hover("#attention .text button >> nth=7")
+    assert page.text_content("#attention > div > output").startswith(
+        f"“{page.text_content('#attention .text button >> nth=7')}” (7) attends most to "
+        f"“{page.text_content(f'#attention .text button >> nth={weights_TS[7].argmax()}')}”"
+    )
+
+
+def test_a_click_holds_a_token_and_both_directions_are_shown(visit):
+    page = visit("gpt2")
+    page.click("#attention .text button >> nth=4")
+    page.hover("#attention .text button >> nth=2")
+    assert "(4) attends most to" in page.text_content("#attention > div > output")
+    page.select_option("#attention .bar select >> nth=-1", "1")
+    assert "(4) is attended to most by" in page.text_content("#attention > div > output")
+
+
+def test_the_keyboard_reaches_heads_tokens_and_the_lens(visit):
+    page = visit("gpt2")
+    page.focus("[aria-label='layer 0, mean']")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("[aria-label='layer 1, head 0']", "aria-pressed") == "true"
+    page.focus("#lens td >> nth=0")
+    page.keyboard.press("ArrowRight")
+    assert re.match(r"layer 1, “.*” \(1\): .* [\d.]+%", page.text_content("#lens output"))
+    assert page.evaluate("document.querySelectorAll('#lens td[tabindex=\"0\"]').length") == 1
+
+
+def test_cross_attention_joins_two_texts(visit):
+    page = visit("t5")
+    page.select_option("#attention .bar select", "2")
+    groups = page.query_selector_all("#attention .text")
+    assert len(groups) == 2
+    groups[0].query_selector_all("button")[3].hover()
+    assert "(3) attends most to" in page.text_content("#attention > div > output")
+    groups[1].query_selector_all("button")[5].hover()
+    assert "(5) is attended to most by" in page.text_content("#attention > div > output")
+
+
+def test_the_scheme_may_change(visit):
+    page = visit("bert")
+    shade = "document.querySelector('#attention canvas').toDataURL()"
+    light = page.evaluate(shade), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(200)
+    dark = page.evaluate(shade), page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light[0] != dark[0] and light[1] != dark[1]
