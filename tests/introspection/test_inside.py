@@ -13,7 +13,7 @@ from flaxformer_lite.config import LayerKind
 from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.introspection.inside import look_inside
 from flaxformer_lite.introspection.token_losses import masked_losses
-from tests.models.tiny import built, close, small
+from tests.models.tiny import built, close, logits_of, small
 
 IDS = [5, 7, 11, 13, 17, 19, 23, 29]
 TARGET = [3, 9, 27, 1]
@@ -79,7 +79,8 @@ def test_losses_of_an_answer_are_its_scores():
     assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [0, *TARGET[:-1]]
     close(inside.losses.nats_T, -score(model, params, [IDS], [TARGET]).logprobs[0])
     np.testing.assert_array_equal(inside.goals_T, TARGET)
-    best_T = model.apply({"params": params}, np.asarray([IDS]), inside.sequences["decoder"][None]).logits[0].argmax(-1)
+    both = {"input_ids": np.asarray([IDS]), "decoder_input_ids": inside.sequences["decoder"][None]}
+    best_T = logits_of(model, params, **both)[0].argmax(-1)
     np.testing.assert_array_equal(inside.lens.ids_LBTK[-1, 0, :, 0], best_T)
 
 
