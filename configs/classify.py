@@ -4,8 +4,9 @@
         --config.data.path=train.csv --config.data.eval_path=dev.csv
 
 DIR is a directory as transformers leaves it, or another run's workdir; model, tokenizer and sizes come from it. Without
-`init_from` the BERT below starts from random weights. `--config.objective.kind=number` predicts a number, `multiple`
-several labels per row. Learning rate, warmup and batch size are those of Devlin et al. (2019), appendix A.3.
+`init_from` a tiny BERT starts from random weights, or with `--config=classify:recurrent_encoder` a bidirectional LSTM.
+`--config.objective.kind=number` predicts a number, `multiple` several labels per row. Learning rate, warmup and batch size
+are those of Devlin et al. (2019), appendix A.3.
 """
 
 from flaxformer_lite.config import (
@@ -16,14 +17,16 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.classification import Classification
+from flaxformer_lite.registry import resolve
 
 
-def get_config():
+def get_config(family: str = "bert"):
     return to_config_dict(
         ExperimentConfig(
-            model=bert.config("tiny", head="sequence_classification", vocab_size=4096, max_length=512, dropout=0.1),
+            model=resolve("models", family).config(
+                "tiny", head="sequence_classification", vocab_size=4096, max_length=512, dropout=0.1
+            ),
             objective=Classification(),
             data=DataConfig(tokenizer=TokenizerConfig(vocab_size=4096), length=128, eval_fraction=0.1),
             optimizer=OptimizerConfig(

@@ -4,8 +4,8 @@
         --config.data.path=train.conll --config.data.eval_path=dev.conll
 
 Rows have `tokens` and `tags`: lists in jsonl and parquet, texts split at spaces in csv, sentences in CoNLL files, of which
-.conllu has several columns of tags (`--config.data.columns=tags=xpos`). Without `init_from` the BERT below starts from
-random weights.
+.conllu has several columns of tags (`--config.data.columns=tags=xpos`). Without `init_from` a tiny BERT starts from
+random weights, or with `--config=tag:recurrent_encoder` a bidirectional LSTM.
 """
 
 from flaxformer_lite.config import (
@@ -16,14 +16,16 @@ from flaxformer_lite.config import (
     TrainConfig,
     to_config_dict,
 )
-from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.tagging import Tagging
+from flaxformer_lite.registry import resolve
 
 
-def get_config():
+def get_config(family: str = "bert"):
     return to_config_dict(
         ExperimentConfig(
-            model=bert.config("tiny", head="token_classification", vocab_size=4096, max_length=512, dropout=0.1),
+            model=resolve("models", family).config(
+                "tiny", head="token_classification", vocab_size=4096, max_length=512, dropout=0.1
+            ),
             objective=Tagging(),
             data=DataConfig(tokenizer=TokenizerConfig(vocab_size=4096), length=128, eval_fraction=0.1),
             optimizer=OptimizerConfig(

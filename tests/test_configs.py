@@ -30,7 +30,8 @@ WORDS = ["a", "train", "of", "thought", "left", "the", "station", "while", "rain
 
 
 def load(name):
-    return importlib.import_module(f"configs.{name}").get_config()
+    page, _, argument = name.partition(":")
+    return importlib.import_module(f"configs.{page}").get_config(*filter(None, [argument]))
 
 
 def is_task(name):
@@ -39,6 +40,7 @@ def is_task(name):
 
 NAMES = [name for name in PAGES if not is_task(name)]
 TASKS = [name for name in PAGES if is_task(name)]
+TASKS += ["classify:recurrent_encoder", "tag:recurrent_encoder", "seq2seq_recurrent_tiny:luong"]
 
 
 def build(config):

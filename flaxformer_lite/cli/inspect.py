@@ -125,10 +125,12 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
     heads = f"{cfg.num_heads} heads of {cfg.head_width}"
     if cfg.kv_heads != cfg.num_heads:
         heads += f" ({cfg.kv_heads} for keys and values)"
+    mixers = [heads if name == "attention" else name for name in cfg.mixer_names]
+    sizes = [depth, f"width {cfg.d_model}", *mixers, *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else [])]
     return {
         "family": cfg.family,
         "head": cfg.head,
-        "sizes": f"{depth}, width {cfg.d_model}, {heads}, mlp {cfg.mlp_dim}, vocabulary {cfg.vocab_size}",
+        "sizes": ", ".join([*sizes, f"vocabulary {cfg.vocab_size}"]),
         "positions": f"{plugin_name(cfg.position)}{f', up to {cfg.max_length}' if cfg.has_position_table else ''}",
     }
 

@@ -19,6 +19,7 @@ from flaxformer_lite.config.rules import (
     Size,
     optional_plugin,
     plugin,
+    plugin_name,
     require,
 )
 
@@ -98,6 +99,7 @@ class Architecture(Record):
     windows: tuple[Count, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
     pattern: tuple[LayerKind, ...] = ()  # kinds of layer, repeated over the depth, if more than their windows differs
     mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers, instead of attention
+    decoder_mixer: Any = optional_plugin("mixers")  # that of an encoder-decoder's decoder, where it differs
     feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
     embed_power: Power = 0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
     logit_power: Power = 0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
@@ -125,15 +127,15 @@ class Architecture(Record):
     @property
     def of_decoder(self) -> Self:
         """The config as the decoder sees it."""
-        if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size):
+        if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size or self.decoder_mixer):
             return self
         sizes = {
             "num_heads": self.decoder_num_heads,
             "mlp_dim": self.decoder_mlp_dim,
             "vocab_size": self.decoder_vocab_size,
         }
-        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in sizes}
-        changes |= {name: size for name, size in sizes.items() if size}
+        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in sizes} | {"decoder_mixer": None}
+        changes |= {name: size for name, size in (sizes | {"mixer": self.decoder_mixer}).items() if size}
         return dataclasses.replace(self, **changes)
 
     @property
@@ -163,6 +165,12 @@ class Architecture(Record):
     def kinds(self) -> tuple[LayerKind, ...]:
         """The kinds of layer that repeat over the depth."""
         return self.pattern or tuple(LayerKind(window=window) for window in self.windows)
+
+    @property
+    def mixer_names(self) -> tuple[str, ...]:
+        """The mixers of the layers, each named once."""
+        mixers = [kind.mixer or cfg.mixer for cfg in (self, self.of_decoder) for kind in self.kinds]
+        return tuple(dict.fromkeys(plugin_name(mixer) if mixer else "attention" for mixer in mixers))
 
     @property
     def initial(self) -> InitConfig:

@@ -8,11 +8,11 @@ CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # modules/einsum.py
 MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
-MLPS = ("plain", "gated")
+MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
 REMATS = ("none", "dots", "full")  # modules/stack.py
-RESIDUALS = ("sequential", "parallel", "parallel_shared")  # modules/block.py
+RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # data/tokenizer_training.py
 

@@ -64,9 +64,14 @@ class Part(Record):
 
 
 class MixerConfig(Part, abc.ABC):
-    """Base class of records for layers that mix tokens, such as attention or a recurrent cell."""
+    """Base class of records for layers that mix tokens, such as attention or a recurrent cell.
+
+    Attributes:
+      reads_source: whether it attends to an encoder's output itself, so that no cross-attention follows it.
+    """
 
     name: ClassVar[str] = "mixer"
+    reads_source: ClassVar[bool] = False
 
     @abc.abstractmethod
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
@@ -175,7 +180,7 @@ def _matches(patterns: Patterns, *paths: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(Record):
-    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))).
+    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))); `residual` may change that.
 
     Attributes:
       mixer: attention, or another plug-in of flaxformer_lite/mixers; None leaves it out.
@@ -184,8 +189,8 @@ class LayerConfig(Record):
       norm: the norm in the slots of `norm_at`.
       norm_at: `in` before each part, `branch` on its output before the residual is added, `out` after it is added; with
         the part's name in front (`attention_in`, `mlp_in`), the slot of that part only.
-      residual: `sequential`; `parallel` adds mixer and feed-forward of the same input (GPT-NeoX); `parallel_shared`
-        does so after one common norm (GPT-J).
+      residual: `sequential`; `none` adds no x, as in stacks of LSTMs; `parallel` adds mixer and feed-forward of the same
+        input (GPT-NeoX); `parallel_shared` does so after one common norm (GPT-J).
     """
 
     mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
@@ -201,7 +206,7 @@ class LayerConfig(Record):
         known = OneOf((*slots, *(f"{part}_{slot}" for part in parts for slot in slots)))
         for slot in self.norm_at:
             require("norm_at", self.norm_at, known(slot))
-        if self.residual != "sequential" and (self.mixer is None or self.feed_forward is None or self.cross):
+        if self.residual.startswith("parallel") and (self.mixer is None or self.feed_forward is None or self.cross):
             raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
                               f" residual=sequential.")  # fmt: skip
 

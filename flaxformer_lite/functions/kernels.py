@@ -60,6 +60,20 @@ def dot_products(q_BTNH: jax.Array, k_BSKH: jax.Array, /) -> jax.Array:
     return dots_BKGTS.reshape(B, N, T, S)
 
 
+def additive_scores(q_BTNH: jax.Array, k_BSKH: jax.Array, /, weights_NH: jax.Array) -> jax.Array:
+    """Computes `w . tanh(q + k)` as float32 [B, N, T, S], of projected queries and keys; holds B x T x S x N x H numbers.
+
+    Args:
+      q_BTNH: queries.
+      k_BSKH: keys; K is N or 1.
+      weights_NH: w.
+
+    Reference: Bahdanau et al. 2015, appendix A.1.2 (arXiv:1409.0473).
+    """
+    hidden_BTSNH = jnp.tanh(q_BTNH[:, :, None] + k_BSKH[:, None])
+    return jnp.einsum("BTSNH,NH->BNTS", hidden_BTSNH, weights_NH, preferred_element_type=jnp.float32)
+
+
 def normalize(kernel_BNTS: jax.Array, visible_BTS: jax.Array | None = None) -> jax.Array:
     """Normalizes a nonnegative kernel to weights `K(q, k_s) / sum_s K(q, k_s)`; a row of zeros stays zero.
 
@@ -166,9 +180,10 @@ def _mean(kernel_BNTS: jax.Array, total_BTN1: jax.Array, factor_BNTS: jax.Array 
 def kernel_weights(
     q_BTNH: jax.Array, k_BSKH: jax.Array, /, *,
     kernel: Callable[[jax.Array], jax.Array] = gaussian, bandwidth: jax.Array | float = 1.0,
-    visible_BTS: jax.Array | None = None,
+    score: Callable[[jax.Array, jax.Array], jax.Array] | None = None, visible_BTS: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
-    """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`.
+    """Computes the Nadaraya-Watson weights of a kernel of distance, `K(q, k) = kernel(|q - k|^2 / bandwidth^2)`, or of the
+    kernel with a given logarithm, `K(q, k) = exp(score(q, k))`.
 
     If all keys have the same length, the Gaussian of bandwidth `H ** 0.25` gives the weights of scaled dot-product
     attention: `exp(-|q - k|^2 / 2 sqrt(H))` and `exp(q . k / sqrt(H))` then differ by one factor per row, which
@@ -179,6 +194,7 @@ def kernel_weights(
       k_BSKH: keys; N is a multiple of K.
       kernel: nonnegative function of the squared distance, such as `gaussian`, `boxcar` or `epanechnikov`.
       bandwidth: the distance at which the kernel's argument is one; may be learned, where it is not checked.
+      score: function of queries and keys to float32 [B, N, T, S], such as `dot_products`, in place of the kernel.
       visible_BTS: bool [B or 1, T, S], True = counts.
 
     Returns:
@@ -187,6 +203,8 @@ def kernel_weights(
     Raises:
       ValueError: the bandwidth is not positive.
     """
+    if score is not None:
+        return softmax(score(q_BTNH, k_BSKH), visible_BTS)
     if not isinstance(bandwidth, jax.core.Tracer) and bandwidth <= 0:
         raise ValueError(f"bandwidth={bandwidth}: a distance, must be positive.")
     return normalize(kernel(squared_distances(q_BTNH, k_BSKH) / bandwidth**2), visible_BTS)

@@ -84,14 +84,14 @@ def first(state: State) -> jax.Array:
 
 
 def scan_cell(
-    step: Callable[[State, Any], State], state: State, tokens: Any, /, *,
-    starts_BT: jax.Array | None = None, keep_BT: jax.Array | None = None, reverse: bool = False,
-    output: Callable[[State], Any] = first,
+    step: Callable[[State, Any], State], state: State, tokens: Any,
+    starts_BT: jax.Array | None = None, keep_BT: jax.Array | None = None, /, *,
+    reverse: bool = False, output: Callable[[State], Any] = first,
 ) -> tuple[Any, State]:  # fmt: skip
     """Runs a cell over time.
 
         >>> total = lambda state, x: (state[0] + x,)
-        >>> y, _ = scan_cell(total, (jnp.zeros(1),), jnp.ones((1, 4)), starts_BT=jnp.array([[0, 0, 1, 0]], bool))
+        >>> y, _ = scan_cell(total, (jnp.zeros(1),), jnp.ones((1, 4)), jnp.array([[0, 0, 1, 0]], bool))
         >>> y.tolist()
         [[1.0, 2.0, 1.0, 2.0]]
 

@@ -1,13 +1,14 @@
 """The layer around every recurrent cell: input projection, scan, both directions in encoders, the state as a cache."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, parts, rules
@@ -32,7 +33,7 @@ class RecurrentConfig(parts.MixerConfig):
 
     gates: ClassVar[int]  # Z
     states: ClassVar[int] = 1  # arrays in a state
-    biases: ClassVar[tuple[float, ...]]  # initial values: of the gates, then of arguments of the step
+    biases: ClassVar[tuple[float, ...]]  # initial values: of the gates, then of the step's `bias_U`
     step: ClassVar[Callable[..., State]]  # of functions/recurrent.py
 
     units: rules.Count = 0
@@ -52,7 +53,7 @@ class RecurrentConfig(parts.MixerConfig):
             )
         return self.units or (d_model if causal else d_model // 2)
 
-    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> "Recurrent":
+    def module(self, execution: Execution, *, causal: bool, name: str | None = None) -> nn.Module:
         return Recurrent(self, execution, causal, name=name)
 
     def partition_rules(self) -> parts.Rules:
@@ -74,7 +75,7 @@ class RecurrentConfig(parts.MixerConfig):
 class Recurrent(nn.Module):
     """Reads from left to right with a state or, in an encoder, both ways, with the outputs side by side.
 
-    The output of direction d at token t is its state after t; at padding, that after the token before. Outside a stack
+    The output of a direction at token t is its state after t; at padding, that after the token before. Outside a stack
     the mask is read here (see `Context.prepared`).
 
     Reference: Schuster and Paliwal 1997, "Bidirectional Recurrent Neural Networks".
@@ -91,38 +92,16 @@ class Recurrent(nn.Module):
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         cfg, run, d_model = self.cfg, self.execution, x_BTD.shape[-1]
         context = with_options(context, x_BTD, cache, mask=mask)
-        if (parts := sharding_of(run).num_shards("T").count) > 1:
-            raise ConfigError(f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads token by"
-                              f" token; set mesh.context=1 and a larger mesh.data.")  # fmt: skip
-        if not context.prepared:
-            context = with_documents(context, x_BTD, causal=self.causal)
         units = cfg.width(d_model, causal=self.causal)
-        state = zeros = (jnp.zeros((x_BTD.shape[0], units), x_BTD.dtype),) * cfg.states
-        if cache is not None:
-            x_BTD, state = self._continue(x_BTD, zeros, context, cache)
-        read = functools.partial(Direction, cfg, run, units)
-        y_BTU, state = read(name="forward")(x_BTD, state, context)
+        x_BTD, context, state = begin(cfg, run, x_BTD, context, cache, [units] * cfg.states, causal=self.causal)
+        y_BTU, last = Direction(cfg, run, units, name="forward")(x_BTD, state, context)
         if not self.causal:
-            back_BTU, _ = read(reverse=True, name="backward")(x_BTD, zeros, context)
+            back_BTU, _ = Direction(cfg, run, units, reverse=True, name="backward")(x_BTD, state, context)
             y_BTU = jnp.concatenate([y_BTU, back_BTU], axis=-1)
         if cfg.units:
             sizes = {"U": y_BTU.shape[-1], "D": d_model}
             y_BTU = Einsum("BTU,UD->BTD", sizes, False, cfg.initial, run, True, name="out")(y_BTU)
-        if cache is None:
-            return y_BTU
-        start = caches.start_of(cache, context.index, first=context.first)
-        return y_BTU, cache.replace(state=state, length=jnp.asarray(start + x_BTD.shape[1], jnp.int32))
-
-    def _continue(self, x_BTD: jax.Array, zeros: State, context: Context, cache: StateCache) -> tuple[jax.Array, State]:
-        """Returns the input, checked, and the state to start from: the cache's, or zeros in slot 0."""
-        if not self.causal:
-            raise ConfigError("cache: an encoder's recurrent layer reads both ways, and cannot continue; leave it out.")
-        index = caches.start_of(cache, context.index, first=context.first)
-        if not context.prepared or not isinstance(cache, StateCache):
-            x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first, kind=StateCache)
-        if context.first:
-            return x_BTD, zeros
-        return x_BTD, jax.tree.map(lambda zero, held: jnp.where(index == 0, zero, held), zeros, cache.state)
+        return finish(y_BTU, context, cache, last)
 
 
 class Direction(nn.Module):
@@ -136,20 +115,63 @@ class Direction(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array, state: State, context: Context) -> tuple[jax.Array, State]:
         """Returns the outputs [B, T, U] and the last state."""
-        cfg, dtype = self.cfg, jnp.dtype(self.execution.param_dtype)
-        sizes = {"D": x_BTD.shape[-1], "Z": cfg.gates, "U": self.units}
-        gates_BTZU = Einsum("BTD,DZU->BTZU", sizes, False, cfg.initial, self.execution, name="input")(x_BTD)
-        kernel_UZU = self.param("kernel", _orthogonal, (self.units, cfg.gates, self.units), dtype).astype(x_BTD.dtype)
-        bias_ZU = self.param("bias", lambda _, shape: jnp.broadcast_to(jnp.asarray(cfg.biases, dtype)[:, None], shape),
-                             (len(cfg.biases), self.units)).astype(x_BTD.dtype)  # fmt: skip
-
-        def step(state: State, gates_BZU: jax.Array) -> State:
-            return type(cfg).step(state, gates_BZU, kernel_UZU, *bias_ZU[cfg.gates :])
-
-        gates_BTZU += bias_ZU[None, None, : cfg.gates]
-        return scan_cell(
-            step, state, gates_BTZU, starts_BT=context.starts_BT, keep_BT=context.keep_BT, reverse=self.reverse
+        gates_BTZU, step = declare(self, self.cfg, self.execution, self.units, x_BTD)
+        # By hand over the batch, so that devices add their gradients of the weights once, not at every token.
+        read = sharding_of(self.execution).per_shard(
+            functools.partial(scan_cell, reverse=self.reverse), ("", "BU", "BTZU", "BT", "BT"), ("BTU", "BU")
         )
+        return read(step, state, gates_BTZU, context.starts_BT, context.keep_BT)
+
+
+def declare(
+    module: nn.Module, cfg: RecurrentConfig, execution: Execution, units: int, x_BTD: jax.Array
+) -> tuple[jax.Array, Callable[[State, jax.Array], State]]:
+    """Declares a cell's weights in a module that is being called; returns the gates [B, T, Z, U] of x, and the step."""
+    dtype = jnp.dtype(execution.param_dtype)
+    sizes = {"D": x_BTD.shape[-1], "Z": cfg.gates, "U": units}
+    gates_BTZU = Einsum("BTD,DZU->BTZU", sizes, False, cfg.initial, execution, name="input")(x_BTD)
+    kernel_UZU = module.param("kernel", _orthogonal, (units, cfg.gates, units), dtype).astype(x_BTD.dtype)
+    initial_ZU = np.broadcast_to(np.asarray(cfg.biases, dtype)[:, None], (len(cfg.biases), units))
+    bias_ZU = module.param("bias", lambda _: jnp.asarray(initial_ZU)).astype(x_BTD.dtype)
+    more = {"bias_U": bias_ZU[cfg.gates]} if len(cfg.biases) > cfg.gates else {}
+    step = jax.tree_util.Partial(type(cfg).step, kernel_UZU=kernel_UZU, **more)
+    return gates_BTZU + bias_ZU[None, None, : cfg.gates], step
+
+
+def begin(
+    cfg: RecurrentConfig, execution: Execution, x_BTD: jax.Array, context: Context, cache: StateCache | None,
+    sizes: Sequence[int], *, causal: bool,
+) -> tuple[jax.Array, Context, State]:  # fmt: skip
+    """Returns the input and the context, checked and with its documents, and the state of these sizes to start from: that
+    of the cache or, without one and in slot 0, zeros."""
+    if (parts := sharding_of(execution).num_shards("T").count) > 1:
+        raise ConfigError(f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads token by"
+                          f" token; set mesh.context=1 and a larger mesh.data.")  # fmt: skip
+    if not context.prepared:
+        context = with_documents(context, x_BTD, causal=causal)
+    zeros = tuple(jnp.zeros((x_BTD.shape[0], size), x_BTD.dtype) for size in sizes)
+    if cache is None:
+        return x_BTD, context, zeros
+    if not causal:
+        raise ConfigError("cache: an encoder's recurrent layer reads both ways, and cannot continue; leave it out.")
+    if not (context.prepared and isinstance(cache, StateCache)):
+        x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first, kind=StateCache)
+    if (held := [s.shape[-1] for s in cache.state]) != list(sizes):
+        raise ConfigError(f"cache has states of {held} numbers, where this layer ({cfg.name}) has {list(sizes)}: make it from"
+                          f" the layer's own config.")  # fmt: skip
+    if context.first:
+        return x_BTD, context, zeros
+    index = caches.start_of(cache, context.index, first=False)
+    state = tuple(jnp.where(index == 0, zero, s) for zero, s in zip(zeros, cache.state, strict=True))
+    return x_BTD, context, state
+
+
+def finish(y_BTD: jax.Array, context: Context, cache: StateCache | None, state: State) -> Any:
+    """Returns the output or, with a cache, also the cache after it."""
+    if cache is None:
+        return y_BTD
+    start = caches.start_of(cache, context.index, first=context.first)
+    return y_BTD, cache.replace(state=state, length=jnp.asarray(start + y_BTD.shape[1], jnp.int32))
 
 
 def _orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:

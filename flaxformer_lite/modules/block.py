@@ -17,6 +17,7 @@ class Block(nn.Module):
     """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and residual.
 
     y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
+    y = out(branch(layer(in(x))))           if cfg.residual is none
     y = x + mixer(in(x)) + feed_forward(in'(x))      if cfg.residual is parallel; parallel_shared: in' is in
     """
 
@@ -46,7 +47,7 @@ class Block(nn.Module):
             name: part.module(self.execution, name=name) if part is cfg.feed_forward else mixed(name, part)
             for name, part in cfg.parts.items()
         }
-        if cfg.residual == "sequential":
+        if not cfg.residual.startswith("parallel"):
             for name, layer in apply.items():
                 x_BTD = self._residual(name, x_BTD, layer)
         else:
@@ -54,8 +55,9 @@ class Block(nn.Module):
         return (x_BTD, cache) if has_cache else x_BTD
 
     def _residual(self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        y_BTD = self._norm(part, "branch", apply(self._norm(part, "in", x_BTD)))
-        return self._norm(part, "out", sharding_of(self.execution).constrain(x_BTD + self._drop(part, y_BTD), "BTD"))
+        y_BTD = self._drop(part, self._norm(part, "branch", apply(self._norm(part, "in", x_BTD))))
+        y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
+        return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
 
     def _parallel(self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array) -> jax.Array:
         (mixer, mix), (fed, feed) = apply.items()

@@ -39,7 +39,7 @@ def rules(cfg: ModelConfig) -> Rules:
         (FACTORISED, cfg.embedding_width != cfg.d_model),
         (POSITIONS, _has_tables(cfg)),
         (layers, True),
-        (NORMS, cfg.norm_at or cfg.qk_norm != "none"),
+        (NORMS, cfg.norm_at or cfg.qk_norm != "none" or (vocab_head and cfg.skeleton == "encoder")),
         (UNTIED, vocab_head and not cfg.tie_embeddings),
         (LOGITS_BIAS, vocab_head and "logits" in cfg.bias_at),
         (((rf"({'|'.join(HEADS + model.head_modules)})/\w+/(kernel|bias)$", ()),), other_head),

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,3 +100,16 @@ def test_the_bandwidth_can_be_learned(qkv):
     slope = jax.jit(jax.grad(loss))(3.5)
     np.testing.assert_allclose(slope, (loss(3.51) - loss(3.49)) / 0.02, rtol=1e-2)
     assert abs(slope) > 0.1
+
+
+def test_scores_are_the_logarithm_of_a_kernel(qkv):
+    q, k, v = qkv
+    visible = jnp.asarray(np.random.default_rng(0).random((B, T, S)) > 0.3)
+    scaled = lambda q, k: kernels.dot_products(q, k) * H**-0.5  # noqa: E731
+    close = functools.partial(np.testing.assert_allclose, atol=1e-6)
+    close(kernels.kernel_attention(q, k, v, score=scaled, visible_BTS=visible), attend(q, k, v, mask=visible))
+    w = jax.random.normal(jax.random.key(1), (N, H))
+    scores = kernels.additive_scores(q, k[:, :, :1], w)
+    q, k, w, scores = map(np.asarray, (q, k, w, scores))
+    for b, t, s, n in np.ndindex(B, T, S, N):
+        close(scores[b, n, t, s], np.tanh(q[b, t, n] + k[b, s, 0]) @ w[n], rtol=1e-5)

@@ -21,14 +21,14 @@ CELLS = {
 }
 
 
-def layer(name, weights, x_BTD, **options):
+def layer(name, weights, x_BTD, *marks, **options):
     """Applies (input [D, Z, U], kernel [U, Z, U], bias [Z, U], bias of the candidate [U]) to x."""
     step, _, states = STEPS[name]
     inward, kernel, bias, candidate = weights
     more = (candidate,) if name == "gru" else ()
     gates = jnp.einsum("BTD,DZU->BTZU", x_BTD, inward) + bias[None, None]
     zeros = (jnp.zeros((x_BTD.shape[0], kernel.shape[0])),) * states
-    return scan_cell(lambda state, gates: step(state, gates, kernel, *more), zeros, gates, **options)
+    return scan_cell(lambda state, gates: step(state, gates, kernel, *more), zeros, gates, *marks, **options)
 
 
 def of_torch(name, suffix, prefix=""):
@@ -53,7 +53,7 @@ def test_equals_torch_in_values_states_and_gradients_past_padding(name, suffix):
     half = slice(U, None) if suffix else slice(U)
 
     def loss(weights, x):
-        y, state = layer(name, weights, x, keep_BT=jnp.asarray(keep), reverse=bool(suffix))
+        y, state = layer(name, weights, x, None, jnp.asarray(keep), reverse=bool(suffix))
         return jnp.sum(jnp.where(keep[..., None], jnp.sin(y), 0)), (y, state)
 
     run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
@@ -106,6 +106,6 @@ def test_documents_start_anew_in_both_directions(reverse):
     ]
     x = jax.random.normal(jax.random.key(1), (B, T, D))
     starts = jnp.zeros((B, T), bool).at[:, 3].set(True)
-    y, _ = layer("gru", weights, x, starts_BT=starts, reverse=reverse)
+    y, _ = layer("gru", weights, x, starts, reverse=reverse)
     for part in (slice(0, 3), slice(3, T)):
         np.testing.assert_allclose(y[:, part], layer("gru", weights, x[:, part], reverse=reverse)[0], atol=1e-6)

@@ -2,12 +2,23 @@
 
 from typing import Any
 
-from flaxformer_lite.config import ConfigError, LayerConfig, LayerKind, ModelConfig, NormConfig, StackConfig, choices
+from flaxformer_lite.config import (
+    ConfigError,
+    LayerConfig,
+    LayerKind,
+    ModelConfig,
+    NormConfig,
+    StackConfig,
+    choices,
+    plugin_name,
+)
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.mixers.attention import AttentionConfig
+from flaxformer_lite.mixers.recurrent import RecurrentConfig
 from flaxformer_lite.modules.cache import init_stack_cache
 from flaxformer_lite.modules.embed import EmbedConfig
 from flaxformer_lite.modules.heads import VocabConfig
+from flaxformer_lite.positions.encoding import hooks
 
 
 def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> AttentionConfig:
@@ -42,13 +53,14 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
     """Builds the record of the layers of one kind."""
     mixer, fed = kind.mixer or cfg.mixer, kind.feed_forward or cfg.feed_forward
+    standard = None if cfg.mlp == "none" else feed_forward(cfg)
     norm_at = kind.norm_at
     if norm_at is None:
         norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
         mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
-        cross=attention(cfg, kind, cross=True) if cross else None,
-        feed_forward=fed.for_model(feed_forward(cfg)) if fed else feed_forward(cfg),
+        cross=attention(cfg, kind, cross=True) if cross and not (mixer and mixer.reads_source) else None,
+        feed_forward=fed.for_model(feed_forward(cfg)) if fed else standard,
         norm=cfg.norm_config,
         norm_at=norm_at,
         residual=cfg.residual,
@@ -59,9 +71,14 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
     """Builds the record of the `encoder` or the `decoder`."""
     cross = side == "decoder" and bool(cfg.encoder_layers)
     own = cfg.of_decoder if side == "decoder" else cfg
+    pattern = tuple(layer(own, kind, cross=cross) for kind in cfg.kinds)
+    unread = set(hooks(cfg.position)) - {"embed"}
+    if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
+        raise ConfigError(f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the {side} has any;"
+                          f" recurrent layers know the order of tokens, so set position.name=nope.")  # fmt: skip
     return StackConfig(
         num_layers=getattr(cfg, f"{side}_layers"),
-        pattern=tuple(layer(own, kind, cross=cross) for kind in cfg.kinds),
+        pattern=pattern,
         final_norm=cfg.norm_config if "final" in cfg.norm_at else None,
         share=cfg.share_layers,
     )

@@ -25,8 +25,9 @@ Rows = list[tuple[str, str]]
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     """Describes the run that is about to start: model, data, devices."""
     cfg, mesh = experiment.cfg, experiment.mesh
+    mixers = [f"{cfg.model.num_heads} heads" if name == "attention" else name for name in cfg.model.mixer_names]
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
-    sizes = f"{layers} layers, width {cfg.model.d_model}, {cfg.model.num_heads} heads"
+    sizes = ", ".join([f"{layers} layers, width {cfg.model.d_model}", *mixers])
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
