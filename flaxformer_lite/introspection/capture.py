@@ -62,11 +62,15 @@ def capture(
       The output, and the values by name, in the order of their computation.
 
     Raises:
-      ConfigError: a name matches nothing, or a patch has another shape.
+      ConfigError: a name matches nothing, a patch has another shape, or the inputs ask for values by themselves.
     """
     patterns = USUAL if names is None else (names,) if isinstance(names, str) else tuple(names)
     tap = taps.Taps(lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {})
     arguments = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
+    if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
+        raise ConfigError(
+            f"{flags[0]}: capture returns values by name; leave it out, and pass names=('layer_*', 'weights')."
+        )
     out, values, _ = taps.apply(model, {"params": params}, tap, rngs=rngs, method=method, **arguments)
     for pattern in () if names is None else patterns:
         if not any(_matches(name, pattern) for name in tap.found):

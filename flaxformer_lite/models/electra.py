@@ -62,9 +62,9 @@ class Model(EncoderModel):
                              " [B, T], or train a generator, head='masked_lm'.")  # fmt: skip
         return super().features(input_ids, **inputs)
 
-    def __call__(self, input_ids, **inputs) -> Output:
+    def forward(self, input_ids, **inputs) -> Output:
         if self.cfg.head != "pretraining":
-            return super().__call__(input_ids, **inputs)
+            return super().forward(input_ids, **inputs)
         x_BTD = self.encode(input_ids, **inputs)
         return Output(last_hidden_state=x_BTD, logits=self.discriminator(x_BTD))
 

@@ -187,7 +187,7 @@ def apply(
     with nn.intercept_methods(taps):
         out, state = _untuned(module).apply(variables, *args, mutable=mutable, **options)
     values: dict[str, jax.Array] = {}
-    for path, value in jax.tree_util.tree_leaves_with_path(state.pop(VALUES, {})):
+    for path, value in jax.tree_util.tree_leaves_with_path(state.get(VALUES, {})):
         name = path[-1].key
         names = _expanded(name)
         values |= {name: value} if names == [name] else {own: value[row] for row, own in enumerate(names)}

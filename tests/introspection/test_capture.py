@@ -240,3 +240,9 @@ def test_wrong_names_and_shapes_are_refused(names, patch, message, way):
     with pytest.raises(ConfigError, match=message):
         model, params, inputs = model_of("gpt2") if way == "plain" else run_as("gpt2", way)
         jax.eval_shape(lambda p: capture(model, p, inputs, names, patch=patch), params)
+
+
+def test_flags_of_a_model_are_refused():
+    model, params, inputs = model_of("gpt2")
+    with pytest.raises(ConfigError, match="output_attentions: capture returns values by name; leave it out"):
+        capture(model, params, inputs | {"output_attentions": True})

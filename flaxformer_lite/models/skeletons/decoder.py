@@ -12,6 +12,7 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import ids_of, last_token, position_ids_of, rows_of, visibility
+from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
@@ -111,7 +112,11 @@ class DecoderModel(nn.Module):
         x_BTD, _ = self.decode(input_ids, **inputs)
         return Features(self.project(x_BTD))
 
-    def __call__(self, input_ids, **inputs) -> Output:
+    def __call__(
+        self, input_ids, *, output_attentions: bool = False, output_hidden_states: bool = False, **inputs
+    ) -> Output:
+        if output_attentions or output_hidden_states:
+            return call_inside(self, output_attentions, output_hidden_states, input_ids, **inputs)
         x_BTD, cache = self.decode(input_ids, **inputs)
         output = Output(last_hidden_state=x_BTD, cache=cache)
         return output.replace(**self.on_top(x_BTD, input_ids))

@@ -10,6 +10,7 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import ids_of, position_ids_of, rows_of, visibility
+from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.embed import EmbedInputs, TokenEmbed
@@ -102,7 +103,15 @@ class EncoderModel(nn.Module):
         pair = self.next_sentence(self.pooler(x_BTD)) if self.cfg.head == "pretraining" else None
         return Features(self.project(kept), pair)
 
-    def __call__(self, input_ids, *, masked_positions=None, **inputs) -> Output:
+    def __call__(
+        self, input_ids, *, output_attentions: bool = False, output_hidden_states: bool = False, **inputs
+    ) -> Output:
+        if output_attentions or output_hidden_states:
+            return call_inside(self, output_attentions, output_hidden_states, input_ids, **inputs)
+        return self.forward(input_ids, **inputs)
+
+    def forward(self, input_ids, *, masked_positions=None, **inputs) -> Output:
+        """Computes the output with the fields of the head."""
         head = self.cfg.head
         if head == "multiple_choice":
             return self._choose(input_ids, inputs)

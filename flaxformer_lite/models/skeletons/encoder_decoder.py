@@ -11,6 +11,7 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.inputs import check_source, ids_of, position_ids_of, rows_of, visibility
+from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.slots import place
 from flaxformer_lite.modules.context import Context
@@ -128,12 +129,17 @@ class EncoderDecoderModel(nn.Module):
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
         return Features(self.project(x_BTD))
 
-    def __call__(self, input_ids, decoder_input_ids=None, **inputs) -> Output:
+    def __call__(
+        self, input_ids, decoder_input_ids=None, *,
+        output_attentions: bool = False, output_hidden_states: bool = False, **inputs,
+    ) -> Output:  # fmt: skip
+        if output_attentions or output_hidden_states:
+            return call_inside(self, output_attentions, output_hidden_states, input_ids, decoder_input_ids, **inputs)
         if input_ids is not None:
             input_ids = jnp.asarray(input_ids)
         if self.cfg.head in self.encoder_heads:
             x_BSD = self.encode(input_ids, **inputs)
-            return Output(last_hidden_state=x_BSD, **self.on_top(x_BSD, input_ids))
+            return Output(last_hidden_state=x_BSD).replace(**self.on_top(x_BSD, input_ids))
         if decoder_input_ids is None:
             decoder_input_ids = self.shift_right(input_ids)
         x_BTD, cache, encoded_BSD = self._both(input_ids, decoder_input_ids, **inputs)

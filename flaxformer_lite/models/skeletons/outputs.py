@@ -20,6 +20,15 @@ class Output(flax.struct.PyTreeNode):
     start_logits: jax.Array | None = None  # [B, T], question answering
     end_logits: jax.Array | None = None  # [B, T], question answering
     encoder_last_hidden_state: jax.Array | None = None  # [B, S, D], encoder-decoder
+    # With output_hidden_states: embeddings, then each layer's output, the last of them the model's, after the final norm.
+    hidden_states: tuple[jax.Array, ...] | None = None
+    encoder_hidden_states: tuple[jax.Array, ...] | None = None  # of an encoder-decoder, in place of hidden_states
+    decoder_hidden_states: tuple[jax.Array, ...] | None = None
+    # With output_attentions: the weights of each layer, float32 [B, N, T, S], before dropout.
+    attentions: tuple[jax.Array, ...] | None = None
+    encoder_attentions: tuple[jax.Array, ...] | None = None  # of an encoder-decoder, in place of attentions
+    decoder_attentions: tuple[jax.Array, ...] | None = None
+    cross_attentions: tuple[jax.Array, ...] | None = None
     cache: Any = None  # the key-value caches after this call, if any were passed
 
 
