@@ -169,6 +169,15 @@ def look(parser: argparse.ArgumentParser) -> None:
     add("--prefix_lm", action="store_true", help="the text sees itself both ways, as decoders of prefix_lm are trained")
 
 
+def compare(parser: argparse.ArgumentParser) -> None:
+    """Lays runs beside each other: steps, tokens, the best and the last held-out value, speed, and the fields that differ.
+
+    Runs that go on, were killed or stopped are compared as far as they came.
+    """
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=command_line.path, help="the --workdir of a run")
+    parser.add_argument("--output", type=command_line.path, help="file for the held-out curves: .html or .png")
+
+
 def plan(parser: argparse.ArgumentParser) -> None:
     """Says whether a training run fits a machine, and what it will cost, without the machine.
 

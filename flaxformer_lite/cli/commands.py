@@ -131,6 +131,14 @@ independently of each other.
   flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output attention.png
 """,
     ),
+    "compare": Command(
+        "compare runs: results, curves, and the fields that differ",
+        arguments.compare,
+        """examples:
+  flaxformer_lite compare runs/gpt2 runs/wide
+  flaxformer_lite compare runs/* --output compare.html
+""",
+    ),
     "plan": Command(
         "plan a training run for machines that are not at hand",
         arguments.plan,

@@ -18,7 +18,7 @@ summary{cursor:pointer;margin:5px 0}pre,code,.code td{font:13px/1.45 ui-monospac
 pre{margin:4px 0 10px;padding:8px 12px;background:var(--card);border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{padding:3px 18px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-th{font-weight:400;color:var(--dim);white-space:nowrap}td{overflow-wrap:anywhere;min-width:4em}
+th{font-weight:400;color:var(--dim);white-space:nowrap}td{overflow-wrap:anywhere;min-width:4em}.many td{white-space:nowrap}
 .grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr));gap:8px 24px}
 figure{margin:10px 0;min-width:0;font-size:12px}figcaption{margin-bottom:10px;color:var(--dim)}
 figcaption b{color:var(--ink);font-size:13px;font-weight:600}.tall{grid-column:1/-1}
@@ -71,7 +71,11 @@ def table(
     for name, *cells in rows:
         cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"
         out.append(f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}")
-    return f'<div class="wide"><table{" class=code" * code}>{"".join(out)}</table></div>' if out else ""
+    return (
+        f'<div class="wide"><table class="{"code " * code}{"many" * bool(head)}">{"".join(out)}</table></div>'
+        if out
+        else ""
+    )
 
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -1,6 +1,8 @@
 """The plot of a run's loss curve."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.training.report.metrics import Record, middles
@@ -20,12 +22,7 @@ def loss_curve(
       baseline: its name and value, or None.
       title: title of the plot.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second, which no start should wait for
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = _axes(headline)
     train = [r for r in history if r["split"] == "train" and headline.name in r]
     held_out = [(r["step"], r[headline.name]) for r in history if r["split"] == "eval"]
     if baseline:
@@ -34,10 +31,31 @@ def loss_curve(
     axes.plot(middles(train), [r[headline.name] for r in train], color=TRAIN, linewidth=1, label="training")
     last = f"held out, {headline.show(held_out[-1][1])} at the end"
     axes.plot(*zip(*held_out, strict=True), color=HELD_OUT, linestyle="", marker="o", markersize=5, label=last)
-    axes.set(xlabel="step", ylabel=headline.words + (f" ({headline.unit})" if headline.unit else ""), title=title)
+    axes.set_title(title)
     axes.set_xlim(left=-0.01 * held_out[-1][0])
+    axes.legend(frameon=False)
+    figure.savefig(path)
+
+
+def compared(path: Path, runs: Mapping[str, Sequence[tuple[float, float]]], metric: Metric) -> None:
+    """Plots a metric of several runs on held-out examples, (step, value) by the run's name."""
+    figure, axes = _axes(metric)
+    for name, points in runs.items():
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.2, label=name)
+    axes.set_ylabel(f"held-out {axes.get_ylabel()}")
+    axes.legend(frameon=False)
+    figure.savefig(path)
+
+
+def _axes(metric: Metric) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second, which no start should wait for
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(xlabel="step", ylabel=metric.words + (f" ({metric.unit})" if metric.unit else ""))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e6e6")
     axes.set_axisbelow(True)
-    axes.legend(frameon=False)
-    figure.savefig(path)
+    return figure, axes

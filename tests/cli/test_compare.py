@@ -1,0 +1,137 @@
+"""The table, the chart and the differences of runs, through the command."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from flaxformer_lite import __main__ as door
+from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.data import tokenizer
+from flaxformer_lite.models import bert
+from flaxformer_lite.objectives.classification import Classification
+from tests.training import tiny_runs
+from tests.training.test_chart import drawn
+
+CURVES = {"small": (5.0, 4.0, 4.5), "wide": (5.0, 3.5, 3.0)}
+
+
+def write(folder, cfg, values, name="nll", every=10, **others):
+    """A workdir as a run leaves it, with these held-out values."""
+    folder.mkdir(parents=True)
+    write_inputs(folder, cfg, tokenizer.Bytes())
+    with open(folder / "metrics.jsonl", "w") as file:
+        for index, value in enumerate(values):
+            step = every * index
+            timed = {"tokens_per_second": 100.0 + index, "step_seconds": 256 / (100.0 + index)}
+            for record in ([{"split": "train", "loss": value, **timed}] if step else []) + [
+                {"split": "eval", name: value}
+            ]:
+                file.write(json.dumps({"step": step, **record, **(others if record["split"] == "eval" else {})}) + "\n")
+    return folder
+
+
+@pytest.fixture
+def cfg(tmp_path):
+    return tiny_runs.config(tmp_path, train={"steps": 20})
+
+
+def wider(cfg, width=32):
+    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=width, vocab_size=300))
+
+
+@pytest.fixture
+def runs(cfg, tmp_path):
+    """Two finished runs that differ in their width."""
+    return [write(tmp_path / name, wider(cfg, w), CURVES[name]) for name, w in (("small", 16), ("wide", 32))]
+
+
+def compared(capsys, *args):
+    door.main(["compare", *map(str, args)])
+    return capsys.readouterr().out
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        door.main(["compare", *map(str, args)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    return said
+
+
+def test_results_and_only_the_fields_that_differ(runs, capsys):
+    lines = [line.split() for line in compared(capsys, *runs).splitlines()]
+    assert lines[0] == ["run", "steps", "tokens", "best", "held-out", "loss", "last", "tokens/s", "parameters"]
+    assert lines[1][:7] == ["small", "20", "5,120", "4.000", "after", "10", "4.500"] and lines[1][7] == "102"
+    assert lines[2][:7] == ["wide", "20", "5,120", "3.000", "after", "20", "3.000"]
+    count = 300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32  # GPT-2, one layer
+    assert int(lines[2][8].replace(",", "")) == count
+    assert lines[3:] == [["differs", "small", "wide"], ["model.d_model", "16", "32"]]
+
+
+def test_curves_lie_over_each_other_in_one_chart(runs, capsys, tmp_path):
+    compared(capsys, *runs, "--output", tmp_path / "out.html")
+    page = (tmp_path / "out.html").read_text()
+    assert page.count("<figure") == 1 and "http:" not in page and "https:" not in page
+    for name, color in (("small", "c0"), ("wide", "c1")):
+        heights = [y for _, y in drawn(page, color)]
+        order = sorted(range(3), key=lambda index: -CURVES[name][index])
+        assert sorted(range(3), key=lambda index: heights[index]) == order and f'{color}">{name}<' in page
+    assert "<th>model.d_model<td>16<td>32" in page
+    compared(capsys, *runs, "--output", tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_path):
+    killed = write(tmp_path / "other" / "wide", wider(cfg), (5.0, 4.2))
+    with open(killed / "metrics.jsonl", "a") as file:
+        file.write('{"step": 12, "split": "tr')
+    lines = compared(capsys, runs[1], killed).splitlines()
+    assert lines[1].split()[:2] == [str(runs[1]), "20"]
+    assert lines[2].split()[:4] == [str(killed), "10", "of", "20"] and len(lines) == 4
+    first = write(tmp_path / "first", wider(cfg), (5.0,))
+    row = compared(capsys, first).splitlines()[1].split()
+    assert row[:8] == ["first", "0", "of", "20", "-", "5.000", "after", "0"] and row[9] == "-"
+
+
+def test_another_tokenizer_is_compared_by_bytes(cfg, runs, capsys, tmp_path):
+    others = [
+        write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b) for n, b in (("x", 1.5), ("y", 1.25))
+    ]
+    text = (others[1] / "config.json").read_text()
+    (others[1] / "config.json").write_text(re.sub(r'"tokenizer": "\w+",\n', '"tokenizer": "another",\n', text, count=1))
+    said = compared(capsys, *others)
+    assert "notice: the tokenizers differ; compared by bits per byte" in said and "1.250 after" in said
+
+
+def test_other_objectives_are_said_to_be_others(cfg, runs, capsys, tmp_path):
+    model = bert.config(
+        "tiny", head="sequence_classification", **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1}
+    )
+    task = dataclasses.replace(cfg, model=model, objective=Classification())
+    scored = write(tmp_path / "scored", task, (0.5, 0.9), name="accuracy", loss=1.0)
+    said = compared(capsys, scored, runs[0], "--output", tmp_path / "out.html")
+    assert "different objectives (causal_lm, classification), whose values measure different things" in said
+    assert (
+        "no metric in common" in said
+        and "held-out" not in said
+        and "<figure" not in (tmp_path / "out.html").read_text()
+    )
+    assert "no metric to draw" in refused(capsys, scored, runs[0], "--output", tmp_path / "out.png")
+    assert "90.0% after 10" in compared(capsys, scored)  # higher is better
+
+
+def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for folder in (empty, tmp_path / "nowhere"):
+        assert f"{folder}: no run has written a config.json there" in refused(capsys, runs[0], folder)
+    begun = write(tmp_path / "begun", wider(cfg), ())
+    assert f"{begun}: metrics.jsonl has no evaluation yet" in refused(capsys, begun)
+    (begun / "metrics.jsonl").unlink()
+    assert "no evaluation yet" in refused(capsys, begun)
+    (begun / "config.json").write_text((begun / "config.json").read_text().replace('"steps": 20', '"steps": 30'))
+    assert "is not what the run wrote" in refused(capsys, begun)
+    assert "must end in .html or .png" in refused(capsys, *runs, "--output", "x.pdf")
+    assert "draws at most 8 runs, and there are 9" in refused(capsys, *[runs[0]] * 9, "--output", "x.png")
