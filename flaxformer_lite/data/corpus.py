@@ -19,7 +19,7 @@ from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
 from flaxformer_lite.data.split import SPLITS, Document, Split, held_out, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
-from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.packing import Packing, shift_of
 
 FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
 PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
@@ -129,8 +129,15 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     return Corpus(source, chosen, tokens, key)
 
 
-def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) -> Records:
+def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0) -> Records:
     """Packs a split for the objective, or finds the result in the cache.
+
+    Args:
+      cfg: the data section of the experiment.
+      corpus: the tokenized text.
+      objective: plans the rows.
+      split: "train" or "eval".
+      packing: which of `objective.packings`; held-out text has the first.
 
     Raises:
       ConfigError: the split does not fill one row.
@@ -138,13 +145,14 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
     made_by = plugin_name(objective), to_config_dict(objective).to_json(), *registry.code_of(type(objective))
     key = _hash(corpus.fingerprint, *made_by, length, target_length)
-    tokens = corpus.tokens[split]
+    tokens, shifted = corpus.tokens[split], {"shift": shift_of(packing)} if objective.packings > 1 else {}
 
     def write(folder: Path) -> None:
         pieces = 0
         for begin, end in _ranges(tokens.offsets, len(corpus.source.fields)):
             offset = tokens.offsets[begin]
-            plan = objective.pack(tokens.offsets[begin : end + 1] - offset, length, target_length, corpus.tokenizer)
+            ends = tokens.offsets[begin : end + 1] - offset
+            plan = objective.pack(ends, length, target_length, corpus.tokenizer, **shifted)
             first = plan.first[bool(begin) :] + pieces
             part = Packing(plan.start + offset, plan.length, plan.document + begin, first)
             pieces += len(plan.start)
@@ -157,7 +165,7 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str) ->
             f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
             f"{length}; give more text or lower data.length."
         )
-    folder = cache.folder(cfg.cache, f"rows-{key}-{split}", write)
+    folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
     if not (folder / "start").stat().st_size:
         raise ConfigError(
             f"{corpus.source.where}: no document of the {split} split is long enough for"

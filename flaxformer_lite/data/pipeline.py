@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
+from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.tokenizer import Tokenizer
@@ -26,12 +28,13 @@ THREADS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 class Dataset:
     """Examples of one split."""
 
-    split: str  # "train", endless and reshuffled each epoch, or "eval", a single pass
+    split: str  # "train", endless, each epoch shuffled and packed anew, or "eval", a single pass
     objective: Any
     splits: Mapping[str, Any]  # by split: Records, or LabelledRecords
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
+    packing: Callable[[int], Any] | None = None  # opens one of `objective.packings` of the training text; None: has one
 
     @property
     def records(self) -> Any:
@@ -62,8 +65,8 @@ class Dataset:
         """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of the same batches.
 
         Example p of the endless stream is a function of (seed, p), and row r of batch k is example k * batch_size + r,
-        for any number of processes. The held-out split does not depend on the seed; its last batch is padded with
-        examples of weight 0.
+        for any number of processes. Each epoch of a text is another packing of it (data/epochs.py). The held-out split does
+        not depend on the seed; its last batch is padded with examples of weight 0.
 
         Args:
           batch_size: rows of a whole batch.
@@ -77,21 +80,25 @@ class Dataset:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
         own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
-        order = grain.MapDataset.range(self.num_examples).seed(seed % 2**32).shuffle().repeat()
+        find = endless(self.packing or (lambda _: self.records), self.objective.packings if self.packing else 1, seed)
         count = ENDLESS if trains else -(-self.num_examples // batch_size)
 
         def example(number: int) -> Batch:
             step, row = divmod(int(number), len(own_rows))
             position = step * batch_size + int(own_rows[row])
-            return self.example(int(order[position]), seed, position) if trains else self._held_out(position)
+            if not trains:
+                return self._held_out(position)
+            records, chosen = find(position)
+            return self.example(chosen, seed, position, records)
 
         examples = grain.MapDataset.range(count * len(own_rows)).map(example)
         placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
-    def example(self, row: int, seed: int, position: int) -> Batch:
-        """Builds one example, with a random generator seeded by (seed, position)."""
-        return self.objective.make_example(self.records, row, np.random.default_rng([seed, position]))
+    def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
+        """Builds one example, of the first packing by default, with a random generator seeded by (seed, position)."""
+        records = self.records if records is None else records
+        return self.objective.make_example(records, row, np.random.default_rng([seed, position]))
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
@@ -151,7 +158,12 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
         objective.check(cfg.model, records)
     shape = splits["train"].length, splits["train"].target_length
     key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
-    return Dataset(split, objective, splits, key, corpus)
+    packing = functools.cache(functools.partial(open_records, cfg.data, corpus, objective, "train"))
+    if split == "train":  # now and not in mid-run, for the disk may be full by then
+        epochs = cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(packing(0))
+        for number in range(min(math.ceil(epochs), objective.packings)):
+            packing(number)
+    return Dataset(split, objective, splits, key, corpus, packing=packing)
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:

@@ -67,6 +67,7 @@ class Objective(Record, abc.ABC):
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
       written_rows: held-out examples for which each evaluation calls `write`.
       reference: the prediction of the starting weights that stays with each example (`LabelledRecords.reference`); or "".
+      packings: how many ways of packing the epochs of a text take in turn; 1: all have the same rows.
       new_head: whether `train.init_from` may begin with a directory that lacks the head, which is then made new.
     """
 
@@ -76,6 +77,7 @@ class Objective(Record, abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     shown: ClassVar[tuple[Metric, ...]] = (LOSS,)
     reference: ClassVar[str] = ""
+    packings: ClassVar[int] = 1
     new_head: ClassVar[bool] = False
 
     @property
@@ -113,7 +115,8 @@ class Objective(Record, abc.ABC):
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         """Plans which pieces of documents form each row; by default each document has its own row, cut at `length`.
 
-        A large text is packed in several calls, each for a range of its documents.
+        A large text is packed in several calls, each for a range of its documents. Where `packings` is not 1, it is also
+        given `shift`, in [0, 1), another for each of the packings: 0 for held-out text and the first epoch.
 
         Args:
           offsets: [documents + 1] int64, the start of each document among their tokens, and the end of the last.

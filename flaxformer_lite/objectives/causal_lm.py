@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
-from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, windows
 from flaxformer_lite.objectives.rows import next_tokens
 from flaxformer_lite.objectives.text import TextObjective
 
@@ -31,9 +31,12 @@ class CausalLm(TextObjective):
     label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
+    packings: ClassVar[int] = PACKINGS
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        return windows(offsets, width=length + 1, stride=length)
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+    ) -> Packing:
+        return windows(offsets, width=length + 1, stride=length, shift=shift)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids [T] and, with documents apart, segment_ids [T], int32; targets labels [T] int32 and

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError
-from flaxformer_lite.objectives.packing import Packing, cut, share_rows
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.text import TextObjective
 
@@ -23,6 +23,7 @@ class Denoising(TextObjective):
 
     needs: ClassVar[tuple[str, ...]] = ("sentinel_ids",)
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
+    packings: ClassVar[int] = PACKINGS
     fewer_spans: ClassVar[str] = "shorten the rows"  # the way out if there are more spans than sentinels
 
     @abc.abstractmethod
@@ -57,13 +58,15 @@ class Denoising(TextObjective):
             raise ConfigError(f"{where}: too short to hide spans; must be at least {smallest}.")
         return tokens
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+    ) -> Packing:
         capacity = self.capacity(length, target_length)
         spans, sentinels = self.sentinels(capacity), len(tokenizer.sentinel_ids)
         if spans > sentinels:
             raise ConfigError(f"data.length={length}: a row has {spans} spans, but the vocabulary only {sentinels} sentinels;"
                               f" {self.fewer_spans}.")  # fmt: skip
-        plan = cut(offsets, capacity, SHORTEST)
+        plan = cut(offsets, capacity, SHORTEST, shift)
         sizes = np.asarray([(0, 0), (0, 0), *map(self.corrupted, range(SHORTEST, capacity + 1))])
         return share_rows(plan, sizes[plan.length], (length, target_length))
 

@@ -20,11 +20,11 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.masked_lm import MaskedLm
-from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.packing import PACKINGS, Packing
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text import TextObjective
 
-TASKS: dict[str, TextObjective] = {"causal_lm": CausalLm(), "masked_lm": MaskedLm()}
+TASKS: dict[str, CausalLm | MaskedLm] = {"causal_lm": CausalLm(), "masked_lm": MaskedLm()}
 
 
 class Taught(flax.struct.PyTreeNode):
@@ -51,6 +51,7 @@ class Distillation(TextObjective):
     z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.0
 
+    packings: ClassVar[int] = PACKINGS
     shown: ClassVar[tuple[Metric, ...]] = (
         *TextObjective.shown,
         Metric("divergence", "divergence from the teacher", unit="nats, times the temperature squared"),
@@ -73,8 +74,10 @@ class Distillation(TextObjective):
             raise ConfigError("objective.teacher: empty; set it to a directory of published weights or a workdir.")
         return Companion("teacher", source=self.teacher)
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        return TASKS[self.task].pack(offsets, length, target_length, tokenizer)
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+    ) -> Packing:
+        return TASKS[self.task].pack(offsets, length, target_length, tokenizer, shift=shift)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds the example of `task`."""

@@ -14,7 +14,7 @@ import numpy as np
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
 from flaxformer_lite.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.objectives.packing import Packing, cut, share_rows
+from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text import ACCURACY, TextObjective
@@ -46,6 +46,7 @@ class MaskedLm(TextObjective):
 
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    packings: ClassVar[int] = PACKINGS
 
     @property
     def head(self) -> str:  # type: ignore[override]  # by `pairs`, where others have one
@@ -65,11 +66,13 @@ class MaskedLm(TextObjective):
                 f"mask_share={self.mask_share}, random_share={self.random_share}: must add up to at most 1."
             )
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+    ) -> Packing:
         marks = 2 if self.pairs == "none" else 3
         if length < marks + 4:
             raise ConfigError(f"data.length={length}: too short for masked_lm; must be at least {marks + 4}.")
-        plan = cut(offsets, length - marks, minimum=2)
+        plan = cut(offsets, length - marks, minimum=2, shift=shift)
         if self.pairs != "none":
             return plan
         return share_rows(plan, plan.length[:, None].astype(np.int64) + marks, (length,))

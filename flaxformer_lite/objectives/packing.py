@@ -2,12 +2,16 @@
 
 The tokens of all documents are concatenated in one array, each document ending with the end-of-text token; document d
 starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only positions, never tokens, and depends
-only on the offsets: it is made once and stored beside the tokens.
+only on the offsets and a shift: it is made once and stored beside the tokens. A shift, in [0, 1), moves the places where
+documents are cut, so that the epochs of a training text need not repeat the same rows; at 0 they are where they always were.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+
+PACKINGS = 16  # of a training text; epoch 16 takes the rows of epoch 0 again, in another order
+LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 
 
 class Packing(NamedTuple):
@@ -19,15 +23,21 @@ class Packing(NamedTuple):
     first: np.ndarray  # [rows + 1] int64
 
 
-def windows(offsets: np.ndarray, width: int, stride: int) -> Packing:
-    """Cuts the token array into windows that cover every token, with padding only in the last row.
+def shift_of(epoch: int) -> float:
+    """Returns the shift of an epoch: multiples of the golden ratio, so that those of any first few are far apart."""
+    return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
+
+
+def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
+    """Cuts the token array into windows that cover every token, with padding only in the last row and a shifted first one.
 
     With stride = width - 1 neighbors share one token, so that each token is once the label of the one before it.
-
     """
     total = int(offsets[-1])
-    starts = np.arange(max(1, -(-(total - (width - stride)) // stride)), dtype=np.int64) * stride
+    ahead = -int(shift * stride) % stride  # tokens that the first row would begin before the text
+    starts = np.arange(max(1, -(-(total + ahead - (width - stride)) // stride)), dtype=np.int64) * stride - ahead
     ends = np.minimum(starts + width, total)
+    starts = np.maximum(starts, 0)
     low = np.searchsorted(offsets, starts, side="right") - 1
     high = np.searchsorted(offsets, ends - 1, side="right")
     first = np.concatenate([[0], np.cumsum(high - low)])
@@ -38,17 +48,30 @@ def windows(offsets: np.ndarray, width: int, stride: int) -> Packing:
     return Packing(start, length.astype(np.int32), document, first)
 
 
-def cut(offsets: np.ndarray, capacity: int, minimum: int) -> Packing:
+def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
     """Cuts each document, without its end-of-text token, into the fewest equal pieces of at most `capacity` tokens.
+
+    With a shift only the pieces behind the first are equal. The first then has a length between the shortest and the
+    longest that add no piece; a document of LONG pieces or more takes another one if this leaves little choice.
 
     Documents shorter than `minimum` are left out. Each row has one piece; `share_rows` joins rows.
     """
     lengths = np.diff(offsets) - 1
     parts = np.where(lengths >= minimum, -(-lengths // capacity), 0)
+    led, first = int(shift > 0), np.zeros_like(lengths)
+    if led:
+        parts += (parts >= LONG) & (parts * capacity - lengths < capacity // 4)
+        shortest = np.maximum(minimum, lengths - (parts - 1) * capacity)
+        longest = np.minimum(capacity, lengths - (parts - 1) * minimum)
+        first = np.where(parts > 1, shortest + (shift * (longest - shortest + 1)).astype(np.int64), lengths)
     document = np.repeat(np.arange(len(lengths)), parts)
     part = np.arange(len(document)) - (np.cumsum(parts) - parts)[document]
-    low = part * lengths[document] // parts[document]
-    high = (part + 1) * lengths[document] // parts[document]
+
+    def begin(number: np.ndarray) -> np.ndarray:
+        rest = (number - led) * (lengths - first)[document] // np.maximum(parts - led, 1)[document]
+        return np.where(number < led, 0, first[document] + rest)
+
+    low, high = begin(part), begin(part + 1)
     return Packing(offsets[document] + low, (high - low).astype(np.int32), document, np.arange(len(document) + 1))
 
 

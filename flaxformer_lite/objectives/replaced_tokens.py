@@ -20,7 +20,7 @@ from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.masked_lm import MaskedLm
-from flaxformer_lite.objectives.packing import Packing
+from flaxformer_lite.objectives.packing import PACKINGS, Packing
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 from flaxformer_lite.objectives.text import TextObjective
 
@@ -59,6 +59,7 @@ class ReplacedTokens(Objective):
     head: ClassVar[str] = "pretraining"
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
+    packings: ClassVar[int] = PACKINGS
     shown: ClassVar[tuple[Metric, ...]] = (
         Metric("detection_accuracy", form=".2%", higher_is_better=True),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
@@ -89,8 +90,10 @@ class ReplacedTokens(Objective):
             raise ConfigError(f"model.family={model.family!r}: its head 'pretraining' does not judge tokens; replaced_tokens"
                               " trains electra.")  # fmt: skip
 
-    def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        return self._masking.pack(offsets, length, target_length, tokenizer)
+    def pack(
+        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+    ) -> Packing:
+        return self._masking.pack(offsets, length, target_length, tokenizer, shift=shift)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds an example, T = records.length, M = ceil(T * rate).

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from flaxformer_lite.objectives.packing import cut, share_rows, windows
+from flaxformer_lite.objectives.packing import LONG, PACKINGS, cut, share_rows, shift_of, windows
 
 
 def offsets_of(*lengths):
@@ -21,12 +21,29 @@ def test_windows_by_hand():
     assert rows(plan) == [[(0, 0, 3), (1, 3, 2)], [(1, 4, 3), (2, 7, 1), (3, 8, 1)], [(3, 8, 5)]]
 
 
+def test_shifted_windows_by_hand():
+    plan = windows(offsets_of(3, 4, 1, 5), width=5, stride=4, shift=0.5)
+    assert rows(plan) == [[(0, 0, 3)], [(0, 2, 1), (1, 3, 4)], [(1, 6, 1), (2, 7, 1), (3, 8, 3)], [(3, 10, 3)]]
+
+
+def test_the_shifts_of_epochs_begin_at_0_and_are_far_apart():
+    shifts = [shift_of(epoch) for epoch in range(PACKINGS)]
+    assert shifts[0] == 0 and shift_of(PACKINGS) == 0 and shift_of(PACKINGS + 1) == shifts[1]
+    for few in (2, 3, 5, 8, PACKINGS):
+        ring = np.sort(shifts[:few])
+        assert np.diff(ring, append=1).min() > 0.5 / few
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01, 0.3, 0.62, 0.999])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_token_is_once_a_label(seed):
+def test_every_token_is_once_a_label(seed, shift):
     draw = np.random.default_rng(seed)
     offsets, length = offsets_of(*draw.integers(1, 30, 40)), int(draw.integers(2, 20))
-    labels = []
-    for row in rows(windows(offsets, length + 1, length)):
+    labels, plan = [], windows(offsets, length + 1, length, shift)
+    assert 0 <= len(plan.first) - len(windows(offsets, length + 1, length).first) <= 1
+    full = np.add.reduceat(plan.length, plan.first[:-1]) == length + 1
+    assert full[1:-1].all(), "padding in the first and last row only"
+    for row in rows(plan):
         assert sum(n for _, _, n in row) <= length + 1
         for document, start, n in row:
             assert offsets[document] <= start and start + n <= offsets[document + 1]
@@ -34,11 +51,12 @@ def test_every_token_is_once_a_label(seed):
     assert sorted(labels) == sorted(set(range(offsets[-1])) - set(offsets[:-1].tolist())), "all but first tokens, once"
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.01, 0.3, 0.62, 0.999])
 @pytest.mark.parametrize("seed", range(8))
-def test_cut_keeps_every_token_but_end_of_text(seed):
+def test_cut_keeps_every_token_but_end_of_text(seed, shift):
     draw = np.random.default_rng(seed)
     offsets, capacity = offsets_of(*draw.integers(1, 90, 40)), int(draw.integers(4, 30))
-    plan = cut(offsets, capacity, minimum=2)
+    plan = cut(offsets, capacity, 2, shift)
     kept = [token for row in rows(plan) for _, start, n in row for token in range(start, start + n)]
     expected = [t for a, b in pairwise(offsets) if b - a - 1 >= 2 for t in range(a, b - 1)]
     assert kept == expected
@@ -46,8 +64,19 @@ def test_cut_keeps_every_token_but_end_of_text(seed):
     assert plan.length.max() <= capacity
     for document in np.unique(plan.document):
         lengths = plan.length[plan.document == document]
-        assert lengths.max() - lengths.min() <= 1, "equal pieces"
-        assert len(lengths) == -(-lengths.sum() // capacity), "the fewest"
+        equal, fewest = lengths[bool(shift) & (len(lengths) > 1) :], -(-lengths.sum() // capacity)
+        assert equal.max() - equal.min() <= 1, "equal pieces, but for the first of a shifted plan"
+        assert len(lengths) == fewest + bool(shift and fewest >= LONG and (-lengths.sum()) % capacity < capacity // 4)
+
+
+def test_the_cuts_of_a_long_document_move_freely():
+    firsts = [cut(offsets_of(LONG * 30 + 1), 30, 2, shift_of(epoch)).length[0] for epoch in range(1, PACKINGS)]
+    assert len(set(firsts)) > 12 and min(firsts) < 6 and max(firsts) > 26
+
+
+def test_what_is_not_cut_does_not_move():
+    offsets = offsets_of(9, 5, 3, 8, 2)
+    assert rows(cut(offsets, 8, 2, 0.4)) == rows(cut(offsets, 8, 2))
 
 
 def test_sharing_rows_by_hand():

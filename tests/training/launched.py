@@ -54,10 +54,10 @@ def alone(folder, workdir, settings):
     page, made, make = gpt2_tiny.get_config(), [], Dataset.example
     page.update_from_flattened_dict(fields(folder, settings))
 
-    def noted(self, row, seed, position):
+    def noted(self, row, seed, position, *records):
         if seed == SETTINGS["seed"]:
             made.append((position, row))
-        return make(self, row, seed, position)
+        return make(self, row, seed, position, *records)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Dataset, "example", noted)

@@ -9,11 +9,11 @@ from tests.training.launched import SETTINGS
 make = Dataset.example
 
 
-def noted(self, row, seed, position):
+def noted(self, row, seed, position, *records):
     if seed == SETTINGS["seed"]:  # others are looked at for their shapes, or held out
         with open(ids, "a") as file:
             file.write(f"{position} {row}\n")
-    return make(self, row, seed, position)
+    return make(self, row, seed, position, *records)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""The endless stream of examples: each epoch of a text is packed and shuffled anew, and a run resumes anywhere in it."""
+
+import dataclasses
+import itertools
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data import epochs
+from flaxformer_lite.data.corpus import open_corpus
+from flaxformer_lite.data.pipeline import open_dataset
+
+SIZES = 25, 27, 24
+
+
+@pytest.mark.parametrize("packings", [1, 2, 3])
+def test_each_row_of_each_packing_once_in_its_epochs(packings):
+    find = epochs.endless(lambda number: range(SIZES[number]), packings, seed=3)
+    position, orders = 0, []
+    for epoch in range(7):
+        size = SIZES[epoch % packings]
+        found = [find(position + place) for place in range(size)]
+        assert {len(records) for records, _ in found} == {size}
+        assert sorted(row for _, row in found) == list(range(size))
+        orders.append(tuple(row for _, row in found))
+        position += size
+    assert len(set(orders)) == 7, "shuffled anew each epoch"
+
+
+def test_found_without_state():
+    places = range(0, 4000, 97)
+    once = [epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)(place) for place in places]
+    find = epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)
+    assert [find(place) for place in reversed(places)] == once[::-1]
+
+
+def test_no_packing_is_asked_for_before_its_epoch():
+    asked = []
+    find = epochs.endless(lambda number: asked.append(number) or range(SIZES[number]), 3, seed=3)
+    find(24)
+    assert set(asked) == {0}
+    find(25)
+    assert set(asked) == {0, 1}
+
+
+class Places:
+    """Stands in for an objective: an example tells where the pieces of its row begin and how long they are."""
+
+    def __init__(self, packings):
+        self.packings = packings
+
+    def make_example(self, records, index, rng):
+        pieces = slice(*records.first[index : index + 2])
+        at, length = (np.resize(array[pieces], 40) for array in (records.start, records.length_of))
+        return {"inputs": {"at": at, "length": length * (np.arange(40) < pieces.stop - pieces.start)}, "targets": {}}
+
+
+def placed(cfg, steps, hosts=1, start=0, size=12):
+    """Returns rows of an experiment's stream as tuples of (start, length), put together from those of several hosts."""
+    data = open_dataset(cfg)
+    data = dataclasses.replace(data, objective=Places(data.objective.packings))
+    own = [data.batches(batch_size=size, start_step=start, rows=r) for r in np.split(np.arange(size), hosts)]
+    batches = [batch["inputs"] for step in itertools.islice(zip(*own, strict=True), steps) for batch in step]
+    joined = (np.concatenate([batch[name] for batch in batches]).tolist() for name in ("at", "length"))
+    return [tuple((a, n) for a, n in zip(*row, strict=True) if n) for row in zip(*joined, strict=True)]
+
+
+def sizes(cfg, count):
+    data = open_dataset(cfg)
+    return [len(data.packing(number)) for number in range(count)]
+
+
+@pytest.mark.parametrize("name", ["causal_lm", "masked_lm", "span_corruption"])
+def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, name):
+    cfg = experiment(name, length=64)
+    ends = np.cumsum([0, *sizes(cfg, 4)])
+    rows = placed(cfg, -(-ends[-1] // 12))
+    tokens = open_corpus(cfg.data, ("text",)).tokens["train"]
+    due = np.ones(len(tokens.ids), int)
+    shared = int(name == "causal_lm")  # the token that ends a row or a document is no label, or no text
+    due[tokens.offsets[:-1] if shared else tokens.offsets[1:] - 1] = 0
+    for begin, end in pairwise(ends):
+        seen = np.zeros_like(due)
+        for at, length in itertools.chain.from_iterable(rows[begin:end]):
+            seen[at + shared : at + length] += 1
+        assert (seen == due).all()
+    cut = [{row for row in rows[begin:end] if sum(n for _, n in row) > 60} for begin, end in pairwise(ends)]
+    for first, second in itertools.combinations(cut, 2):
+        assert len(first & second) < (0.02 if shared else 0.4) * len(first), "packed anew"
+    assert max(abs(np.diff(ends) / ends[1] - 1)) < 0.02, "as many rows, or nearly"
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_resumed_in_the_middle_of_an_epoch_by_any_number_of_hosts(experiment, hosts):
+    cfg = experiment(length=512)
+    steps = sum(sizes(cfg, 3)) // 12
+    whole = placed(cfg, steps)
+    middle = sizes(cfg, 1)[0] * 3 // 2 // 12
+    assert placed(cfg, steps - middle, hosts, start=middle) == whole[middle * 12 :]
+
+
+def test_packings_of_the_epochs_to_come_are_made_at_the_start(experiment, tmp_path):
+    def made(**train):
+        cfg = experiment(length=64)
+        open_dataset(dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, **train)))
+        return len(list((tmp_path / "cache").glob("rows-*-train*")))
+
+    assert [made(steps=1), made(steps=0, epochs=2.5), made(steps=0, epochs=100)] == [1, 3, 16]
+
+
+def test_an_objective_with_one_packing_repeats_its_rows(experiment, jsonl):
+    cfg = experiment()
+    data = open_dataset(cfg)
+    once = dataclasses.replace(data, objective=Places(1), packing=None)
+    rows = [b["inputs"]["at"][0, 0] for b in itertools.islice(once.batches(batch_size=1), 2 * len(data.records))]
+    assert sorted(rows[: len(data.records)]) == sorted(rows[len(data.records) :])
