@@ -16,14 +16,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 NAMES = list(TEXTS)
-FAST = [name for name in NAMES if docs.blocks(TEXTS[name]) and name != "README.md" and not docs.is_slow(ROOT / name)]
+SLOW = [name for name in NAMES if docs.is_slow(ROOT / name)]
+RUN = [name for name in NAMES if docs.blocks(TEXTS[name]) and name != "README.md"]
+RUN = [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in RUN]
 
 
 @pytest.mark.filterwarnings("ignore:'VariableState' was removed")  # of qwix 0.1.8
 @pytest.mark.filterwarnings("ignore:Matplotlib is currently using agg")
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", RUN)
 def test_python_runs_and_prints_what_the_page_shows(name, monkeypatch, tmp_path):
-    """`make docs-test` runs the pages with `slow: true` as well."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
