@@ -117,6 +117,7 @@ def notebook(text: str) -> dict:
 def notebooks(folder: Path) -> None:
     """Writes the course as notebooks that have run from top to bottom."""
     import nbformat
+    from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,8 @@ def notebooks(folder: Path) -> None:
         made = notebook(read(page))
         if any(cell["cell_type"] == "code" for cell in made["cells"]):
             with _empty_folder():
-                NotebookClient(made, timeout=600, kernel_name="python3").execute()
+                kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # not over the network
+                NotebookClient(made, km=kernel, timeout=600).execute()
         nbformat.write(made, folder / f"{page.stem}.ipynb")
         print(f"{folder / page.stem}.ipynb, {len(made['cells'])} cells", flush=True)
 
