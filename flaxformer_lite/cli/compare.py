@@ -105,8 +105,8 @@ def choose(runs: Sequence[Run]) -> tuple[Metric | None, list[str]]:
     if len({run.tokenizer for run in runs}) > 1:
         per_byte = [metric for metric in common if metric.name == "bits_per_byte"]
         metric = (per_byte or common)[0]
-        way = "compared by bits per byte, which does not depend on it" if per_byte else "a loss per token depends on it"
-        notes.append(f"the tokenizers differ; {way}.")
+        way = "; compared by bits per byte, which do not depend on them" if per_byte else ", and so what a token is"
+        notes.append(f"the tokenizers differ{way}.")
     elif headlines != {metric.name}:
         notes.append(f"their headlines are {', '.join(sorted(headlines))}; compared by {metric.words}, which all have.")
     return metric, notes
@@ -123,7 +123,8 @@ def summary(runs: Sequence[Run], metric: Metric | None) -> Rows:
         row.append(f"{last * round(math.prod(speeds[-1])):,}" if speeds else UNKNOWN)
         if metric:
             values = one.values(metric)
-            step, best = (max if metric.higher_is_better else min)(values, key=lambda value: value[1])
+            trained = [value for value in values if value[0]] or values  # as train.best counts
+            step, best = (max if metric.higher_is_better else min)(trained, key=lambda value: value[1])
             row += [f"{metric.show(best)} after {step:g}", metric.show(values[-1][1])]
         row.append(f"{statistics.median(speed for speed, _ in speeds):,.0f}" if speeds else UNKNOWN)
         count = sum(math.prod(leaf.shape) for leaf in parameter_shapes(build_model(one.cfg.model)).values())

@@ -4,7 +4,7 @@ import collections
 import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class Trainer:
     ):  # fmt: skip
         self._experiment, self._checkpoints, self._group = experiment, checkpoints, group
         self._selection, self._recorder, self._terminal = selection, recorder, terminal
-        self._page, self._workdir = page, workdir
+        self._page, self._workdir, self._done, self._failed = page, workdir, 0, set[str]()
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
         peak = flops.peak(experiment.mesh.devices.flat[0])
@@ -128,6 +128,7 @@ class Trainer:
             contextlib.closing(self._experiment.train_batches(start)) as placed,
             contextlib.ExitStack() as stepping,
         ):
+            self._done = start
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches, step = self._meter.waiting(placed), start
@@ -169,18 +170,21 @@ class Trainer:
         self._terminal.rows("next", text.next_commands(cfg, workdir))
 
     def report(self, state: str = "running") -> None:
-        """Writes report.html; a run goes on if that fails, and says so once."""
-        if self._page is None:
-            return
-        records = self._recorder.history
-        where = f"{state}: step {records[-1]['step'] if records else 0} of {self._experiment.cfg.train.steps}"
+        """Writes report.html."""
+        if self._page is not None:
+            with self._optional("report.html"):
+                where = f"{state}: step {self._done} of {self._experiment.cfg.train.steps}"
+                self._page.write(where, self._result(), self._baseline)
+
+    @contextlib.contextmanager
+    def _optional(self, what: str) -> Iterator[None]:
+        """Lets the run go on where the block fails, and says so once."""
         try:
-            self._page.write(where, self._result(), self._baseline)
+            yield
         except Exception as error:
-            self._page = None
-            self._terminal.note(
-                f"notice: report.html cannot be written ({first_line(error)}); the run does without it."
-            )
+            if what not in self._failed:
+                self._terminal.note(f"notice: {what} cannot be written ({first_line(error)}); the run does without.")
+            self._failed.add(what)
 
     @functools.cached_property
     def _baseline(self) -> tuple[str, float] | None:
@@ -198,12 +202,13 @@ class Trainer:
         tokens, examples, objective = train.sample_tokens, data.order[:WRITTEN], run.cfg.objective
         if not (step and self._group.alone and (tokens or step == train.steps)):
             return []
-        with self._meter.pause(), self._compiles.allow_first("texts"):
+        with self._meter.pause(), self._compiles.allow_first("texts"), self._optional("a sample"):
             if tokens and writes(run.cfg.model):
                 own = companion.saved_params(run, params)
                 return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
             written = objective.write(run.writer(params), data.records, examples)
             return show(objective, written, examples, data) if written else []
+        return []
 
     def _settle(self, ahead: int) -> None:
         """Collects the results of finished steps until at most `ahead` steps are in flight."""
@@ -211,6 +216,7 @@ class Trainer:
             step, metrics = self._in_flight.popleft()
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             self._check_finite(step, values)
+            self._done = step
             self._meter.add(values)
             self._terminal.advance(step)
             if step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps:

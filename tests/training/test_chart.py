@@ -38,6 +38,11 @@ def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
     assert "(logarithmic)" not in chart("rate", [line(warmed)], 1000.0)
 
 
+def test_labels_of_close_values_differ():
+    names = labels(chart("norm", [line([12.5901, 12.5904, 12.5909])], 2.0), "y")
+    assert len(names) > 2 and all(12.59 < float(name) < 12.592 for name in names)
+
+
 def test_many_points_become_few_and_keep_their_spikes():
     values = [1.0] * 10_000
     values[7_321] = 9.0

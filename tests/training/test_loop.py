@@ -182,10 +182,18 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path,
     assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
 
 
-def test_a_report_that_cannot_be_written_is_one_notice(cfg, finished, tmp_path, capsys, traced_once):
+def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
+    cfg, finished, tmp_path, capsys, traced_once, monkeypatch
+):
+    def sample(*args, **options):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(loop, "sample", sample)
     (tmp_path / "report.html").mkdir()
-    loop.run(cfg, tmp_path)
-    assert capsys.readouterr().out.count("report.html cannot be written") == 1
+    loop.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
+    said = capsys.readouterr().out
+    assert said.count("notice: report.html cannot be written") == 1
+    assert said.count("notice: a sample cannot be written (out of memory); the run does without.") == 1
     same_end(tmp_path, finished)
 
 
@@ -205,7 +213,7 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
         assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
     assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
     assert leaves_of(tmp_path, 5)
-    assert "<p>stopped by SIGTERM: step 4 of 50; " in (tmp_path / "report.html").read_text()
+    assert "<p>stopped by SIGTERM: step 5 of 50; " in (tmp_path / "report.html").read_text()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 MOST = 400  # points of a line; of more, the lowest and the highest in each part are drawn
@@ -55,9 +55,8 @@ def chart(
     def place(x: float, y: float) -> str:
         return f"{SIZE * x / last:.4g} {SIZE * (high - scale(y)) / (high - low):.4g}"
 
-    rows = [(y, 100 * (high - scale(y)) / (high - low)) for y in _ticks(low, high, is_log)]
-    columns = [(x, 100 * x / last) for x in _ticks(0, last, False)]
-    parts = [f'<path class="grid" d="M0 {10 * top:.4g}H{SIZE}"/>' for _, top in rows]
+    rows = [(100 * (high - scale(y)) / (high - low), name) for y, name in _ticks(low, high, is_log)]
+    parts = [f'<path class="grid" d="M0 {10 * top:.4g}H{SIZE}"/>' for top, _ in rows]
     key = [f'<span class="key {line.color}">{html.escape(line.label)}</span>' for line in drawn]
     if level:
         parts.append(f'<path class="level" d="M{place(0, level[1])}H{SIZE}"/>')
@@ -69,21 +68,19 @@ def chart(
                 f'<path class="dot {line.color}" d="M{place(x, y)}h0"><title>step {x:g}: {y:.6g}</title></path>'
             )
     parts = [f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">{"".join(parts)}</svg>']
-    parts += [f'<span class="y" style="top:{top:.4g}%">{number(y)}</span>' for y, top in rows]
-    parts += [f'<span class="x" style="left:{left:.4g}%">{number(x)}</span>' for x, left in columns]
+    parts += [f'<span class="y" style="top:{top:.4g}%">{name}</span>' for top, name in rows]
+    parts += [f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>' for x, name in _ticks(0, last, False)]
     shown = "".join(key) if len(key) > 1 else ""
     caption = f"<figcaption><b>{html.escape(title)}</b>{' (logarithmic)' * is_log}{shown}</figcaption>"
     return f'<figure{" class=tall" * tall}>{caption}<div class="plot">{"".join(parts)}</div></figure>'
 
 
-def number(value: float) -> str:
-    """Formats a number on an axis: 0.25, 12k, 3M, 3e-04."""
-    if value and abs(value) < 1e-3:
-        return f"{value:.3g}"
+def number(value: float, digits: int = 4) -> str:
+    """Formats a number on an axis: 0.25, 12k, 3M, 3e-08."""
     for least, unit, name in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
-            return f"{value / unit:.4g}{name}"
-    return f"{value:.4g}"
+            return f"{value / unit:.{digits}g}{name}"
+    return f"{value:.{digits}g}"
 
 
 def _thinned(points: Points) -> Points:
@@ -101,14 +98,15 @@ def _height(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def _ticks(low: float, high: float, is_log: bool) -> Iterator[float]:
-    """Yields some four round values between two; on a logarithmic axis low and high are logarithms."""
-    if is_log and high - low > 1:
-        every = math.ceil((high - low) / 4)
-        yield from (10.0**power for power in range(math.ceil(low), math.floor(high) + 1, every))
-        return
+def _ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]:
+    """Returns some four round values with their labels; on a logarithmic axis low and high are logarithms."""
     if is_log:
-        low, high = 10**low, 10**high
-    step = 10 ** math.floor(math.log10((high - low) / 4))
-    step *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * step >= (high - low) / 5)
-    yield from (index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1))
+        every = math.ceil((high - low) / 4)
+        values = [10.0**power for power in range(math.ceil(low), math.floor(high) + 1, every)]
+    else:
+        step = 10 ** math.floor(math.log10((high - low) / 4))
+        step *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * step >= (high - low) / 5)
+        values = [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    labels = ([number(value, digits) for value in values] for digits in range(4, 17))
+    names = next((names for names in labels if len(set(names)) == len(values)), [""] * len(values))
+    return list(zip(values, names, strict=True))

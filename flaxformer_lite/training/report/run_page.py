@@ -57,7 +57,7 @@ class RunPage:
             ("Texts", samples(self._recorder.samples)),
             ("Run", table(self._about)),
             ("Time and memory", table([*usage(history), ("since the start", start)])),
-            ("Evaluations", folded(f"all figures of {len(held)}", evaluations(held))),
+            ("Evaluations", folded(f"figures of {len(held)} evaluations", evaluations(held))),
             ("Config", self._config),
             ("Environment", table(environment())),
         ]
