@@ -13,6 +13,7 @@ from flaxformer_lite import init_cache
 from tests.models.tiny import built, close, ids, small
 from tests.pretrained.fixtures import ROOT, loaded, part
 
+QUICK = ("bert_base", "gpt2_lm", "llama_lm", "t5_conditional_generation", "bart_conditional_generation")
 FLAGS = {"output_attentions": True, "output_hidden_states": True}
 
 
@@ -34,7 +35,9 @@ def kept(field, inputs):
     return slice(None) if mask is None else mask == 1
 
 
-@pytest.mark.parametrize("name", theirs())
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in theirs()]
+)
 def test_fields_are_those_of_transformers(name):
     model, params = loaded(name)
     inputs = part(name, "default/in/")

@@ -30,7 +30,7 @@ class DecoderModel(nn.Module):
     of a prefix LM). With a cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the
     last call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over the slots
     of the cache, at least up to the last slot of this call. Tokens that exceed the cache are refused; if cache_index is
-    traced, the output is NaN instead.
+    traced, the output is NaN instead. For output_attentions and output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig

@@ -28,7 +28,8 @@ class EncoderDecoderModel(nn.Module):
     input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S], decoder_attention_mask [B, T],
     segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding), decoder_position_ids [B, T] (by
     default all columns are counted, including padding); for generation also with encoder_output [B, S, D], cache and
-    cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`.
+    cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`. For output_attentions and
+    output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig
