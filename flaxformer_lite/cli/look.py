@@ -1,6 +1,7 @@
 """A page, or a figure, of what a model computes inside on one text."""
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> None:
     target, special = target_of(opened, ids, args), opened.tokenizer.ids
     options = {"top_k": args.top_k, "prefix": args.prefix_lm, "mask_id": special.get("mask")}
     inside = look_inside(opened.model, opened.params, ids, target, special=tuple(special.values()), **options)
-    save(output, inside, opened, f"{folder_of(args.model).resolve().name}: {args.text}")
+    title = f"{folder_of(args.model).resolve().name}: {textwrap.shorten(args.text, 80, placeholder=' ...')}"
+    save(output, inside, opened, title)
     print(f"{args.output}: {output.stat().st_size / 1000:,.0f} kB")
 
 

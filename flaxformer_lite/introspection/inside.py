@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.introspection.capture import capture, names_of
 from flaxformer_lite.introspection.lens import (
@@ -23,6 +24,7 @@ from flaxformer_lite.introspection.token_losses import TokenLosses, masked_losse
 from flaxformer_lite.models.skeletons import parts
 
 CROSS = "cross_attention"
+OWN = ("masked_lm", "pretraining")  # heads that predict the tokens that stand there, not the next
 
 
 @dataclass(frozen=True)
@@ -87,34 +89,47 @@ def look_inside(
     running, head = running_stacks(model), model.cfg.head
     if head in model.vocab_heads:
         check_lens(model, top_k)
-    given, read = len(ids) if target else 1, [*ids, *target]
-    inputs, goals = {"input_ids": read}, [*[-1] * (given - 1), *read[given:], -1]
-    if len(running) == 2:
-        starts = (model.cfg.decoder_start_token_id, model.cfg.pad_token_id, 0)
-        start = next(token for token in starts if token is not None)
-        inputs, goals = {"input_ids": [*ids], "decoder_input_ids": [start, *target[:-1]]}, [*target]
-    elif head in ("masked_lm", "pretraining"):
-        goals = read
-    sequences = dict(zip(running, (np.asarray(row, np.int32) for row in inputs.values()), strict=True))
-    inputs |= {"prefix_mask": [1] * len(ids) + [0] * len(target)} if prefix else {}
-    arrays, goals_T = {name: np.asarray([row], np.int32) for name, row in inputs.items()}, np.asarray(goals, np.int32)
-
-    weights = [name for name in names_of(model, arrays) if name.endswith("/weights")]
-    hidden = {side: list(hidden_names(model, side).values()) for side in running}
-    names = (*weights, *(name for states in hidden.values() for name in states))
-    output, found = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(params, arrays)
-    attentions = _attentions(model, {name: found[name] for name in weights}, arrays.get("prefix_mask"))
-    norms = {side: np.stack([np.linalg.norm(np.asarray(found[name], np.float32)[0], axis=-1) for name in states])
-             for side, states in hidden.items()}  # fmt: skip
+    inputs, goals_T = _inputs(model, [*ids], [*target], prefix)
+    sequences = {side: inputs[name][0] for side, name in zip(running, ("input_ids", "decoder_input_ids"), strict=False)}
+    weights = [name for name in names_of(model, inputs) if name.endswith("/weights")]
+    hidden = {side: hidden_names(model, side) for side in running}
+    names = (*weights, *(name for states in hidden.values() for name in states.values()))
+    output, found = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(params, inputs)
+    norms = {
+        side: _norms(side, {layer: found[name] for layer, name in states.items()}) for side, states in hidden.items()
+    }
+    attentions = _attentions(model, {name: found[name] for name in weights}, inputs.get("prefix_mask"))
     lens = losses = None
     if head in model.vocab_heads:
-        lens, last_T = read_states(model, params, arrays, found, top_k), sequences[running[-1]]
-        if goals is not read:
+        lens, last_T = read_states(model, params, inputs, found, top_k), sequences[running[-1]]
+        if head not in OWN:
             losses = next_token_losses(vocabulary_logits(output)[0], last_T, goals_T)
         elif mask_id is not None:
             losses = masked_losses(model, params, last_T, mask_id, special)
     positions = position_tables(model, params, max(map(len, sequences.values())))
     return Inside(sequences, goals_T, attentions, lens, losses, norms, positions)
+
+
+def _inputs(model: Any, ids: list[int], target: list[int], prefix: bool) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the arguments of the model, and what its last stack predicts at each place, -1 for nothing known."""
+    read, first = ids + target, len(ids) if target else 1
+    inputs = {"input_ids": read}
+    goals = read if model.cfg.head in OWN else [*[-1] * (first - 1), *read[first:], -1]
+    if prefix:
+        inputs["prefix_mask"] = [1] * len(ids) + [0] * len(target)
+    if len(running_stacks(model)) == 2:
+        starts = (model.cfg.decoder_start_token_id, model.cfg.pad_token_id, 0)
+        start = next(token for token in starts if token is not None)
+        inputs, goals = {"input_ids": ids, "decoder_input_ids": [start, *target[:-1]]}, target
+    return {name: np.asarray([row], np.int32) for name, row in inputs.items()}, np.asarray(goals, np.int32)
+
+
+def _norms(side: str, states: dict[str, jax.Array]) -> np.ndarray:
+    norms_LT = np.stack([np.linalg.norm(np.asarray(x_BTD, np.float32)[0], axis=-1) for x_BTD in states.values()])
+    if not (finite_L := np.isfinite(norms_LT).all(axis=1)).all():
+        raise ConfigError(f"the {side}'s hidden states are NaN or infinite from its {list(states)[int(np.argmin(finite_L))]}"
+                          f" on: the weights have diverged, or are damaged.")  # fmt: skip
+    return norms_LT
 
 
 def _attentions(model: Any, weights: dict[str, jax.Array], prefix_BT: np.ndarray | None) -> list[AttentionMaps]:

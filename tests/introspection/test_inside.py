@@ -4,12 +4,13 @@ import dataclasses
 from dataclasses import dataclass
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite import build_model, score
-from flaxformer_lite.config import LayerKind
+from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.introspection.inside import look_inside
 from flaxformer_lite.introspection.token_losses import masked_losses
@@ -102,7 +103,12 @@ def test_a_model_without_attention_or_head():
     assert inside.norms["decoder"].shape == (3, 8) and len(inside.positions) == 1
 
 
-def test_one_token_has_no_loss():
+def test_one_token_has_no_loss_and_no_number_is_no_page():
     model, params = built(small("gpt2"))
     inside = look_inside(model, params, [5])
+    diverged = params | {
+        "decoder": params["decoder"] | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
+    }
+    with pytest.raises(ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"):
+        look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
