@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import build_model, score
+from flaxformer_lite import build_model, registry, score
 from flaxformer_lite.config import ConfigError, LayerKind
 from flaxformer_lite.config.parts import MixerConfig
 from flaxformer_lite.introspection.inside import look_inside
+from flaxformer_lite.introspection.page import render
 from flaxformer_lite.introspection.token_losses import masked_losses
 from tests.models.tiny import built, close, logits_of, small
 
@@ -112,3 +113,15 @@ def test_one_token_has_no_loss_and_no_number_is_no_page():
     with pytest.raises(ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"):
         look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", [family for family in registry.available("models") if family != "word2vec"])
+def test_every_family(family):
+    model, params = built(small(family, decoder_start_token_id=0))  # Marian's is beyond a small vocabulary
+    inside = look_inside(model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2)
+    for maps in inside.attentions:
+        np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
+    assert np.isfinite(inside.losses.nats_T).sum() >= 4 and inside.lens.layers[-1] == "layer 1"
+    assert bool(inside.attentions) == ("recurrent" not in family)
+    assert render(inside, str, title=family, facts={})
