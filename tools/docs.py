@@ -6,6 +6,7 @@ python -m tools.docs notebooks FOLDER              # the course as executed note
 """
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 # A block of Python, and what it prints where a block without a language follows at once.
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```(?:text)?\n(?P<printed>.*?)^```\n)?", re.M | re.S)
 PICTURE = re.compile(r"^!\[.*?\]\((\w[\w-]*\.(?:png|svg))\)\n", re.M)
+LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
 FRONT_MATTER = re.compile(r"\A---\n(.*?)^---\n", re.M | re.S)
 
 
@@ -122,13 +124,21 @@ def notebooks(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for page in sorted((ROOT / "docs" / "course").glob("*.md")):
-        made = notebook(read(page))
+        made = notebook(LINK.sub(functools.partial(_moved, page, folder), read(page)))
         if any(cell["cell_type"] == "code" for cell in made["cells"]):
             with _empty_folder():
                 kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # not over the network
                 NotebookClient(made, km=kernel, timeout=600).execute()
         nbformat.write(made, folder / f"{page.stem}.ipynb")
         print(f"{folder / page.stem}.ipynb, {len(made['cells'])} cells", flush=True)
+
+
+def _moved(page: Path, folder: Path, link: re.Match[str]) -> str:
+    """Points a link of a page to the notebook of another chapter, or from the notebooks' folder to its file."""
+    target = (page.parent / link[1]).resolve()
+    if target.parent == page.parent and target.suffix == ".md":
+        return f"{target.stem}.ipynb"
+    return os.path.relpath(target, folder) if target.exists() and target.suffix not in (".png", ".svg") else link[1]
 
 
 @contextlib.contextmanager
