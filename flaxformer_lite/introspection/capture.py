@@ -65,6 +65,9 @@ def capture(
       ConfigError: a name matches nothing, a patch has another shape, or the inputs ask for values by themselves.
     """
     patterns = USUAL if names is None else (names,) if isinstance(names, str) else tuple(names)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigError(f"names={pattern!r}: a name is text, such as 'decoder/layer_0'.")
     tap = taps.Taps(lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {})
     arguments = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
     if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):

@@ -159,10 +159,11 @@ class Taps:
     def _patched(self, name: str, value: jax.Array) -> jax.Array:
         patch = self.patches[name]
         new = patch(value) if callable(patch) else patch
-        shape = jnp.shape(new)
+        shape = None if new is None or isinstance(new, str) else jnp.shape(new)
         if shape not in ((), value.shape):
-            raise ConfigError(f"patch of {name!r}: has shape {shape}; must be {value.shape}, as the value it replaces, or one"
-                              f" number.")  # fmt: skip
+            has = f"is {new!r}" if shape is None else f"has shape {shape}"
+            raise ConfigError(f"patch of {name!r}: {has}; must be an array of {value.shape}, as the value it replaces, one"
+                              f" number, or a function of the value that returns either.")  # fmt: skip
         return jnp.broadcast_to(jnp.asarray(new, value.dtype), value.shape)
 
 

@@ -215,8 +215,10 @@ def test_dropout_is_on_with_a_key_and_weights_are_before_it():
         (["layer_*", "atention/weights"], {}, r"names='atention/weights': matches nothing.*layer_\*/attention/weights"),
         ("", {}, "names='': matches nothing"),
         ((), {"decoder/layer_0/weights": 0}, "patch of 'decoder/layer_0/weights': there is no such value; did you mean"),
-        ((), {"decoder/layer_0": jnp.zeros((1, 10, 16))}, r"has shape \(1, 10, 16\); must be \(2, 10, 16\)"),
-        ((), {"embed": lambda x: x[:, :1]}, r"patch of 'embed': has shape \(2, 1, 16\); must be"),
+        ((), {"decoder/layer_0": jnp.zeros((1, 10, 16))}, r"has shape \(1, 10, 16\); must be an array of \(2, 10, 16\)"),
+        ((), {"decoder/layer_0": lambda x: None}, "patch of 'decoder/layer_0': is None; must be an array"),
+        ([3], {}, "names=3: a name is text"),
+        ((), {"embed": lambda x: x[:, :1]}, r"patch of 'embed': has shape \(2, 1, 16\); must be an array"),
         ((), {"lm_head": 0}, "patch of 'lm_head': logits over the vocabulary are computed after the modules"),
     ],
 )  # fmt: skip
