@@ -127,6 +127,7 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
         heads += f" ({cfg.kv_heads} for keys and values)"
     mixers = [heads if name == "attention" else name for name in cfg.mixer_names]
     sizes = [depth, f"width {cfg.d_model}", *mixers, *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else [])]
+    sizes = sizes if depth else [f"width {cfg.d_model}"]
     return {
         "family": cfg.family,
         "head": cfg.head,

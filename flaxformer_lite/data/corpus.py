@@ -121,8 +121,8 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, split(), chosen, at))
     tokens = {
         name: Tokens(
-            np.memmap(folder / f"{name}.bin", _dtype(chosen), "r"),
-            np.memmap(folder / f"{name}.offsets", np.int64, "r"),
+            _mapped(folder / f"{name}.bin", _dtype(chosen)),
+            _mapped(folder / f"{name}.offsets", np.int64),
         )
         for name in SPLITS
     }
@@ -257,6 +257,11 @@ def _pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
                 end = text.rfind("\n", at, end) + 1 or end
             yield name, text[at:end], end >= len(text)
             at = end
+
+
+def _mapped(path: Path, dtype: type) -> np.ndarray:
+    """Maps a file into memory; an empty one, as that of no training split, cannot be."""
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
 
 
 def _dtype(chosen: Tokenizer) -> type:

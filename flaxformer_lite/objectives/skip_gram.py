@@ -4,31 +4,20 @@ Reference: Mikolov et al. 2013, "Distributed Representations of Words and Phrase
 and section 2.3 (arXiv:1310.4546).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.functions.tables import take_rows
-from flaxformer_lite.objectives.sums import TOKENS, LossSums
-from flaxformer_lite.objectives.word_windows import WordWindows, contexts, noise_loss, scores
+from flaxformer_lite.objectives.word_windows import WordWindows
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkipGram(WordWindows):
-    """Maximizes sum_{t, c} log sigma(v_t . u_c) + K E_n log sigma(-v_t . u_n), over the contexts c of each word t."""
+    """Scores a word t with each of its contexts c, v_t . u_c."""
 
-    def weigh(self, contexts: np.ndarray) -> np.ndarray:
-        return contexts
+    def weigh(self, contexts_T: np.ndarray) -> np.ndarray:
+        return contexts_T
 
-    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
-        x_BTD, kernel_VD = outputs.projection.x, outputs.projection.kernel_VD
-        words_BT, noise_BN, counts_BTS = targets["labels"], targets["noise"], contexts(targets)
-        true = (counts_BTS * jax.nn.softplus(-scores(x_BTD, take_rows(kernel_VD, words_BT)))).sum()
-        other_BSN = (words_BT[..., None] != noise_BN[:, None]).astype(jnp.float32)
-        weight_BTN = jnp.einsum("BTS,BSN->BTN", counts_BTS, other_BSN) * (self.negatives / self.draws)
-        noise = noise_loss(x_BTD, weight_BTN, kernel_VD, noise_BN)
-        return LossSums({TOKENS: true + noise}, {TOKENS: targets["weights"].sum()}, {})
+    def predictions_of(self, x_BTD: jax.Array, contexts_BTS: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x_BTD, contexts_BTS

@@ -1,5 +1,6 @@
 """The base of objectives that learn word vectors from the words around each word, by negative sampling."""
 
+import abc
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.packing import Packing, windows
+from flaxformer_lite.objectives.sums import TOKENS, LossSums
 from flaxformer_lite.objectives.text import label_counts
 
 
@@ -44,9 +46,33 @@ class WordWindows(Objective):
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length, stride=length)
 
-    def weigh(self, contexts: np.ndarray) -> np.ndarray:
-        """Returns how many terms of the loss each word has, for the sizes of the windows, [T]."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def weigh(self, contexts_T: np.ndarray) -> np.ndarray:
+        """Returns how many true pairs each word stands for, [T], by the sizes of the windows."""
+
+    @abc.abstractmethod
+    def predictions_of(self, x_BTD: jax.Array, contexts_BTS: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what each word scores with, [B, T, D], and 1.0 at the places s of the row that are true for it, [B, T, S].
+
+        Args:
+          x_BTD: vectors of the row's words.
+          contexts_BTS: 1.0 where the word at s is around that at t.
+        """
+
+    def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+        words_BT, noise_BN = targets["labels"], targets["noise"]
+        x_BTD, true_BTS = self.predictions_of(outputs.projection.x, contexts(targets))
+
+        def scores(ids: jax.Array) -> jax.Array:
+            y_BSD = take_rows(outputs.projection.kernel_VD, ids).astype(x_BTD.dtype)
+            return jnp.einsum("BTD,BSD->BTS", x_BTD, y_BSD, preferred_element_type=jnp.float32)
+
+        other_BSN = (words_BT[..., None] != noise_BN[:, None]).astype(jnp.float32)
+        false_BTN = jnp.einsum("BTS,BSN->BTN", true_BTS, other_BSN) * (self.negatives / self.draws)
+        total = (true_BTS * jax.nn.softplus(-scores(words_BT))).sum() + (
+            false_BTN * jax.nn.softplus(scores(noise_BN))
+        ).sum()
+        return LossSums({TOKENS: total}, {TOKENS: targets["weights"].sum()}, {})
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds an example, T = records.length, N = draws.
@@ -101,13 +127,3 @@ def contexts(targets: Mapping[str, jax.Array]) -> jax.Array:
     place_11S = jnp.arange(begin_BT1.shape[1])[None, None]
     within_BTS = (begin_BT1 <= place_11S) & (place_11S < end_BT1) & (place_11S != place_11S.mT)
     return (within_BTS & (weights_BT1 > 0)).astype(jnp.float32)  # a batch's padding has windows without weight
-
-
-def noise_loss(x_BTD: jax.Array, weight_BTN: jax.Array, kernel_VD: jax.Array, noise_BN: jax.Array) -> jax.Array:
-    """Computes -sum weight log sigma(-x . noise), a float32 scalar."""
-    return (weight_BTN * jax.nn.softplus(scores(x_BTD, take_rows(kernel_VD, noise_BN)))).sum()
-
-
-def scores(x_BTD: jax.Array, y_BSD: jax.Array) -> jax.Array:
-    """Computes the dot products of each two vectors of a row, float32 [B, T, S]."""
-    return jnp.einsum("BTD,BSD->BTS", x_BTD, y_BSD.astype(x_BTD.dtype), preferred_element_type=jnp.float32)

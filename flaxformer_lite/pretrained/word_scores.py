@@ -1,6 +1,6 @@
 """Scores of word vectors by people's judgements: analogies by section, and similarities of pairs."""
 
-import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from flaxformer_lite.objectives.scores import correlations
 from flaxformer_lite.pretrained.word_vectors import WordVectors
 
 BATCH = 512  # questions at a time
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 class Section(NamedTuple):
@@ -72,27 +73,17 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
     pairs: list[tuple[list[int | None], float]] = []
     for number, line in _lines(path):
         *words, last = line.split("\t" if "\t" in line else ",")
-        score = _number(last)
-        if len(words) != 2 or (score is None and pairs):
-            raise ConfigError(
-                f"{path}:{number}: {brief(line)}: must be two words and a number, between tabs or commas."
-            )
-        if score is not None:
-            pairs.append(([vectors.find(word.strip()) for word in words], score))
+        score = NUMBER.fullmatch(last.strip())
+        if len(words) != 2 or (pairs and not score):
+            raise ConfigError(f"{path}:{number}: {brief(line)}: must be two words and a number, by tabs or commas.")
+        if score:
+            pairs.append(([vectors.find(word.strip()) for word in words], float(score[0])))
     if not pairs:
         raise ConfigError(f"{path}: no pair; its lines must be two words and a number each.")
     known = [(*words, score) for words, score in pairs if None not in words]
     first, second, scores = np.asarray(known, float).reshape(-1, 3).T
     cosines = np.einsum("PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)])
     return correlations(cosines, scores) | {"asked": len(pairs), "known": len(known)}
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -72,12 +72,9 @@ class WordVectors:
         if (number := self.find(word)) is not None:
             return [int(self.ids[number])]
         ids = self.encode(f" {word.strip()}") if word.strip() else []
-        if not ids or any(not self.pieces[i] or b"<unk>" in self.pieces[i] for i in ids):
+        known = (i < len(self.table_VD) and self.pieces[i] and b"<unk>" not in self.pieces[i] for i in ids)
+        if not ids or not all(known):
             raise ConfigError(f"{word!r}: not in the vocabulary{suggestion(word.lower(), list(self.words)) or '.'}")
-        if max(ids) >= len(self.table_VD):
-            raise ConfigError(
-                f"{word!r}: its id {max(ids)} is not in the table, which ends at {len(self.table_VD) - 1}."
-            )
         return ids
 
     def vector(self, word: str) -> np.ndarray:

@@ -81,8 +81,9 @@ def open_trained(path: Path, *, dtype: str = "float32", family: str | None = Non
     """
     model, params = load_pretrained(path, dtype=dtype, family=family)
     if workdir.is_workdir(path):
-        cfg, words = workdir.read_config(path), tokenizer.load(workdir.tokenizer_folder(path))
-        cfg = dataclasses.replace(cfg, model=model.cfg)
+        cfg, own = workdir.read_config(path), workdir.tokenizer_folder(path)
+        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(own)))  # not one trained on the file
+        cfg, words = dataclasses.replace(cfg, model=model.cfg, data=data), tokenizer.load(own)
         if second := cfg.objective.companion(cfg.model):
             raise ConfigError(f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which only the run"
                               " itself has; metrics.jsonl holds its evaluations.")  # fmt: skip

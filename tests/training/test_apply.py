@@ -1,0 +1,23 @@
+"""Runs on text, applied to another text."""
+
+import dataclasses
+from pathlib import Path
+
+from flaxformer_lite.config import TokenizerConfig
+from flaxformer_lite.data import tokenizer
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.apply import open_file, open_trained
+from tests.training import tiny_runs
+
+
+def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
+    cfg = tiny_runs.config(tmp_path, train={"steps": 30, "eval_every": 30, "checkpoint_every": 30})
+    words = TokenizerConfig(name="byte_bpe", vocab_size=400)
+    cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=words))
+    loop.run(cfg, tmp_path / "run")
+    (tmp_path / "other.jsonl").write_bytes(Path(cfg.data.path).read_bytes()[:9000].rpartition(b"\n")[0])
+    trained = open_trained(tmp_path / "run")
+    data = open_file(trained, str(tmp_path / "other.jsonl"))
+    assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
+    metrics, _ = trained.evaluate(data)
+    assert metrics["nll"] < 3, "a tokenizer of its own gives ids that mean nothing to the model"
