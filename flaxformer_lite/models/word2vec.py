@@ -18,7 +18,7 @@ from flaxformer_lite.modules.embed import TokenEmbed
 from flaxformer_lite.modules.heads import VocabHead
 
 BASE: dict[str, Any] = dict(
-    vocab_size=30000, num_heads=1, mlp_dim=1, norm_at=(), tie_embeddings=False, init_stddev=0.01,
+    vocab_size=30000, num_heads=1, mlp_dim=1, mlp="none", norm_at=(), tie_embeddings=False, init_stddev=0.01,
 )  # fmt: skip
 PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_model=300)}
 config = partial(build, "word2vec", BASE, PRESETS, "small")
