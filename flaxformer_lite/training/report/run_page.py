@@ -131,10 +131,10 @@ def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:
     resolved, before = (flatten_dict(resume.plain(one), sep=".") for one in (cfg, asked))
     given, changed = invocation.fields_given(invocation.underscored(sys.argv)), []
     for name, value in resolved.items():
-        if name in given:
-            changed.append([name, repr(value), "command line"])
-        elif before.get(name) != value:
+        if before.get(name) != value:
             changed.append([name, repr(value), f"the run; was {before.get(name)!r}"])
+        elif name in given:
+            changed.append([name, repr(value), "command line"])
     own = table(changed, ["in place of the page's", "value", "set by"], code=True)
     rows = [(name, repr(value)) for name, value in resolved.items()]
     whole = table(rows, marked=[row[0] for row in changed], code=True)
