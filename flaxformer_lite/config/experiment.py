@@ -56,10 +56,12 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    path: LocalPath = ""  # a file or folder of text, jsonl or gz; empty: `corpus`
+    path: LocalPath = (
+        ""  # files or folders of text, jsonl, tables or token ids, or patterns, with commas; empty: `corpus`
+    )
     eval_path: LocalPath = ""  # the held-out rows of a table; empty: a share of those of `path`
     columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
-    text_field: str = "text"  # the field of each jsonl line to read; pairs have "source" and "target"
+    text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
     corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"  # built in: Python, English, or pairs of both
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: Size = 128  # T, tokens an example
@@ -71,7 +73,7 @@ class DataConfig(Record):
         super().__post_init__()
         if self.text_field != "text" and not self.path:
             raise ConfigError(
-                f"data.text_field={shown(self.text_field)}: applies to your own jsonl only; set data.path to it."
+                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
             )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import cache, progress, tokenizer, tokenizer_training
+from flaxformer_lite.data import cache, progress, token_files, tokenizer, tokenizer_training
 from flaxformer_lite.data.split import SPLITS, Document, Split, held_out, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
@@ -116,12 +116,21 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
         lambda: held_out(source.documents()) if whole
         else split_of(source.documents(), cfg.eval_fraction, source.where)
     )  # fmt: skip
+    if source.has_tokens:
+        _check_tokens(cfg, source)
     chosen = _tokenizer(cfg, source, split, text)
     key = _hash(text, chosen.fingerprint)
-    folder = cache.folder(cfg.cache, f"tokens-{key}", lambda at: _tokenize(source, split(), chosen, at))
+
+    def write(folder: Path) -> None:
+        if source.has_tokens:
+            token_files.copy(source.files, chosen, 1 if whole else cfg.eval_fraction, source.where, folder)
+        else:
+            _tokenize(source, split(), chosen, folder)
+
+    folder = cache.folder(cfg.cache, f"tokens-{key}", write)
     tokens = {
         name: Tokens(
-            _mapped(folder / f"{name}.bin", _dtype(chosen)),
+            _mapped(folder / f"{name}.bin", token_files.known_dtype(chosen)),
             _mapped(folder / f"{name}.offsets", np.int64),
         )
         for name in SPLITS
@@ -186,6 +195,15 @@ def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
         begin = end
 
 
+def _check_tokens(cfg: DataConfig, source: Source) -> None:
+    if others := [path.name for path in source.files if not token_files.is_tokens(path)]:
+        raise ConfigError(f"{source.where}: {others[0]} is text, and others hold token ids; give one or the other.")
+    if len(source.fields) > 1:
+        raise ConfigError(f"{source.where}: holds token ids, but this objective reads {' and '.join(source.fields)}.")
+    if not cfg.tokenizer.path and cfg.tokenizer.name != "bytes":
+        raise ConfigError(f"{source.where}: holds token ids; set data.tokenizer.path to the tokenizer that wrote them.")
+
+
 def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text: str) -> Tokenizer:
     if cfg.tokenizer.path:
         return tokenizer.load(cfg.tokenizer.path)
@@ -213,7 +231,7 @@ def _training_text(source: Source, split: Split, most: int, advance: Callable[[i
 
 def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> None:
     """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
-    ends = dict.fromkeys(SPLITS, 0)
+    ends, dtype = dict.fromkeys(SPLITS, 0), token_files.known_dtype(chosen)
     with contextlib.ExitStack() as stack, progress.reading("tokenizing", split.characters) as advance:
         ids_of, offsets = (
             {name: stack.enter_context((folder / f"{name}.{kind}").open("wb")) for name in SPLITS}
@@ -224,7 +242,7 @@ def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> 
         for batch in _batches(_pieces(split.deal(source.documents()))):
             encoded = chosen.encode_batch([piece for _, piece, _ in batch])
             for (name, piece, last), ids in zip(batch, encoded, strict=True):
-                ids_of[name].write(np.asarray([*ids, chosen.eos_id] if last else ids, _dtype(chosen)).tobytes())
+                ids_of[name].write(np.asarray([*ids, chosen.eos_id] if last else ids, dtype).tobytes())
                 ends[name] += len(ids) + last
                 if last:
                     offsets[name].write(np.int64(ends[name]).tobytes())
@@ -262,10 +280,6 @@ def _pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
 def _mapped(path: Path, dtype: type) -> np.ndarray:
     """Maps a file into memory; an empty one, as that of no training split, cannot be."""
     return np.memmap(path, dtype, "r") if path.stat().st_size else np.zeros(0, dtype)
-
-
-def _dtype(chosen: Tokenizer) -> type:
-    return np.uint16 if chosen.vocab_size <= 1 << 16 else np.uint32
 
 
 def _hash(*parts: Any) -> str:

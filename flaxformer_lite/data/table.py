@@ -1,23 +1,23 @@
 """Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging Face's `datasets` saves it."""
 
-import contextlib
 import csv
-import gzip
 import hashlib
 import io
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import columnar, compressed
 from flaxformer_lite.data.conll import read_conll
 from flaxformer_lite.files.read import brief, read_bytes, read_object
 
 LARGEST = 1 << 31  # bytes of a file, which is read whole
 SPLITS = {"train": ("train", "training"), "eval": ("validation", "dev", "eval", "test")}  # names in a folder of splits
-INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 Row = dict[str, Any]
 
@@ -56,8 +56,8 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     """Reads a table.
 
     Args:
-      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL, .parquet, .arrow; .gz behind
-        all but the last two), or a folder of `save_to_disk`.
+      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL, .parquet, .arrow; .gz or .zst
+        behind any), or a folder of `save_to_disk`.
       where: the field and value that errors name.
       split: which part of a folder that holds several to read, `train` or `eval`.
 
@@ -69,16 +69,16 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
         return _read_folder(file, where, split)
     if not file.is_file():
         raise ConfigError(f"{where}: no such file.")
-    kind = Path(file.name.lower().removesuffix(".gz")).suffix
+    kind = compressed.kind(file)
     if kind not in READERS:
         raise ConfigError(
             f"{where}: a table must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
         )
     content = read_bytes(file, limit=LARGEST)
-    rows = READERS[kind](_unzipped(content, where) if file.name.lower().endswith(".gz") else content, where)
-    return _table(
-        where, rows, hashlib.sha256(content).hexdigest()[:16], _class_names(content) if kind in BINARY else {}
-    )
+    plain = _unpacked(file, content, where) if compressed.compression(file) else content
+    rows = READERS[kind](plain, where)
+    names = columnar.class_names(plain) if kind in columnar.KINDS else {}
+    return _table(where, rows, hashlib.sha256(content).hexdigest()[:16], names)
 
 
 def splits_of(path: str) -> tuple[str, ...]:
@@ -94,10 +94,11 @@ def _table(where: str, rows: list[Row], digest: str, names: Mapping[str, tuple[s
     return Table(where, columns, rows, digest, {k: v for k, v in names.items() if k in columns})
 
 
-def _unzipped(content: bytes, where: str) -> bytes:
+def _unpacked(file: Path, content: bytes, where: str) -> bytes:
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, ValueError) as error:
+        with compressed.unpacked(file, where, content) as stream:
+            return stream.read()
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{where}: cannot be unpacked ({error}).") from None
 
 
@@ -111,33 +112,38 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
-    def read(content: bytes, where: str) -> list[Row]:
-        text = _text(content, where)
-        first = text.partition("\n")[0]
-        separator = next((s for s in (usual, ";", "\t") if s in first), usual)
-        quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
-        csv.field_size_limit(MOST_CHARACTERS)
-        lines = csv.reader(
-            io.StringIO(text, newline=""),
-            delimiter=separator,
-            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-            strict=True,
-        )
-        rows: list[Row] = []
-        try:
-            header = next(lines, [])
-            if len(set(header)) != len(header):
-                raise ConfigError(f"{where}: two columns of the same name ({', '.join(map(brief, header))}).")
-            for values in filter(None, lines):
-                if len(values) != len(header):
-                    raise ConfigError(f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
-                                      f" {len(header)} columns.")  # fmt: skip
-                rows.append(dict(zip(header, values, strict=True)))
-        except csv.Error as error:
-            raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
-        return rows
+    return lambda content, where: list(delimited(io.StringIO(_text(content, where), newline=""), where, usual))
 
-    return read
+
+def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
+    """Yields the rows of csv or tsv.
+
+    Args:
+      text: its lines.
+      where: the field and value that errors name.
+      usual: the separator, unless the first line has a semicolon or tab and no such.
+
+    Raises:
+      ConfigError: a line has another number of values than the first, or cannot be read; names it.
+    """
+    text = iter(text)
+    first = next(text, "")
+    separator = next((s for s in (usual, ";", "\t") if s in first), usual)
+    quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    csv.field_size_limit(MOST_CHARACTERS)
+    lines = csv.reader(itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
+    try:
+        header = next(lines, [])
+        if len(set(header)) != len(header):
+            raise ConfigError(f"{where}: two columns of the same name ({', '.join(map(brief, header))}).")
+        for values in filter(None, lines):
+            if len(values) != len(header):
+                raise ConfigError(f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
+                                  f" {len(header)} columns.")  # fmt: skip
+            yield dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
 
 
 def _conll(universal: bool) -> Callable[[bytes, str], list[Row]]:
@@ -199,57 +205,6 @@ def _object(value: Any, where: str) -> Row:
     return value
 
 
-def _parquet(content: bytes, where: str) -> list[Row]:
-    with _arrow(where) as arrow:
-        return arrow.parquet.read_table(io.BytesIO(content)).to_pylist()
-
-
-def _ipc(content: bytes, where: str) -> list[Row]:
-    with _arrow(where) as arrow:
-        return _opened(arrow, content).read_all().to_pylist()
-
-
-@contextlib.contextmanager
-def _arrow(where: str) -> Iterator[Any]:
-    try:
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError:
-        raise ConfigError(f"{where}: {INSTALL}.") from None
-    try:
-        yield pyarrow
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ConfigError(f"{where}: cannot be read ({str(error).splitlines()[0]}).") from None
-
-
-def _opened(pyarrow: Any, content: bytes) -> Any:
-    """Opens either form of arrow's files; `datasets` writes streams."""
-    whole = content[:6] == b"ARROW1"
-    return pyarrow.ipc.open_file(content) if whole else pyarrow.ipc.open_stream(content)
-
-
-def _class_names(content: bytes) -> dict[str, tuple[str, ...]]:
-    """Reads the names of classes that `datasets` keeps in the schema of parquet and arrow files."""
-    import pyarrow.ipc
-    import pyarrow.parquet
-
-    is_parquet = content[:4] == b"PAR1"
-    opened = pyarrow.parquet.read_schema(io.BytesIO(content)) if is_parquet else _opened(pyarrow, content).schema
-    kept = (opened.metadata or {}).get(b"huggingface")
-    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        return _named(json.loads(kept)["info"]["features"]) if kept else {}
-    return {}
-
-
-def _named(features: Any) -> dict[str, tuple[str, ...]]:
-    names = {}
-    for column, feature in features.items():
-        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}  # of a list
-        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-            names[column] = tuple(map(str, inner.get("names", ())))
-    return names
-
-
 def _read_folder(folder: Path, where: str, split: str) -> Table:
     if named := splits_of(str(folder)):
         wanted = next((name for name in SPLITS[split] if name in named), None)
@@ -261,14 +216,13 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
         raise ConfigError(f"{where}: a folder that datasets' save_to_disk did not write; name a file in it.")
     files = read_object(folder / "state.json").get("_data_files", [])
     contents = [read_bytes(folder / str(entry.get("filename")), limit=LARGEST) for entry in files]
-    rows = [row for content in contents for row in _ipc(content, where)]
-    names = _class_names(contents[0]) if contents else {}
+    rows = [row for content in contents for row in columnar.rows(content, where, ".arrow")]
+    names = columnar.class_names(contents[0]) if contents else {}
     if not names and (folder / "dataset_info.json").is_file():
-        names = _named(read_object(folder / "dataset_info.json").get("features") or {})
+        names = columnar.named(read_object(folder / "dataset_info.json").get("features") or {})
     return _table(where, rows, hashlib.sha256(b"".join(contents)).hexdigest()[:16], names)
 
 
-BINARY = (".parquet", ".arrow")
 READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
     ".csv": _delimited(","),
     ".tsv": _delimited("\t"),
@@ -278,6 +232,6 @@ READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
     ".conll": _conll(False),
     ".conllu": _conll(True),
     ".txt": _conll(False),
-    ".parquet": _parquet,
-    ".arrow": _ipc,
+    ".parquet": lambda content, where: list(columnar.rows(content, where, ".parquet")),
+    ".arrow": lambda content, where: list(columnar.rows(content, where, ".arrow")),
 }

@@ -138,6 +138,11 @@ def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
     assert len(records.other_piece(5, np.random.default_rng(0), 10_000)) < 10_000
 
 
+def test_all_text_can_be_held_out(experiment, documents):
+    found = open_corpus(experiment().data, TEXT, whole=True)
+    assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(documents)
+
+
 def test_too_little_text(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("just some words, too few\n" * 4)
     cfg = experiment(path=str(tmp_path / "short.txt"), length=128)
@@ -158,5 +163,5 @@ def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
         ConfigError, match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body"
     ):
         open_dataset(experiment(path=str(path)))
-    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl only"):
+    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"):
         DataConfig(text_field="body")

@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import pyarrow
 import pytest
 
 from flaxformer_lite.cli.predict import write_rows
@@ -23,6 +24,7 @@ WRITTEN = {
     "semicolons.csv": lambda: csv_of(ROWS, ";").encode("utf-8-sig"),
     "t.tsv": lambda: csv_of(ROWS, "\t").encode(),
     "t.csv.gz": lambda: gzip.compress(csv_of(ROWS).encode()),
+    "t.csv.zst": lambda: pyarrow.compress(csv_of(ROWS).encode(), codec="zstd", asbytes=True),
     "t.jsonl": lambda: "\n".join(map(json.dumps, ROWS)).encode(),
     "t.json": lambda: json.dumps(ROWS).encode(),
     "data.json": lambda: json.dumps({"version": 1, "data": ROWS}).encode(),
@@ -37,7 +39,6 @@ def test_every_form_of_text_reads_alike(tmp_path, name):
 
 
 def test_arrow_parquet_and_folders_of_datasets(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     numbered = pyarrow.table({"text": [row["text"] for row in ROWS], "label": [1, 0, 0]})
     names = {

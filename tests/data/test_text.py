@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import text as sources
+from flaxformer_lite.data.documents import LONGEST
 from flaxformer_lite.data.text import open_source
 
 TEXT = ("text",)
@@ -36,28 +36,28 @@ def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
 
 
 def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path):
-    for name in ("a.txt", "README.MD", "wiki_00", "part.01", "code.py", "x.csv", "y.json", "z.png"):
+    for name in ("a.txt", "README.MD", "wiki_00", "part.01", "code.py", "w.bin", "y.json", "z.png"):
         (tmp_path / name).write_text(name)
     source = open_source(DataConfig(path=str(tmp_path)), TEXT)
     assert [d for (d,) in source.documents()] == ["README.MD", "a.txt", "code.py", "part.01", "wiki_00"]
     assert source.kinds() == "5 files (1 .md, 1 .txt, 1 .py, 1 .01, 1 without suffix), 0.0 kB"
-    assert source.unread() == "x.csv, y.json, z.png: not read, as the suffixes are not that of text or jsonl"
-    assert read(tmp_path / "x.csv") == [("x.csv",)], "a file that is named itself"
+    assert source.unread() == "w.bin, y.json, z.png: not read, as the suffixes are not that of text, jsonl or a table"
+    assert read(tmp_path / "y.json") == [("y.json",)], "a file that is named itself"
     (tmp_path / "pairs.jsonl").write_text('{"source": "one", "target": "eins"}\n')
     assert read(tmp_path, PAIR) == [("one", "eins")]
 
 
 def test_a_folder_without_text_by_its_names(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b")
+    (tmp_path / "x.png").write_text("a,b")
     with pytest.raises(
-        ConfigError, match=r"no file in it has a suffix of text or jsonl \(\.csv\); a single file, data\.path"
+        ConfigError, match=r"no file in it has a suffix of text, jsonl or a table \(\.png\); a single file, data\.path"
     ):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("end", ["\n", "", "é", "日本"])
 def test_a_large_file_is_several_documents_cut_at_lines_or_else_between_characters(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(sources, "LONGEST", 64)
+    monkeypatch.setattr("flaxformer_lite.data.documents.LONGEST", 64)
     whole = "".join(f"line {n}{end}" for n in range(100))
     (tmp_path / "a.txt").write_text(whole)
     documents = [document for (document,) in read(tmp_path / "a.txt")]
@@ -75,9 +75,24 @@ def test_memory_does_not_grow_with_a_compressed_file(tmp_path, name):
     tracemalloc.start()
     try:
         assert sum(len(document) for (document,) in source.documents()) == 32 * 3_000_000
-        assert tracemalloc.get_traced_memory()[1] < 3 * sources.LONGEST
+        assert tracemalloc.get_traced_memory()[1] < 3 * LONGEST
     finally:
         tracemalloc.stop()
+
+
+def test_several_files_and_patterns(tmp_path):
+    for name in ("b1.txt", "a.txt", "b0.txt", "c, d.txt", "sub"):
+        (tmp_path / name).mkdir() if name == "sub" else (tmp_path / name).write_text(name)
+    (tmp_path / "sub" / "e.txt").write_text("e.txt")
+    at = str(tmp_path)
+    assert read(f"{at}/b*.txt, {at}/a.txt,{at}/b0.txt") == [("b0.txt",), ("b1.txt",), ("a.txt",)], "none twice"
+    assert read(f"{at}/a.txt,{at}/sub") == [("a.txt",), ("e.txt",)]
+    assert read(f"{at}/**/e.txt") == [("e.txt",)]
+    assert read(f"{at}/c, d.txt") == [("c, d.txt",)], "a name with a comma"
+    with pytest.raises(ConfigError, match=r"data\.path='.*x\*': no file is like '.*x\*'"):
+        read(f"{at}/a.txt,{at}/x*")
+    with pytest.raises(ConfigError, match=r"no such file or folder"):
+        read(f"{at}/a.txt,{at}/x.txt")
 
 
 def test_pairs(tmp_path):
@@ -96,7 +111,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     "name, content, fields, message",
     [
         ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; set it to a file"),
-        ("nul.bin", b"text\0text", TEXT, r"nul\.bin is binary \(a NUL byte at 4\)"),
+        ("nul.dat", b"text\0text", TEXT, r"nul\.dat is binary \(a NUL byte at 4\)"),
         ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
         ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
         ("short.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], TEXT, r"short\.gz cannot be read"),

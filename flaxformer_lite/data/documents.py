@@ -1,0 +1,155 @@
+"""The documents of one file: its lines of jsonl, its rows as a table, or its text.
+
+Each line of a `.jsonl` file is a document of at most LONGEST bytes, as is each row of a table (`.csv`, `.tsv`, `.parquet`,
+`.arrow`); any other file is one document, or several if it is longer than half of that, cut at the ends of lines. All may
+be compressed (`.gz`, `.zst`).
+"""
+
+import contextlib
+import functools
+import io
+import json
+import reprlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import columnar, compressed, table
+
+JSONL = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *columnar.KINDS)
+LONGEST = 1 << 24  # bytes of a line of jsonl, and of a document of plain text
+Document = tuple[str, ...]
+
+
+def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
+    """Yields the documents of a file.
+
+    Args:
+      path: the file.
+      where: the field and value that errors name.
+      fields: keys of a jsonl line, or columns of a table; a document has one text for each.
+
+    Raises:
+      ConfigError: the file is not text, or a line or row is not as it should be; names file and line.
+    """
+    if compressed.kind(path) in TABLES:
+        return _rows(path, where, fields)
+    if is_jsonl(path):
+        lines = ((number, line) for number, line in enumerate(_texts(path, where), start=1) if line.strip())
+        return (_parse(line, f"{where}: {path.name}:{number}", fields) for number, line in lines)
+    if len(fields) > 1:
+        raise ConfigError(
+            f"{where}: {path.name} is not jsonl; this objective needs lines of jsonl, or rows of a table, with"
+            f" {' and '.join(map(repr, fields))}."
+        )
+    return ((text,) for text in _texts(path, where))
+
+
+def is_jsonl(path: Path) -> bool:
+    """Returns whether a file holds one JSON object per line, by its name."""
+    return compressed.kind(path) in JSONL
+
+
+@contextlib.contextmanager
+def reading(path: Path, where: str) -> Iterator[None]:
+    """Turns what reading a file may raise into a sentence."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
+
+
+def _texts(path: Path, where: str) -> Iterator[str]:
+    """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
+    offset, number = 0, 0
+    with reading(path, where), compressed.unpacked(path, where) as file:
+        read = functools.partial(file.readline, LONGEST + 1) if is_jsonl(path) else functools.partial(_part, file)
+        while data := read():
+            number += 1
+            if len(data) > LONGEST:
+                raise ConfigError(
+                    f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB; cut its text into several lines."
+                )
+            try:
+                text = data.decode("utf-8" if offset else "utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {offset + error.start});"
+                    f" convert it, or leave it out."
+                ) from None
+            if "\0" in text:
+                at = offset + data.index(0)
+                raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out.")
+            yield text
+            offset += len(data)
+
+
+def _part(file: Any) -> bytes:
+    """Reads half of LONGEST and the rest of its last line, or of its last character if that line is too long."""
+    data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
+    for _ in range(3):
+        data += file.read(1) if b"\x80" <= file.peek(1)[:1] < b"\xc0" else b""
+    return data
+
+
+def _rows(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
+    """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a value are blank."""
+    kind, at = compressed.kind(path), f"{where}: {path.name}"
+    with reading(path, where), contextlib.ExitStack() as stack:
+        if kind in columnar.KINDS:
+            packed = compressed.compression(path)
+            content = stack.enter_context(compressed.unpacked(path, where)).read() if packed else path
+            rows = columnar.rows(content, at, kind, fields)
+        else:
+            text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")
+            lines = _lines(stack.enter_context(text), at)
+            rows = table.delimited(lines, at, "," if kind == ".csv" else "\t")
+        for number, row in enumerate(rows, start=1):
+            blank = {field: "" for field in fields if field in row and row[field] is None}
+            yield _chosen({**row, **blank}, f"{at}, row {number}", fields)
+
+
+def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
+    """Yields the lines of csv."""
+    try:
+        while line := text.readline(LONGEST + 1):
+            if len(line) > LONGEST:
+                raise ConfigError(f"{at}: a line of more than {LONGEST >> 20} MiB; cut its text into several rows.")
+            yield line
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{at} is not UTF-8 text (byte {error.object[error.start]:#04x}); convert it.") from None
+
+
+def _parse(line: str, at: str, fields: tuple[str, ...]) -> Document:
+    """Reads the texts of a line of jsonl."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of a thousand levels
+        told = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise ConfigError(f"{at}: not JSON ({told.partition(';')[0]}); each line must be an object.") from None
+    if not isinstance(record, dict):
+        raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
+    return _chosen(record, at, fields)
+
+
+def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
+    """Returns the texts of a record under the fields."""
+    for field in fields:
+        if not isinstance(record.get(field), str):
+            found = "not a string" if field in record else _keys(record)
+            way = f"this objective reads {' and '.join(map(repr, fields))}"
+            texts = [key for key, value in record.items() if isinstance(value, str) and reprlib.repr(key)[1:-1] == key]
+            if len(fields) == 1 and texts:
+                longest = max(texts, key=lambda key: len(record[key]))
+                way = f"set the field, --config.data.text_field={longest}"
+            raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
+        if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
+            raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
+    return tuple(record[field] for field in fields)
+
+
+def _keys(record: dict) -> str:
+    return f"keys: {reprlib.repr(list(record))[1:-1] or 'none'}"

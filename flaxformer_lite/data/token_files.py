@@ -1,0 +1,145 @@
+"""Files of token ids that another program wrote: plain `.bin` as nanoGPT's, `.bin` with Megatron's `.idx`, NumPy's `.npy`.
+
+A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 tokens. Its documents end with the end-of-text
+id, as do those of `.npy`; Megatron's index says where they end.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import progress
+
+SUFFIXES = (".bin", ".npy")
+MAGIC, HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQBQQ")  # of an index: version, dtype, sequences, documents
+DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}  # Megatron's numbers
+CHUNK = 1 << 22  # tokens copied at a time
+Part = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
+
+
+def is_tokens(path: Path) -> bool:
+    """Returns whether a file holds token ids, by its name."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def index_of(path: Path) -> Path | None:
+    """Returns the path of Megatron's index beside a file, if there is one."""
+    index = path.with_suffix(".idx")
+    return index if path.suffix.lower() == ".bin" and index.is_file() else None
+
+
+def copy(files: tuple[Path, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
+    """Copies ids into train.bin and eval.bin with their offsets, each document followed by one end-of-text id.
+
+    The end of the last file is held out: about `fraction` of all tokens, from the beginning of a document if one begins
+    between half and twice as many tokens from the end.
+
+    Args:
+      files: those to read, in order.
+      known: the tokenizer that wrote the ids.
+      fraction: share of the tokens to hold out.
+      where: the field and value that errors name.
+      folder: is filled.
+
+    Raises:
+      ConfigError: a file is damaged, or has ids that the tokenizer lacks.
+    """
+    parts = [_open(path, known, f"{where}: {path.name}") for path in files]
+    sizes = [len(ids) for ids, _ in parts]
+    begins = np.cumsum([0, *sizes])
+    ends = np.concatenate([begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)])
+    border = _border(ends, int(begins[-1]), fraction)
+    if not 0 < border < begins[-1] and fraction < 1:
+        raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
+    with progress.reading("copying tokens", int(begins[-1])) as advance:
+        for name, low, high in (("train", 0, border), ("eval", border, int(begins[-1]))):
+            with (folder / f"{name}.bin").open("wb") as file, (folder / f"{name}.offsets").open("wb") as offsets:
+                offsets.write(np.int64(0).tobytes())
+                at = 0
+                for piece, closes in _pieces(parts, begins, low, high):
+                    ids = np.asarray(piece)
+                    _check(ids, known, where)
+                    ends_here = closes and ids[-1] != known.eos_id
+                    file.write(np.append(ids, known.eos_id if ends_here else []).astype(known_dtype(known)).tobytes())
+                    at += len(ids) + ends_here
+                    if closes:
+                        offsets.write(np.int64(at).tobytes())
+                    advance(len(ids))
+
+
+def known_dtype(known: Any) -> type:
+    """Returns the dtype that holds the ids of a tokenizer."""
+    return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
+
+
+def _pieces(parts: list[Part], begins: np.ndarray, low: int, high: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """Yields tokens low .. high - 1 of all files in runs of at most CHUNK, and whether a run ends a document."""
+    for begin, (ids, ends) in zip(begins[:-1], parts, strict=True):
+        at, stop = max(low - int(begin), 0), min(high - int(begin), len(ids))
+        for end in ends[np.searchsorted(ends, at, side="right") :]:
+            if at >= stop:
+                break
+            until = min(int(end), stop)
+            while at < until:
+                to = min(at + CHUNK, until)
+                yield ids[at:to], to == until
+                at = to
+
+
+def _border(ends: np.ndarray, total: int, fraction: float) -> int:
+    """Returns the place where the held-out tokens begin."""
+    if fraction == 1:
+        return 0
+    due = total * fraction
+    at = int(ends[np.argmin(np.abs(ends - (total - due)))])
+    return at if due / 2 <= total - at <= due * 2 else total - max(1, round(due))
+
+
+def _check(ids: np.ndarray, known: Any, where: str) -> None:
+    if ids.min() < 0 or ids.max() >= known.vocab_size:
+        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+        raise ConfigError(
+            f"{where}: holds the token {wrong}, but the tokenizer has {known.vocab_size}; set data.tokenizer.path to"
+            f" the one that wrote the file."
+        )
+
+
+def _open(path: Path, known: Any, where: str) -> Part:
+    try:
+        if path.suffix.lower() == ".npy":
+            ids = np.load(path, mmap_mode="r", allow_pickle=False).reshape(-1)
+        elif index := index_of(path):
+            return _megatron(path, index, where)
+        else:
+            ids = np.memmap(path, known_dtype(known), "r")
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{where} cannot be read as token ids ({str(error).splitlines()[0]}).") from None
+    if not np.issubdtype(ids.dtype, np.integer) or not len(ids):
+        raise ConfigError(f"{where}: must hold whole numbers, but has {len(ids)} of {ids.dtype}.")
+    found = [np.flatnonzero(ids[at : at + CHUNK] == known.eos_id) + at + 1 for at in range(0, len(ids), CHUNK)]
+    ends = np.concatenate(found).astype(np.int64)
+    return ids, ends if len(ends) and ends[-1] == len(ids) else np.append(ends, len(ids))
+
+
+def _megatron(path: Path, index: Path, where: str) -> Part:
+    """Reads the index: its header, the length and the first byte of each sequence, and the first sequence of each document."""
+    data = index.read_bytes()
+    try:
+        magic, version, code, sequences, documents = HEADER.unpack_from(data)
+        lengths = np.frombuffer(data, np.int32, sequences, HEADER.size).astype(np.int64)
+        starts = np.frombuffer(data, np.int64, sequences, HEADER.size + 4 * sequences)
+        first = np.frombuffer(data, np.int64, documents, HEADER.size + 12 * sequences)
+        ids, edges = np.memmap(path, DTYPES[code], "r"), np.concatenate([[0], np.cumsum(lengths)])
+        fits = (starts == edges[:-1] * ids.itemsize).all() and edges[-1] == len(ids) and lengths.min() >= 0
+        if magic != MAGIC or version != 1 or not fits:
+            raise ValueError("the index does not fit the file")
+        ends = np.unique(edges[first[1:]])
+        if not len(ends) or ends[-1] != len(ids):
+            raise ValueError("the documents of the index do not cover the file")
+    except (struct.error, ValueError, KeyError, IndexError, OSError) as error:
+        raise ConfigError(f"{where}, {index.name}: not Megatron's index, or damaged ({error}).") from None
+    return ids, ends[ends > 0]

@@ -1,0 +1,117 @@
+"""A document a row, whatever the form and the compression; what cannot be read is one sentence."""
+
+import gzip
+import io
+import json
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import columnar, documents
+
+ROWS = [{"id": "1", "text": 'one, "two"'}, {"id": "2", "text": "drei\nZeilen, größer"}, {"id": "3", "text": "end"}]
+DUE = [(row["text"],) for row in ROWS]
+
+
+def csv_of(separator, rows=ROWS):
+    quote = lambda value: '"' + value.replace('"', '""') + '"'  # noqa: E731
+    return "".join(separator.join(map(quote, values)) + "\r\n" for values in [rows[0], *(r.values() for r in rows)])
+
+
+def columns_of(name, rows=ROWS):
+    table, sink = pyarrow.Table.from_pylist(rows), io.BytesIO()
+    if name == "parquet":
+        pyarrow.parquet.write_table(table, sink, row_group_size=2)
+    else:
+        made = pyarrow.ipc.new_file if name == "file" else pyarrow.ipc.new_stream
+        with made(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return sink.getvalue()
+
+
+FORMS = {
+    "t.jsonl": "\n".join(map(json.dumps, ROWS)).encode(),
+    "t.csv": csv_of(",").encode("utf-8-sig"),
+    "semicolons.csv": csv_of(";").encode(),
+    "t.tsv": csv_of("\t").encode(),
+    "t.parquet": columns_of("parquet"),
+    "file.arrow": columns_of("file"),
+    "stream.arrow": columns_of("stream"),
+}
+PACKED = {
+    "": lambda data: data,
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True),
+}
+
+
+def read(path, fields=("text",)):
+    return list(documents.read(path, "data.path", fields))
+
+
+@pytest.mark.parametrize("packed", PACKED)
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_reads_alike(tmp_path, name, packed, monkeypatch):
+    monkeypatch.setattr(columnar, "BATCH", 2)
+    path = tmp_path / (name + packed)
+    path.write_bytes(PACKED[packed](FORMS[name]))
+    assert read(path) == DUE
+    assert read(path, ("id", "text")) == [(row["id"], row["text"]) for row in ROWS]
+
+
+def test_text_may_be_compressed_in_several_frames(tmp_path):
+    for name, pack in PACKED.items():
+        path = tmp_path / f"a.txt{name}"
+        path.write_bytes(pack(b"first\n") + pack("zweite Hälfte\n".encode()))
+        assert read(path) == [("first\nzweite Hälfte\n",)]
+
+
+def test_a_row_without_a_value_is_blank(tmp_path):
+    (tmp_path / "t.parquet").write_bytes(columns_of("parquet", [{"text": "a"}, {"text": None}]))
+    assert read(tmp_path / "t.parquet") == [("a",), ("",)]
+
+
+def test_only_the_columns_that_are_needed_are_read(tmp_path, monkeypatch):
+    (tmp_path / "t.parquet").write_bytes(FORMS["t.parquet"])
+    assert list(columnar.rows(tmp_path / "t.parquet", "", ".parquet", ["text"])) == [{"text": text} for (text,) in DUE]
+    assert list(columnar.rows(tmp_path / "t.parquet", "", ".parquet", ["other"])) == ROWS
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (
+            "t.csv",
+            b"id,body\n1,text\n",
+            r"t\.csv, row 1: no text under 'text' \(keys: 'id', 'body'\); set the field, .*=body",
+        ),
+        ("t.parquet", columns_of("parquet", [{"body": "a"}]), r"row 1: no text under 'text' .*text_field=body"),
+        ("t.arrow", columns_of("file", [{"text": 3}]), r"t\.arrow, row 1: no text under 'text' \(not a string\)"),
+        ("t.csv", b"text,b\na,b,c\n", r"t\.csv:2: 3 values, but the first line names 2 columns"),
+        ("t.csv", b"text,text\na,b\n", r"t\.csv: two columns of the same name \('text', 'text'\)"),
+        ("t.csv", b'text\n"a\n', r"t\.csv:2: cannot be read \(unexpected end of data\)"),
+        ("t.csv", "text\ngrün\n".encode("latin-1"), r"t\.csv is not UTF-8 text \(byte 0xfc\)"),
+        ("t.csv", b"text\n" + b"a" * (1 << 24) + b"bc", r"t\.csv: a line of more than 16 MiB"),
+        ("t.parquet", b"PAR1 not really", r"t\.parquet: cannot be read \("),
+        ("t.arrow", FORMS["stream.arrow"][:-70], r"t\.arrow: cannot be read \("),
+        ("t.parquet.zst", b"no zstd", r"t\.parquet\.zst cannot be read \(ZSTD decompress failed"),
+        ("t.txt.zst", PACKED[".zst"](b"text" * 99)[:-5], r"t\.txt\.zst cannot be read \(Truncated"),
+        ("t.csv.gz", PACKED[".gz"](b"text\na\n")[:-9], r"t\.csv\.gz cannot be read \("),
+        ("t.jsonl.gz", b"no gzip", r"t\.jsonl\.gz cannot be read \(Not a gzipped file"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.txt.zst"])
+def test_without_pyarrow_the_sentence_says_how_to_get_it(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_bytes(b"...")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"needs pyarrow: pip install 'flaxformer_lite\[tables\]'"):
+        read(tmp_path / name)
