@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.cli.open_model import notice
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
@@ -50,13 +51,15 @@ def run(args: argparse.Namespace) -> None:
     output = Path(args.output).expanduser() if args.output else None
     if output and output.suffix not in SUFFIXES:
         raise ConfigError(f"--output={args.output}: must end in {' or '.join(SUFFIXES)}.")
+    if output and not output.parent.is_dir():
+        raise ConfigError(f"--output={args.output}: its folder does not exist; make it first.")
     if output and len(args.runs) > page.COLORS:
         raise ConfigError(f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare fewer.")
     runs = [read(Path(folder).expanduser(), args.runs) for folder in args.runs]
     metric, notes = choose(runs)
     results, fields = summary(runs, metric), differences(runs)
     for note in notes:
-        print(f"notice: {note}")
+        notice(note)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     for head, *rows in (results, fields):
         table = Table(box=None, pad_edge=False, header_style="dim")
@@ -81,9 +84,7 @@ def read(folder: Path, given: Sequence[str]) -> Run:
     cfg, history = workdir.read_config(folder), metrics.read(folder / "metrics.jsonl")
     held = [record for record in history if record["split"] == "eval"]
     if not held:
-        raise ConfigError(
-            f"{folder}: metrics.jsonl has no evaluation yet; a run begins with one, once it has compiled."
-        )
+        raise ConfigError(f"{folder}: metrics.jsonl has no evaluation yet; a run begins with one, once compiled.")
     own = folder.resolve().name
     name = own if [Path(other).expanduser().resolve().name for other in given].count(own) == 1 else str(folder)
     return Run(name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held)
@@ -135,10 +136,8 @@ def summary(runs: Sequence[Run], metric: Metric | None) -> Rows:
 def differences(runs: Sequence[Run]) -> Rows:
     """Tabulates the fields of the resolved configs that are not equal in all runs, below the titles of the columns."""
     configs = [flatten_dict(resume.plain(one.cfg), sep=".") for one in runs]
-    rows = [
-        [name, *(repr(cfg[name]) if name in cfg else UNKNOWN for cfg in configs)]
-        for name in sorted(set().union(*configs))
-    ]
+    names = sorted(set().union(*configs))
+    rows = [[name, *(repr(cfg[name]) if name in cfg else UNKNOWN for cfg in configs)] for name in names]
     return [["differs", *(one.name for one in runs)], *(row for row in rows if len(set(row[1:])) > 1)]
 
 

@@ -49,15 +49,19 @@ def runs(cfg, tmp_path):
 
 def compared(capsys, *args):
     door.main(["compare", *map(str, args)])
-    return capsys.readouterr().out
+    said = capsys.readouterr()
+    return said.err + said.out
 
 
 def refused(capsys, *args):
     with pytest.raises(SystemExit) as ended:
         door.main(["compare", *map(str, args)])
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.count("\n") == 1
-    return said
+    *notices, error = said.splitlines()
+    assert (
+        ended.value.code == 2 and error.startswith("error: ") and all(line.startswith("notice: ") for line in notices)
+    )
+    return error
 
 
 def test_results_and_only_the_fields_that_differ(runs, capsys):
@@ -134,4 +138,5 @@ def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
     (begun / "config.json").write_text((begun / "config.json").read_text().replace('"steps": 20', '"steps": 30'))
     assert "is not what the run wrote" in refused(capsys, begun)
     assert "must end in .html or .png" in refused(capsys, *runs, "--output", "x.pdf")
+    assert "its folder does not exist; make it first" in refused(capsys, *runs, "--output", tmp_path / "no" / "x.png")
     assert "draws at most 8 runs, and there are 9" in refused(capsys, *[runs[0]] * 9, "--output", "x.png")

@@ -71,11 +71,8 @@ def table(
     for name, *cells in rows:
         cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"
         out.append(f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}")
-    return (
-        f'<div class="wide"><table class="{"code " * code}{"many" * bool(head)}">{"".join(out)}</table></div>'
-        if out
-        else ""
-    )
+    kind = "code " * code + "many" * bool(head)
+    return f'<div class="wide"><table class="{kind}">{"".join(out)}</table></div>' if out else ""
 
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:
