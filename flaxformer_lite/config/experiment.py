@@ -56,9 +56,7 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    path: LocalPath = (
-        ""  # files or folders of text, jsonl, tables or token ids, or patterns, with commas; empty: `corpus`
-    )
+    path: LocalPath = ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
     eval_path: LocalPath = ""  # the held-out rows of a table; empty: a share of those of `path`
     columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
     text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
