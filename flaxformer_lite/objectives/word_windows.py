@@ -39,10 +39,6 @@ class WordWindows(Objective):
     skeletons: ClassVar[tuple[str, ...]] = ("embedding",)
     shown: ClassVar[tuple[Metric, ...]] = (Metric("loss", unit="nats per word and its noise"),)
 
-    def check(self, model: Any, records: Any) -> None:
-        if not records.counts[records.tokenizer.ordinary_ids].any():
-            raise ConfigError("data.tokenizer: the text has no word of its vocabulary; use another or lower min_count.")
-
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
         return windows(offsets, width=length, stride=length)
 
@@ -69,10 +65,8 @@ class WordWindows(Objective):
 
         other_BSN = (words_BT[..., None] != noise_BN[:, None]).astype(jnp.float32)
         false_BTN = jnp.einsum("BTS,BSN->BTN", true_BTS, other_BSN) * (self.negatives / self.draws)
-        total = (true_BTS * jax.nn.softplus(-scores(words_BT))).sum() + (
-            false_BTN * jax.nn.softplus(scores(noise_BN))
-        ).sum()
-        return LossSums({TOKENS: total}, {TOKENS: targets["weights"].sum()}, {})
+        true, false = true_BTS * jax.nn.softplus(-scores(words_BT)), false_BTN * jax.nn.softplus(scores(noise_BN))
+        return LossSums({TOKENS: true.sum() + false.sum()}, {TOKENS: targets["weights"].sum()}, {})
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds an example, T = records.length, N = draws.
@@ -114,6 +108,8 @@ def _chances(records: Any, subsample: float, power: float) -> tuple[np.ndarray, 
     """Returns the probability that each word stays, and the cumulative one that it is drawn as noise, [V]."""
     counts, ordinary = np.zeros(len(records.counts)), records.tokenizer.ordinary_ids
     counts[ordinary] = records.counts[ordinary]
+    if not counts.any():
+        raise ConfigError("data.tokenizer: the text has no word of its vocabulary; use another or lower min_count.")
     share = np.maximum(counts / counts.sum(), np.finfo(float).tiny)
     stays = np.zeros(len(counts))
     stays[ordinary] = np.minimum(1, np.sqrt(subsample / share[ordinary])) if subsample else 1
