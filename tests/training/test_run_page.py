@@ -5,11 +5,12 @@ import html.parser
 import json
 import re
 import sys
+import types
 
 import pytest
 
 from flaxformer_lite.training.report.metrics import Recorder
-from flaxformer_lite.training.report.run_page import SAMPLES, RunPage, seconds
+from flaxformer_lite.training.report.run_page import SAMPLES, RunPage, seconds, usage
 from tests.training import tiny_runs
 from tests.training.test_chart import drawn
 
@@ -110,6 +111,19 @@ def test_the_time_in_steps_is_that_of_the_records(tmp_path):
     record(recorder, 40)
     assert seconds(recorder.history) == pytest.approx((15.0, 1.5))  # the first ten waited for the compiler
     assert seconds([]) == (0.0, 0.0)
+
+
+def test_the_memory_of_devices_is_named_where_they_tell(monkeypatch):
+    assert "memory of a device" not in dict(usage([]))
+    devices = [
+        types.SimpleNamespace(memory_stats=lambda used=used: {"peak_bytes_in_use": used}) for used in (10**9, 2 * 10**9)
+    ]
+    monkeypatch.setattr("jax.local_devices", lambda: devices)
+    rows = dict(usage([{"step": 1, "split": "train", "loss": 1.0, "mfu": 0.5}]))
+    assert (
+        rows["memory of a device"] == "2 GB at most"
+        and rows["share of the peak"] == "50.0% in the median, 50.0% at best"
+    )
 
 
 def test_texts_rewind_to_the_restored_step_and_damaged_lines_are_dropped(tmp_path):
