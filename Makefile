@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails menus words browser parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails menus words compare browser parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on
 	  --config.data.path=runs/mails/train.csv --config.data.eval_path=runs/mails/dev.csv \
 	  --config.optimizer.warmup_steps=10 $(if $(MODEL),--config.train.init_from=$(MODEL))
 	$(BIN)/python -m flaxformer_lite evaluate --model runs/spam --data runs/mails/test.csv
+
+compare: $(STAMP)  ## train an RNN, LSTM, GRU and transformer of one size on one text, for docs/recurrent.md
+	$(BIN)/python -m benchmarks.recurrent --out docs/recurrent
 
 menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny translator of 3,007 lines on them
 	$(BIN)/python -m pip download --quiet --no-deps -d runs/menus jupyterlab-language-pack-fr-FR==4.5.post3

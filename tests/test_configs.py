@@ -40,7 +40,11 @@ def is_task(name):
 
 NAMES = [name for name in PAGES if not is_task(name)]
 TASKS = [name for name in PAGES if is_task(name)]
-TASKS += ["classify:recurrent_encoder", "tag:recurrent_encoder", "seq2seq_recurrent_tiny:luong"]
+TASKS += ["tag:recurrent_encoder"]
+NIGHTLY = [
+    pytest.param(name, marks=pytest.mark.nightly)
+    for name in ("classify:recurrent_encoder", "seq2seq_recurrent_tiny:luong")
+]
 
 
 def build(config):
@@ -102,7 +106,7 @@ def test_shrunk_copy_takes_real_steps(name, texts):
     assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *NIGHTLY])
 def test_shrunk_task_learns_its_sample(name, tmp_path):
     config = load(name)
     for key, value in SHRUNK.items():

@@ -84,8 +84,8 @@ def first(state: State) -> jax.Array:
 
 
 def scan_cell(
-    step: Callable[[State, Any], State], state: State, tokens: Any,
-    starts_BT: jax.Array | None = None, keep_BT: jax.Array | None = None, /, *,
+    step: Callable[[State, Any], State], state: State, tokens: Any, /,
+    starts_BT: jax.Array | None = None, keep_BT: jax.Array | None = None, *,
     reverse: bool = False, output: Callable[[State], Any] = first,
 ) -> tuple[Any, State]:  # fmt: skip
     """Runs a cell over time.

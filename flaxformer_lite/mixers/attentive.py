@@ -15,7 +15,7 @@ from flaxformer_lite.functions import kernels
 from flaxformer_lite.functions.recurrent import State, recurrent, scan_cell
 from flaxformer_lite.mixers.gru import GruConfig
 from flaxformer_lite.mixers.lstm import LstmConfig
-from flaxformer_lite.mixers.recurrent import RecurrentConfig, begin, declare, finish
+from flaxformer_lite.mixers.recurrent import RecurrentConfig, begin, declare, finish, read_tokens
 from flaxformer_lite.mixers.rnn import RnnConfig
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import StateCache
@@ -93,7 +93,6 @@ class Attentive(nn.Module):
         x_BTD, context, state = begin(cfg, run, x_BTD, context, cache, sizes, causal=True)
         gates_BTZU, step = declare(self, cfg.inner, run, units, x_BTD)
         attend, visible_BTS, cache = self._source(x_BTD, context, cache, units)
-        marks = context.starts_BT, context.keep_BT
         if loops:
             kernel_DZU = Kernel("DZU", (width, cfg.inner.gates, units), cfg, run, name="context")(x_BTD)
 
@@ -103,9 +102,12 @@ class Attentive(nn.Module):
                 found_BD = attend(state[0][:, None], seen_B1S)[:, 0]
                 return *step(state[:-1], gates_BZU + recurrent(found_BD, kernel_DZU)), found_BD
 
-            both, state = scan_cell(read, state, (gates_BTZU, visible_BTS), *marks, output=lambda s: (s[0], s[-1]))
+            both, state = scan_cell(
+                read, state, (gates_BTZU, visible_BTS), context.starts_BT, context.keep_BT,
+                output=lambda s: (s[0], s[-1]),
+            )  # fmt: skip
         else:
-            s_BTU, state = scan_cell(step, state, gates_BTZU, *marks)
+            s_BTU, state = read_tokens(run, step, state, gates_BTZU, context)
             both = s_BTU, attend(s_BTU, visible_BTS)
         joined_BTU = jnp.concatenate(both, axis=-1)
         out = Einsum("BTU,UD->BTD", {"U": units + width, "D": width}, False, cfg.initial, run, name="out")

@@ -116,11 +116,7 @@ class Direction(nn.Module):
     def __call__(self, x_BTD: jax.Array, state: State, context: Context) -> tuple[jax.Array, State]:
         """Returns the outputs [B, T, U] and the last state."""
         gates_BTZU, step = declare(self, self.cfg, self.execution, self.units, x_BTD)
-        # By hand over the batch, so that devices add their gradients of the weights once, not at every token.
-        read = sharding_of(self.execution).per_shard(
-            functools.partial(scan_cell, reverse=self.reverse), ("", "BU", "BTZU", "BT", "BT"), ("BTU", "BU")
-        )
-        return read(step, state, gates_BTZU, context.starts_BT, context.keep_BT)
+        return read_tokens(self.execution, step, state, gates_BTZU, context, reverse=self.reverse)
 
 
 def declare(
@@ -136,6 +132,20 @@ def declare(
     more = {"bias_U": bias_ZU[cfg.gates]} if len(cfg.biases) > cfg.gates else {}
     step = jax.tree_util.Partial(type(cfg).step, kernel_UZU=kernel_UZU, **more)
     return gates_BTZU + bias_ZU[None, None, : cfg.gates], step
+
+
+def read_tokens(
+    execution: Execution, step: Callable[[State, jax.Array], State], state: State, gates_BTZU: jax.Array,
+    context: Context, *, reverse: bool = False,
+) -> tuple[jax.Array, State]:  # fmt: skip
+    """Runs a cell over the documents of a batch; returns the outputs [B, T, U] and the last state.
+
+    On a mesh it is split by hand over the batch, so that devices add their gradients of the weights once, not at every token.
+    """
+    read = sharding_of(execution).per_shard(
+        functools.partial(scan_cell, reverse=reverse), ("", "BU", "BTZU", "BT", "BT"), ("BTU", "BU")
+    )
+    return read(step, state, gates_BTZU, context.starts_BT, context.keep_BT)
 
 
 def begin(

@@ -71,7 +71,7 @@ def test_equals_the_papers_equations(record, paper):
     np.testing.assert_allclose(y, paper(params, x, source, keep), atol=2e-5)
 
 
-@pytest.fixture(params=MODELS, scope="module")
+@pytest.fixture(params=["bahdanau", pytest.param("luong", marks=pytest.mark.nightly)], scope="module")
 def translator(request):
     return built(small(**MODELS[request.param]), seed=1)
 

@@ -1,6 +1,7 @@
 """Recurrent layers in models: documents, padding, caches that cannot be rewound, both directions, and what is refused."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +26,12 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS, scope="module")
+@pytest.fixture(params=[pytest.param("gru", marks=pytest.mark.nightly), "lstm and attention"], scope="module")
 def decoder(request):
     return built(small("gpt2", position=NOPE, **MODELS[request.param]))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3))
 def read(model, params, tokens, cuts, **inputs):
     """The logits of tokens that are read in several calls, each of which continues the one before."""
     cache, parts = init_cache(model.cfg, len(tokens), T), []
@@ -59,6 +61,7 @@ def test_padding_on_either_side_is_passed_over(decoder):
     close(read(model, params, x, (2, 6), attention_mask=keep)[:, 3:8], alone)
 
 
+@pytest.mark.nightly
 def test_scanned_layers_and_bfloat16(decoder):
     model, params = decoder
     cfg, logits = model.cfg, logits_of(model, params, input_ids=ids())
@@ -81,7 +84,7 @@ def test_prompts_of_unequal_length_are_continued_as_each_alone(decoder):
         assert row[-len(text) :].tolist() == text
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_state_is_continued_at_its_end_or_begun_again(decoder, scan):
     model, params = decoder
     if scan:
@@ -106,9 +109,9 @@ def test_a_state_is_continued_at_its_end_or_begun_again(decoder, scan):
     close(apply(x[:, 6:8], read_6, 0).logits, again)
 
 
-@pytest.mark.parametrize("mixer", [LstmConfig(units=5), GruConfig()], ids=lambda mixer: mixer.name)
-def test_an_encoder_reads_both_ways(mixer):
-    model, params = built(small("bert", mixer=mixer))
+@pytest.mark.parametrize("units", [pytest.param(0, marks=pytest.mark.nightly), 5])
+def test_an_encoder_reads_both_ways(units):
+    model, params = built(small("bert", mixer=GruConfig(units=units)))
     x = ids()
     logits = logits_of(model, params, input_ids=x)
     for changed in (x.at[:, 0].set(3), x.at[:, -1].set(3)):
@@ -132,13 +135,14 @@ def stack(mixer, **options):
 
 def test_a_stack_alone_follows_the_mask_it_is_given():
     record, module, variables, x = stack(GruConfig())
+    apply = jax.jit(module.apply)
     keep = jnp.asarray([[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
-    close(module.apply(variables, x, mask=padding(keep))[:, 2:], module.apply(variables, x[:, 2:]))
+    close(apply(variables, x, mask=padding(keep))[:, 2:], apply(variables, x[:, 2:]))
     mask = causal() & segments(jnp.asarray([[1, 1, 2, 2, 2, 2]] * 2))
-    close(module.apply(variables, x, mask=mask)[:, 2:], module.apply(variables, x[:, 2:]))
+    close(apply(variables, x, mask=mask)[:, 2:], apply(variables, x[:, 2:]))
     cache = init_stack_cache(record, 2, 6, 8)
-    _, cache = module.apply(variables, x[:, :3], cache=cache, mask=mask)
-    close(module.apply(variables, x[:, 3:], cache=cache, mask=mask)[0], module.apply(variables, x, mask=mask)[:, 3:])
+    _, cache = apply(variables, x[:, :3], cache=cache, mask=mask)
+    close(apply(variables, x[:, 3:], cache=cache, mask=mask)[0], apply(variables, x, mask=mask)[:, 3:])
 
 
 class Cut(ActivationSharding):
