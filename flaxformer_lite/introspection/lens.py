@@ -4,7 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.introspection.capture import capture
@@ -14,20 +14,20 @@ class Lens(NamedTuple):
     """The K likeliest tokens by layer and position, with their probabilities; layers are `embeddings`, `layer 0`, ..."""
 
     layers: tuple[str, ...]
-    ids_LBTK: np.ndarray
-    probabilities_LBTK: np.ndarray
+    ids_LBTK: jax.Array
+    probabilities_LBTK: jax.Array
 
 
-def logit_lens(model: Any, params: Any, inputs: dict[str, Any], *, top_k: int = 5) -> Lens:
+def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
     """Reads the hidden state after each layer as the model reads its last one, by the final norm, if there is one, and the
     head. In an encoder-decoder, these are the decoder's layers.
 
-        >>> logit_lens(model, params, {"input_ids": ids}).ids_LBTK[:, 0, -1, 0]  # doctest: +SKIP
+        >>> logit_lens(model, params, input_ids).ids_LBTK[:, 0, -1, 0]  # doctest: +SKIP
 
     Args:
       model: a model with a head over the vocabulary.
       params: its parameters.
-      inputs: the keyword arguments of the model.
+      inputs: as for `capture`.
       top_k: K.
 
     Raises:
@@ -57,8 +57,7 @@ def read_states(model: Any, params: Any, inputs: Any, found: dict[str, jax.Array
     names = hidden_names(model, running_stacks(model)[-1])
     *_, last = names.values()
     read = [_read(model, last, top_k, params, inputs, found[name]) for name in names.values()]
-    ids, probabilities = (np.stack([np.asarray(one) for one in kind]) for kind in zip(*read, strict=True))
-    return Lens(tuple(names), ids, probabilities)
+    return Lens(tuple(names), *map(jnp.stack, zip(*read, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

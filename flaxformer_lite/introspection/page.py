@@ -52,11 +52,11 @@ def page_data(inside: Inside, spell: Spell) -> dict[str, Any]:
 
 
 def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, Any]:
-    """Rounds numbers to 8 or 16 bits between the least and the most, and compresses them.
+    """Rounds numbers to 8, 16 or 32 bits between the least and the most, and compresses them.
 
     Args:
       values: finite numbers of any shape.
-      bits: 8 or 16.
+      bits: of a number.
       power: 2 rounds square roots, so that small numbers keep more digits; the least is then zero.
     """
     low, high = 0.0 if power != 1 else float(values.min()), float(values.max())
@@ -77,13 +77,13 @@ def _attention(maps: AttentionMaps) -> dict[str, Any]:
 def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
     if inside.lens is None:
         return None
-    ids_LTK, probabilities_LTK = inside.lens.ids_LBTK[:, 0], inside.lens.probabilities_LBTK[:, 0]
+    ids_LTK, probabilities_LTK = (np.asarray(x_LBTK)[:, 0] for x_LBTK in inside.lens[1:])
     vocabulary, codes_LTK = np.unique(ids_LTK, return_inverse=True)
     places = {int(i): place for place, i in enumerate(vocabulary)}
     return {
         "sequence": list(inside.sequences)[-1], "layers": list(inside.lens.layers),
         "words": [spell(int(i)) for i in vocabulary],
-        "tokens": pack(codes_LTK.reshape(ids_LTK.shape), bits=16),
+        "tokens": pack(codes_LTK.reshape(ids_LTK.shape), bits=32),  # the script rounds them to numbers of words
         "probabilities": pack(probabilities_LTK, bits=16, power=2.0),
         "goals": [places.get(int(i)) for i in inside.goals_T],
     }  # fmt: skip

@@ -33,7 +33,8 @@ def test_the_last_layer_says_what_the_model_says(name):
 
 def test_every_layer_goes_through_the_final_norm_and_the_head():
     model, params = built(small("gpt2"))
-    lens = logit_lens(model, params, {"input_ids": ids()}, top_k=2)
+    lens = logit_lens(model, params, ids(), top_k=2)
+    close(jax.jit(lambda x: logit_lens(model, params, x, top_k=2).probabilities_LBTK)(ids()), lens.probabilities_LBTK)
     _, states = capture(model, params, ids(), ("embed", "layer_*"))
     norm = {name: np.asarray(value) for name, value in params["decoder"]["final_norm"].items()}
     for found, x_BTD in zip(lens.probabilities_LBTK, map(np.asarray, states.values()), strict=True):

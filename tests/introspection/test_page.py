@@ -31,6 +31,7 @@ def inside():
 def test_numbers_are_rounded_by_at_most_half_a_step(options, error):
     values = np.random.default_rng(0).random((3, 5, 7)).astype(np.float32)
     assert np.abs(unpack(pack(values, **options)) - values).max() <= error * values.max()
+    np.testing.assert_array_equal(np.rint(unpack(pack(np.arange(99_999), bits=32))), np.arange(99_999))
     same = np.full((2, 2), -3.5, np.float32)
     np.testing.assert_array_equal(unpack(pack(same)), same)
 
