@@ -158,8 +158,10 @@ def test_the_keyboard_reaches_heads_tokens_and_the_lens(visit):
 
 
 def test_cross_attention_joins_two_texts(visit):
-    page = visit("t5")
+    page = visit("t5", 400)
     page.select_option("#attention .bar select", "2")
+    box = page.query_selector("#attention .bar select").bounding_box()
+    assert box["x"] + box["width"] <= 400 - 12, "inside the margin"
     groups = page.query_selector_all("#attention .text")
     assert len(groups) == 2
     groups[0].query_selector_all("button")[3].hover()
