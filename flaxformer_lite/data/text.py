@@ -7,6 +7,7 @@ read whatever its suffix. Files of token ids (token_files.py) are named themselv
 import collections
 import glob
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,12 +129,13 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
 def _roots(paths: str, where: str) -> list[Path]:
     """Lists the files and folders that data.path names: one, or several with commas between and patterns such as *.txt."""
     whole = Path(paths).expanduser()
-    if whole.exists() or not ("," in paths or glob.has_magic(paths)):
+    patterns = list(filter(None, map(str.strip, paths.split(","))))
+    if os.path.exists(whole) or (patterns in ([], [paths]) and not glob.has_magic(paths)):
         return [whole]
     roots: list[Path] = []
-    for pattern in filter(None, map(str.strip, paths.split(","))):
+    for pattern in patterns:
         named = str(Path(pattern).expanduser())
-        found = sorted(glob.glob(named, recursive=True)) if glob.has_magic(named) else [named]
+        found = sorted(filter(os.path.isfile, glob.glob(named, recursive=True))) if glob.has_magic(named) else [named]
         if not found:
             raise ConfigError(f"{where}: no file is like {pattern!r}.")
         roots += map(Path, found)
@@ -142,9 +144,9 @@ def _roots(paths: str, where: str) -> list[Path]:
 
 def _files(root: Path, where: str, *, pairs: bool) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Lists the files to read, in order, and those to leave out."""
-    if root.is_file():
+    if os.path.isfile(root):  # which, unlike Path's, takes a name that is too long
         return (root,), ()
-    if not root.is_dir():
+    if not os.path.isdir(root):
         near = f" ({root.parent} is there)" if root.parent.is_dir() else f"; nor is {root.parent}"
         raise ConfigError(f"{where}: no such file or folder{near}.")
     hidden = [p for p in sorted(root.rglob("*")) if p.is_file()]

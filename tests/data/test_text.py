@@ -88,11 +88,13 @@ def test_several_files_and_patterns(tmp_path):
     assert read(f"{at}/b*.txt, {at}/a.txt,{at}/b0.txt") == [("b0.txt",), ("b1.txt",), ("a.txt",)], "none twice"
     assert read(f"{at}/a.txt,{at}/sub") == [("a.txt",), ("e.txt",)]
     assert read(f"{at}/**/e.txt") == [("e.txt",)]
+    assert len(read(f"{at}/*")) == 4, "files, not the folder"
     assert read(f"{at}/c, d.txt") == [("c, d.txt",)], "a name with a comma"
     with pytest.raises(ConfigError, match=r"data\.path='.*x\*': no file is like '.*x\*'"):
         read(f"{at}/a.txt,{at}/x*")
-    with pytest.raises(ConfigError, match=r"no such file or folder"):
-        read(f"{at}/a.txt,{at}/x.txt")
+    for path in (f"{at}/a.txt,{at}/x.txt", ",", " , ", "a" * 300):
+        with pytest.raises(ConfigError, match=r"no such file or folder"):
+            read(path)
 
 
 def test_pairs(tmp_path):
