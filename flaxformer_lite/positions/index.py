@@ -11,7 +11,10 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, add
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Encoding):
-    """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings."""
+    """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings.
+
+    LayerNorm subtracts the mean over features, and so all of it; only models with RMSNorm see this encoding.
+    """
 
     unit: Positive = 512.0  # number of positions over which the encoding grows by one
 

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.functions.norms import layer_norm, rms_norm
 from flaxformer_lite.positions.index import Index
 
 
@@ -15,3 +16,10 @@ def test_adds_the_number_of_the_position():
 def test_unit_is_positive():
     with pytest.raises(ValueError, match=r"unit=0\.0"):
         Index(unit=0.0)
+
+
+def test_layer_norm_takes_it_away_and_rms_norm_does_not():
+    x, ones = jnp.linspace(-1.0, 1.0, 8).reshape(1, 2, 4) ** 3, jnp.ones(4)
+    embedded = Index().embed({}, x, jnp.asarray([[100, 200]]))
+    np.testing.assert_allclose(layer_norm(embedded, ones, eps=1e-6), layer_norm(x, ones, eps=1e-6), atol=1e-5)
+    assert jnp.abs(rms_norm(embedded, ones, eps=1e-6) - rms_norm(x, ones, eps=1e-6)).max() > 0.1
