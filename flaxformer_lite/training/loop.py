@@ -160,7 +160,12 @@ class Trainer:
         cfg, workdir = self._experiment.cfg, self._workdir
         title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
         curve, history = workdir / "loss.png", self._recorder.history
-        plot.loss_curve(curve, history, headline=cfg.objective.headline, baseline=self._baseline, title=title)
+        selection = self._selection
+        best = (selection.metric, selection.best.step) if selection.best.step else None
+        plot.loss_curve(
+            curve, history, headline=cfg.objective.headline, baseline=self._baseline, title=title, best=best,
+            stopped=selection.stopped,
+        )  # fmt: skip
         self._terminal.rows("result", self._result())
         for texts in (last["texts"] for last in self._recorder.samples[-1:]):
             if isinstance(cfg.objective, Task):
