@@ -13,10 +13,10 @@ FAMILIES = {
     "narrow": ("opt", {"embedding_size": 8, "norm_at": ("out",)}), "shared": ("albert", {}),
     "t5": ("t5", {}), "scanned": ("llama", {"scan": True}),
 }  # fmt: skip
-SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("t5", "scanned")]
+SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("shared", "t5", "scanned")]
 
 
-@pytest.mark.parametrize("name", ["narrow", "shared", *SLOW])
+@pytest.mark.parametrize("name", ["narrow", *SLOW])
 def test_the_last_layer_says_what_the_model_says(name):
     family, overrides = FAMILIES[name]
     cfg = small(family, **overrides)
