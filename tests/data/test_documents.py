@@ -28,7 +28,7 @@ def columns_of(name, rows=ROWS):
     else:
         made = pyarrow.ipc.new_file if name == "file" else pyarrow.ipc.new_stream
         with made(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=2)
+            writer.write_table(table, max_chunksize=2 if name == "file" else None)
     return sink.getvalue()
 
 
