@@ -19,8 +19,12 @@ from flaxformer_lite.models import recurrent
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
 
+CELLS = ("rnn", "lstm", "gru")
+
 
 def get_config(cell: str = "lstm"):
+    if cell not in CELLS:
+        raise ValueError(f"no {cell!r}; choose from {', '.join(CELLS)}.")
     return to_config_dict(
         ExperimentConfig(
             model=recurrent.config("tiny", vocab_size=8192, mixer=resolve_class("mixers", cell)()),
