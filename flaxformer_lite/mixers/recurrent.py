@@ -158,6 +158,8 @@ def begin(
         raise ConfigError(f"mesh.context={parts}: splits the sequence, which a recurrent layer ({cfg.name}) reads token by"
                           f" token; set mesh.context=1 and a larger mesh.data.")  # fmt: skip
     if not context.prepared:
+        if isinstance(cache, StateCache) and context.index is None and not context.first:
+            context = context.replace(index=cache.length)  # a mask is then over all slots
         context = with_documents(context, x_BTD, causal=causal)
     zeros = tuple(jnp.zeros((x_BTD.shape[0], size), x_BTD.dtype) for size in sizes)
     if cache is None:

@@ -1,9 +1,10 @@
 """Model families: each file holds a family's published sizes, its skeleton, and its published weights and config."""
 
+import dataclasses
 from typing import Any
 
 from flaxformer_lite import registry, versions
-from flaxformer_lite.config import ModelConfig, check_family
+from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 
 # Files that are not families.
 SHARED = ("presets", "rope_fields", "weight_map")
@@ -16,16 +17,20 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
 
     Args:
       family: a file of flaxformer_lite/models, or a ModelConfig.
-      preset: one of the family's PRESETS.
-      **overrides: fields of ModelConfig.
+      preset: one of the family's PRESETS; a ModelConfig takes none.
+      **overrides: fields of ModelConfig, also of one that is passed.
 
     Raises:
       ValueError: there is no such family.
-      ConfigError: there is no such preset, or the sizes do not fit each other.
+      ConfigError: there is no such preset, or none may be named, or the sizes do not fit each other.
     """
     versions.notice_untested()
     if isinstance(family, ModelConfig):
-        return check_family(family)(family)
-    plugin = registry.resolve("models", family)
-    cfg = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
+        if preset is not None:
+            raise ConfigError(f"preset={preset!r}: is of a family by name, and a ModelConfig has its sizes already; leave it"
+                              f" out, or pass {family.family!r}.")  # fmt: skip
+        cfg = dataclasses.replace(family, **overrides)
+    else:
+        plugin = registry.resolve("models", family)
+        cfg = plugin.config(preset, **overrides) if preset else plugin.config(**overrides)
     return check_family(cfg)(cfg)

@@ -145,6 +145,16 @@ def test_a_stack_alone_follows_the_mask_it_is_given():
     close(apply(variables, x[:, 3:], cache=cache, mask=mask)[0], apply(variables, x, mask=mask)[:, 3:])
 
 
+def test_a_layer_alone_continues_under_a_mask_over_all_slots():
+    layer, x = LstmConfig().module(Execution(), causal=True), jax.random.normal(jax.random.key(0), (2, 6, 8))
+    variables = layer.init(jax.random.key(1), x)
+    for mask in (padding(jnp.asarray([[0, 1, 1, 1, 0, 1]] * 2)), segments(jnp.asarray([[1, 1, 2, 2, 3, 3]] * 2))):
+        cache = LstmConfig().init_cache(2, 6, 8, jnp.float32)
+        _, cache = layer.apply(variables, x[:, :4], cache=cache, mask=mask)
+        y, _ = layer.apply(variables, x[:, 4:], cache=cache, mask=mask)
+        close(y, layer.apply(variables, x, mask=mask)[:, 4:])
+
+
 class Cut(ActivationSharding):
     def num_shards(self, letter):
         return Shards(2, "context") if letter == "T" else super().num_shards(letter)

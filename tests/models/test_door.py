@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import export
 
+from flaxformer_lite import build_model
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.models import gpt2
@@ -52,6 +53,15 @@ def test_within_jit_ids_out_of_range_are_nan():
     for name in good:
         for bad in (-1, 99):
             assert np.isnan(call(**good | {name: good[name] * 0 + bad})).all(), (name, bad)
+
+
+def test_fields_beside_a_config_are_changed_in_it():
+    model = build_model(small("gpt2"), decoder_layers=3, dtype="bfloat16")
+    assert (model.cfg.decoder_layers, model.cfg.dtype, model.cfg.d_model) == (3, "bfloat16", small("gpt2").d_model)
+    with pytest.raises(ConfigError, match=r"^preset='small': is of a family by name, and a ModelConfig has its sizes"):
+        build_model(small("gpt2"), "small")
+    with pytest.raises(ConfigError, match="gpt2 has decoder layers"):
+        build_model(small("gpt2"), encoder_layers=2)
 
 
 def test_lists_are_ids():
