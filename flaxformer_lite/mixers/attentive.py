@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from flaxformer_lite.attentions.arguments import check_mask
 from flaxformer_lite.config import ConfigError, Execution, OneOf, parts
-from flaxformer_lite.functions import kernels
+from flaxformer_lite.functions import kernels, masks
+from flaxformer_lite.functions.masks import Mask
 from flaxformer_lite.functions.recurrent import State, recurrent, scan_cell
 from flaxformer_lite.mixers.gru import GruConfig
 from flaxformer_lite.mixers.lstm import LstmConfig
@@ -134,10 +136,11 @@ class Attentive(nn.Module):
             weights_1U = Kernel("1U", (1, units), cfg, run, name="score")(keys_BSU)
             query_UU = Kernel("UU", (units, units), cfg, run, name="query")(keys_BSU)
             options = {"score": functools.partial(kernels.additive_scores, weights_NH=weights_1U), "query_UU": query_UU}
-        visible_BTS, lengths = context.cross_mask, (x_BTD.shape[1], keys_BSU.shape[1])
-        if visible_BTS is not None:
-            seen_BTS = visible_BTS(*(jnp.arange(length, dtype=jnp.int32) for length in lengths))
-            visible_BTS = jnp.broadcast_to(seen_BTS, (x_BTD.shape[0], *lengths))
+        mask, visible_BTS, shape = context.cross_mask, None, (*x_BTD.shape[:2], keys_BSU.shape[1])
+        if mask is not None:
+            check_mask(mask, *shape)
+            seen = mask if isinstance(mask, Mask) else masks.dense(mask)
+            visible_BTS = jnp.broadcast_to(seen.dense(*shape[1:]), shape)
         return functools.partial(_attend, keys_BSU, values_BSD, **options), visible_BTS, cache
 
 

@@ -120,3 +120,16 @@ def test_what_cannot_be_is_refused():
         ConfigError, match=r"^position.name='t5_buckets': is for attention, and no layer of the encoder"
     ):
         built(small("t5", mixer=GruConfig()))
+
+
+@pytest.mark.parametrize("query", ["previous", "current"])
+def test_a_layer_alone_takes_masks_of_the_source_that_fit_it(query):
+    layer = AttentiveConfig(query=query).module(Execution(), causal=True)
+    x, source = (jax.random.normal(jax.random.key(n), (2, n, 8)) for n in (4, 5))
+    context, keep = Context(encoder_output_BSD=source), jnp.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    variables = layer.init(jax.random.key(0), x, context)
+    array = jnp.broadcast_to(keep[:, None], (2, 4, 5))
+    own, other = (layer.apply(variables, x, context.replace(cross_mask=mask)) for mask in (array, padding(keep)))
+    close(own, other)
+    with pytest.raises(ValueError, match=r"^padding\(keep\) has 3 columns for 5 keys"):
+        layer.apply(variables, x, context.replace(cross_mask=padding(keep[:, :3])))
