@@ -136,11 +136,11 @@ class Attentive(nn.Module):
             weights_1U = Kernel("1U", (1, units), cfg, run, name="score")(keys_BSU)
             query_UU = Kernel("UU", (units, units), cfg, run, name="query")(keys_BSU)
             options = {"score": functools.partial(kernels.additive_scores, weights_NH=weights_1U), "query_UU": query_UU}
-        mask, visible_BTS, shape = context.cross_mask, None, (*x_BTD.shape[:2], keys_BSU.shape[1])
+        mask, visible_BTS, (B, T, S) = context.cross_mask, None, (*x_BTD.shape[:2], keys_BSU.shape[1])
         if mask is not None:
-            check_mask(mask, *shape)
+            check_mask(mask, B, T, S)
             seen = mask if isinstance(mask, Mask) else masks.dense(mask)
-            visible_BTS = jnp.broadcast_to(seen.dense(*shape[1:]), shape)
+            visible_BTS = jnp.broadcast_to(seen.dense(T, S), (B, T, S))
         return functools.partial(_attend, keys_BSU, values_BSD, **options), visible_BTS, cache
 
 
