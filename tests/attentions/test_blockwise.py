@@ -38,24 +38,27 @@ def compare(mask, position, kv_heads, dtype, blocks, **options):
         assert error < (1e-5 if dtype == jnp.float32 else 2e-2)
 
 
+# Each mask and each encoding meet twice in float32 and once in bfloat16; the other pairs are of the nightly run.
+PAIRS = [*zip(MASKS, POSITIONS, strict=True)]
+MORE = [*zip(MASKS, (*POSITIONS[1:], POSITIONS[0]), strict=True)]
+
+
+def meeting(*daily):
+    """All pairs of a mask and an encoding, of which `make test` runs these."""
+    pairs = itertools.product(MASKS, POSITIONS)
+    return [pair if pair in daily else pytest.param(*pair, marks=pytest.mark.nightly) for pair in pairs]
+
+
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS, *MORE))
 def test_equals_dense_in_value_and_gradient(mask, position):
     """Heads are grouped in every other case, so that each two of mask, position and grouping meet."""
     number = [*MASKS].index(mask) + POSITIONS.index(position)
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.float32, (4, 4))
 
 
-# Each mask and each encoding meets bfloat16 once; the other pairs are of the nightly run.
-PAIRS = [*zip(MASKS, POSITIONS, strict=True)]
-REST = [pair for pair in itertools.product(MASKS, POSITIONS) if pair not in PAIRS]
-
-
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(
-    ("mask", "position"), [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in REST)]
-)
+@pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS))
 def test_equals_dense_in_bfloat16(mask, position):
     number = [*MASKS].index(mask) + POSITIONS.index(position) + 1
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.bfloat16, (4, 4))

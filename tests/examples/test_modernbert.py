@@ -179,6 +179,7 @@ def test_rules_cover_every_parameter_and_none_is_idle(head):
     assert None not in found.values() and {rule for rule, _ in rules} == set(found.values())
 
 
+@pytest.mark.nightly
 def test_train_convert_and_guess_by_the_command_line(tmp_path, capsys):
     (tmp_path / "page.py").write_text(PAGE)
     cfg = from_config_dict(ExperimentConfig, command_line.config([f"--config={tmp_path}/page.py"]))

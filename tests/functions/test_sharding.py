@@ -28,7 +28,7 @@ def test_one_cpu_is_tuned_on_request():
     assert not UNSHARDED.is_single_cpu and ActivationSharding(tuned=True).is_single_cpu
 
 
-@pytest.mark.parametrize(("letters", "message"), [("BTZ", "no axis 'Z'"), ("BT", "2 letters for an array of shape")])
+@pytest.mark.parametrize(("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")])
 def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
         UNSHARDED.constrain(X, letters)

@@ -85,6 +85,7 @@ def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_masked_lm_from_published_weights(folder, tmp_path):
     sizes = tiny_runs.SIZES | {"max_length": 32, "vocab_size": 384, "head": "masked_lm"}
     cfg = tiny_runs.config(folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm())

@@ -97,6 +97,7 @@ def kinds(count):
     return rows
 
 
+@pytest.mark.nightly
 def test_learns_which_choice_is_of_the_kind_asked_for(tmp_path):
     rows = kinds(500)
     found, baseline, workdir = learned.learn(tmp_path, MultipleChoice(), rows, length=6, steps=300)

@@ -121,6 +121,7 @@ def colours(count, *, unanswerable):
         pytest.param("t5", False, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.nightly
 def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     rows = colours(400, unanswerable=unanswerable)
     found, baseline, workdir = learned.learn(tmp_path, QuestionAnswering(stride=4), rows, family, length=14, steps=300)

@@ -158,6 +158,7 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
         convert.convert(str(tmp_path / "generator"), str(tmp_path / "more"), **options)
 
 
+@pytest.mark.nightly
 def test_published_weights_start_the_model_beside_a_new_generator(finished, tmp_path):
     cfg = config(tmp_path, train={"init_from": str(finished), "steps": 1})
     sizes = workdir.read_config(finished).model

@@ -47,6 +47,7 @@ def matches(count):
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_learns_which_passage_answers(tmp_path, family):
     found, baseline, workdir = learned.learn(tmp_path, Reranking(), matches(100), family, length=8, steps=200)
     assert found["mrr"] > baseline + 0.3

@@ -133,6 +133,7 @@ def entities(count):
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("t5", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
     rows = entities(400)
     found, baseline, workdir = learned.learn(tmp_path, Tagging(), rows, family)

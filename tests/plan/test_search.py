@@ -20,6 +20,7 @@ def found(cfg):
     return search.search(cfg, MACHINE, compiles=2, compiler=False, say=said.append), said
 
 
+@pytest.mark.nightly
 def test_what_fits_is_ranked_by_speed_and_reproduces(cfg, found):
     ranked, said = found
     speeds = [round(search.speed(one.plan), -1) for one in ranked]

@@ -54,7 +54,16 @@ def reference(name):
         return verify_mesh.reference(small(name))
 
 
-@pytest.mark.parametrize(("name", "mesh"), CASES)
+DAILY = ("fsdp", "data", "tensor", "context")
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [
+        case if case[1] in DAILY or case[0] == "llama_tiny" else pytest.param(*case, marks=pytest.mark.nightly)
+        for case in CASES
+    ],
+)
 def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
     verdict = verify_mesh.verify(reference(name), MeshConfig(**MESHES[mesh]))
     assert verdict.equal, verdict.gradients[:3]

@@ -78,12 +78,12 @@ def test_a_mesh_is_a_value_and_says_how_it_splits():
     )
 
 
-@pytest.mark.parametrize(("letters", "message"), [("BTZ", "no axis 'Z'"), ("BT", "2 letters for an array of shape")])
+@pytest.mark.parametrize(("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")])
 def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
         MeshSharding(mesh_of(1, 1, 1)).constrain(jnp.ones((2, 3, 4)), letters)
 
 
 def test_letters_of_shards_are_checked():
-    with pytest.raises(ValueError, match="per_shard letters='BTZ': no axis 'Z'"):
-        MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTZ",), "BTD")(jnp.ones((2, 3, 4)))
+    with pytest.raises(ValueError, match="per_shard letters='BTX': no axis 'X'"):
+        MeshSharding(mesh_of(1, 1, 1)).per_shard(jnp.sin, ("BTX",), "BTD")(jnp.ones((2, 3, 4)))

@@ -97,6 +97,7 @@ def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
     assert 20 * adapter < sum(leaf.size * 4 for leaf in flat.values())
 
 
+@pytest.mark.nightly
 def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
     schedule = {"optimizer.schedule": "constant", "train.checkpoint_every": 3, "model.adapter.dropout": 0.1}
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -97,6 +97,7 @@ def test_the_best_step_is_kept_apart_from_the_newest_and_patience_ends_the_run(c
     assert max(steps_in(run / "checkpoints")) == max(seen)
 
 
+@pytest.mark.nightly
 def test_killed_around_the_save_of_the_best_it_ends_bit_for_bit_alike(cfg, finished):
     run, copies = finished
     (best,) = steps_in(run / "best")

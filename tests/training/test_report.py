@@ -105,13 +105,13 @@ def run_as_printed(said, uses, capsys):
 def test_the_banner_says_what_was_read_and_held_out(tmp_path):
     cfg = tiny_runs.config(tmp_path)
     (tmp_path / "texts").mkdir()
-    for name in ("a.txt", "b.txt", "c.md", "d.csv", "e.png"):
+    for name in ("a.txt", "b.txt", "c.md", "d.html", "e.png"):
         (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
     data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
     rows = dict(text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0))
     assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
     assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
-    assert rows["notice"] == "d.csv, e.png: not read, as the suffixes are not that of text or jsonl"
+    assert rows["notice"] == "d.html, e.png: not read, as the suffixes are not that of text, jsonl or a table"
 
 
 def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):

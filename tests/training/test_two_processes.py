@@ -119,6 +119,7 @@ def test_a_process_that_differs_is_named_before_the_first_step(folder):
     assert not (folder / "differs").exists()
 
 
+@pytest.mark.nightly
 def test_a_process_of_another_number_of_processes_is_named(folder):
     joining = f"--coordinator=127.0.0.1:{launched.free_port()}"
     lines = [
