@@ -49,7 +49,7 @@ class AttentionMaps:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a model computes on one text.
+    """The record of what a model computes on one text.
 
     Attributes:
       sequences: ids of the tokens that the `encoder` and the `decoder` read.

@@ -1,4 +1,4 @@
-"""What a mask says to a layer that reads token by token: where documents start, and which tokens are padding."""
+"""Documents and padding, read off a mask for layers that go token by token: where documents start, what is padding."""
 
 import jax
 import jax.numpy as jnp

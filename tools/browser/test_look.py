@@ -108,7 +108,7 @@ def test_it_fits_and_can_be_read(visit, name, width, scheme):
 
 
 def cell(page, row, column):
-    """What the attention map says of a cell that is reached by the arrow keys."""
+    """Returns the words of the attention map for a cell that is reached by the arrow keys."""
     page.focus("#attention .plot")
     for key, times in (("ArrowUp", 99), ("ArrowLeft", 99), ("ArrowDown", row), ("ArrowRight", column)):
         for _ in range(times):
