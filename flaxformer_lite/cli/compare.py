@@ -61,13 +61,15 @@ def run(args: argparse.Namespace) -> None:
     for note in notes:
         notice(note)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    for head, *rows in (results, fields):
+    for head, *rows in (results, fields) if fields[1:] else (results,):
         table = Table(box=None, pad_edge=False, header_style="dim")
         for column, title in enumerate(head):
             table.add_column(title, justify="right" if column else "left", overflow="fold")
         for row in rows:
             table.add_row(*row)
         console.print(table)
+    if not fields[1:]:
+        print("no field of their configs differs")
     if output:
         draw(output, runs, metric, notes, results, fields)
         print(f"{args.output}: written")

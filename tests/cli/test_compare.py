@@ -94,6 +94,7 @@ def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_
     lines = compared(capsys, runs[1], killed).splitlines()
     assert lines[1].split()[:2] == [str(runs[1]), "20"]
     assert lines[2].split()[:4] == [str(killed), "10", "of", "20"]
+    assert lines[-1] == "no field of their configs differs"
     first = write(tmp_path / "first", wider(cfg), (5.0,))
     row = compared(capsys, first).splitlines()[1].split()
     assert row[:8] == ["first", "0", "of", "20", "-", "5.000", "after", "0"] and row[9] == "-"

@@ -96,7 +96,7 @@ def test_writes_what_the_whole_predicts_greedily_and_with_beams(translator):
             assert row[-6:].tolist()[: len(want) - 1] == want[1:]
 
 
-def test_pairs_in_a_row_and_padding_of_sources_do_not_meet(translator):
+def test_pairs_in_a_row_do_not_meet(translator):
     model, params = translator
     x, y, segments = ids(1), ids(2), jnp.asarray([[1] * 4 + [2] * 6] * 2, jnp.int32)
     packed = logits_of(
