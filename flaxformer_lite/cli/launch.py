@@ -20,6 +20,7 @@ from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessErr
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.start.adopt import read_experiment
+from flaxformer_lite.training.start.preflight import RunError
 
 LOG = "errors.log"  # in the workdir: what libraries print of errors, and the stack of the one that ended the run
 SMALLER = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
@@ -72,7 +73,7 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
     match error:
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
-        case CheckpointError() | loop.RunError() | ProcessError():
+        case CheckpointError() | RunError() | ProcessError():
             full = " Free some space; the same command continues." if failures.DISK.search(str(error)) else ""
             return f"{error}{full}", command_line.FAILED, False
         case OSError():

@@ -13,6 +13,7 @@ from flaxformer_lite.cli import launch
 from flaxformer_lite.config import ConfigError, to_config_dict
 from flaxformer_lite.runtime.processes import ProcessError
 from flaxformer_lite.training import loop
+from flaxformer_lite.training.start.preflight import RunError
 from tests.training import tiny_runs
 
 
@@ -49,7 +50,7 @@ def end(monkeypatch, tmp_path, capsys):
             1,
             "device. Free some space; the same command continues.\n",
         ),
-        (loop.RunError("not finite"), 1, "error: not finite\n"),
+        (RunError("not finite"), 1, "error: not finite\n"),
         (OSError(28, "No space left"), 1, "error: runs/x: No space left; the same command continues.\n"),
         (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "lower train.batch_size"),

@@ -17,10 +17,12 @@ from flaxformer_lite.attentions import dispatch
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.runtime.processes import ALONE
-from flaxformer_lite.training import loop
+from flaxformer_lite.training import loop, trainer
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.report import metrics
 from flaxformer_lite.training.start import setup
+from flaxformer_lite.training.start.preflight import RunError, lock_workdir
+from flaxformer_lite.training.watchers.watcher import Watcher
 from tests.training import tiny_runs
 from tests.training.test_report import run_as_printed
 
@@ -176,7 +178,7 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path,
 
     monkeypatch.setattr(loop, "prepare", poisoned)
     expected = r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good checkpoint is step 3"
-    with pytest.raises(loop.RunError, match=expected):
+    with pytest.raises(RunError, match=expected):
         loop.run(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
     assert "<p>ended by an error (not finite at step 5: " in (tmp_path / "report.html").read_text()
@@ -188,7 +190,7 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     def sample(*args, **options):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(loop, "sample", sample)
+    monkeypatch.setattr(trainer, "sample", sample)
     (tmp_path / "report.html").mkdir()
     loop.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
     said = capsys.readouterr().out
@@ -199,7 +201,7 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
 
 def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys, traced_once):
     cfg = tiny_runs.steps(cfg, 50, checkpoint_every=50)
-    real = loop.Trainer._settle
+    real = trainer.Trainer._settle
 
     def settle(self, ahead):
         if ahead and self._in_flight[-1][0] == 5:
@@ -208,7 +210,7 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
                 time.sleep(0.001)
         real(self, ahead)
 
-    monkeypatch.setattr(loop.Trainer, "_settle", settle)
+    monkeypatch.setattr(trainer.Trainer, "_settle", settle)
     with Interrupt() as interrupt:
         assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
     assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
@@ -245,13 +247,13 @@ def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
 
 
 def test_one_run_at_a_time_in_a_workdir(folder, tmp_path):
-    with loop.lock_workdir(tmp_path, ALONE), pytest.raises(loop.RunError, match="another run is writing to"):
+    with lock_workdir(tmp_path, ALONE), pytest.raises(RunError, match="another run is writing to"):
         loop.run(tiny_runs.config(folder), tmp_path)
 
 
 def test_workdir_that_cannot_be_written(folder, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(loop.RunError, match=r"cannot write in .*another --workdir"):
+    with pytest.raises(RunError, match=r"cannot write in .*another --workdir"):
         loop.run(tiny_runs.config(folder), tmp_path / "file" / "run")
 
 
@@ -259,6 +261,58 @@ def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, 
     cfg = dataclasses.replace(tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8))
     with pytest.raises(ConfigError, match=r"try train.batch_size=16"):
         loop.run(cfg, tmp_path)
+
+
+class Heard(Watcher):
+    """A list of what it hears."""
+
+    def __init__(self):
+        self.calls = []
+
+    def step_begins(self, step):
+        self.calls.append(("begins", step))
+
+    def step_done(self, step, values, seconds):
+        assert values["loss"] > 0 and (seconds is None) == (step == 1)
+        self.calls.append(("done", step))
+
+    def recorded(self, record):
+        self.calls.append((record["split"], record["step"]))
+
+    def evaluated(self, step, record):
+        assert record["split"] == "eval" and record["step"] == step
+        self.calls.append(("evaluated", step))
+
+    def saved(self, step):
+        self.calls.append(("saved", step))
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypatch, traced_once):
+    heard = Heard()
+    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    loop.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
+    assert [call for call in heard.calls if call[0] != "begins"] == [
+        ("eval", 0), ("evaluated", 0), ("done", 1), ("done", 2), ("train", 2), ("saved", 2),
+        ("done", 3), ("done", 4), ("train", 4), ("eval", 4), ("evaluated", 4), ("saved", 4), "close",
+    ]  # fmt: skip
+    assert [call[1] for call in heard.calls if call[0] == "begins"] == [1, 2, 3, 4]
+    assert all(heard.calls.index(("begins", step)) < heard.calls.index(("done", step)) for step in (1, 2, 3, 4))
+
+
+def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(cfg, tmp_path, monkeypatch, traced_once):
+    class Refusing(Heard):
+        def step_done(self, step, values, seconds):
+            raise RunError("enough")
+
+    heard = Refusing()
+    monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
+    with pytest.raises(RunError, match="enough"):
+        loop.run(tiny_runs.steps(cfg, 4), tmp_path)
+    assert heard.calls[-1] == "close" and ("saved", 4) not in heard.calls
+    assert "ended by an error (enough)" in (tmp_path / "report.html").read_text()
 
 
 def test_a_failing_background_save_ends_the_run_with_the_last_good_step(cfg, tmp_path, monkeypatch, traced_once):

@@ -32,7 +32,8 @@ class Meter:
         self._steps: list[dict[str, float]] = []
         self._timed = 0
         self._waited = 0.0
-        self._since: float | None = None
+        self._since: float | None = None  # the beginning of the interval, moved on by pauses
+        self._ended: float | None = None  # the end of the last step, likewise
 
     def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yields the batches, measuring how long each was waited for."""
@@ -45,21 +46,29 @@ class Meter:
                 return
             yield batch
 
-    def add(self, metrics: dict[str, float]) -> None:
-        """Adds one finished step. The first, which waits for the compiler, only starts the clock."""
+    def add(self, metrics: dict[str, float]) -> float | None:
+        """Adds one finished step. The first, which waits for the compiler, only starts the clock.
+
+        Returns:
+          The seconds since the step before, without pauses; None for the first.
+        """
+        now, before = time.perf_counter(), self._ended
         self._steps.append(metrics)
-        if self._since is None:
-            self._since = time.perf_counter()
-        else:
-            self._timed += 1
+        self._ended = now
+        if before is None:
+            self._since = now
+            return None
+        self._timed += 1
+        return now - before
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Excludes the time in the block (evaluation, checkpoints) from training time."""
         began = time.perf_counter()
         yield
-        if self._since is not None:
-            self._since += time.perf_counter() - began
+        if self._since is not None and self._ended is not None:
+            paused = time.perf_counter() - began
+            self._since, self._ended = self._since + paused, self._ended + paused
 
     def record(self, step: int) -> Record:
         """Returns the record of the steps since the last call, for `metrics.jsonl`."""

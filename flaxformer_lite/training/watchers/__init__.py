@@ -1,0 +1,1 @@
+"""What hears of a run's steps, evaluations and checkpoints; training/loop.py lists those of a run."""
