@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.runtime import environment
+from tests.storage import bucket, gcs, s3  # noqa: F401, fixtures
 
 # Tests compile thousands of tiny programs and run each once: optimising them costs three times what it saves. Each fusion
 # through MLIR, and a module of LLVM for each part of a program, would make a compilation six times as long.

@@ -1,0 +1,222 @@
+"""Stand-ins for Google's and Amazon's object stores on this machine, which can be told to fail; with fixtures for tests.
+
+python -m tests.storage                 # serves both until ctrl-C, and prints the variables that lead clients there
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+BUCKET = "bucket"
+
+
+@dataclasses.dataclass
+class Store:
+    """A store that answers on loopback.
+
+    Attributes:
+      url: its bucket.
+      environment: variables that lead the clients to it.
+      seen: "PUT /path?query" of each request so far.
+    """
+
+    url: str
+    environment: dict[str, str]
+    seen: list[str] = dataclasses.field(default_factory=list)
+    faults: list[tuple[str, int]] = dataclasses.field(default_factory=list)  # (pattern of requests, status)
+
+    def fail(self, status: int, times: int = 1, on: str = "") -> None:
+        """Answers the next `times` requests that match the pattern `on` with an error."""
+        self.faults += [(on, status)] * times
+
+    def status_of(self, request: str) -> int | None:
+        """Records a request; returns the error that it gets."""
+        self.seen.append(request)
+        for fault in self.faults:
+            if re.search(fault[0], request):
+                self.faults.remove(fault)
+                return fault[1]
+        return None
+
+
+@contextlib.contextmanager
+def google() -> Iterator[Store]:
+    """Serves gs://bucket by gcp-storage-emulator, with the preconditions on generations that it lacks."""
+    from gcp_storage_emulator.exceptions import NotFound
+    from gcp_storage_emulator.handlers import buckets
+    from gcp_storage_emulator.server import RequestHandler
+    from gcp_storage_emulator.storage import Storage
+
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
+    one_by_one = threading.Lock()
+    expected: dict[str, int] = {}
+
+    class Conditional(Storage):
+        def create_file(self, bucket_name: str, file_name: str, *rest: Any) -> None:
+            if "ifGenerationMatch" in expected:
+                try:
+                    now = int(self.get_file_obj(bucket_name, file_name)["generation"])
+                except NotFound:
+                    now = 0
+                if now != expected["ifGenerationMatch"]:
+                    raise PreconditionError
+            super().create_file(bucket_name, file_name, *rest)
+
+    class Handler(RequestHandler):
+        protocol_version = "HTTP/1.0"
+
+        def handle_one_request(self) -> None:
+            with contextlib.suppress(ConnectionError):  # of a client that was killed
+                super().handle_one_request()
+
+        def parse_request(self) -> bool:
+            if not super().parse_request():
+                return False
+            if status := store.status_of(f"{self.command} {self.path}"):
+                length = int(self.headers.get("Content-Length", 0))
+                self.rfile.read(length)
+                self.send_error(status)
+                return False
+            return True
+
+        def end_headers(self) -> None:
+            place = re.match(r".*/b/([^/]+)/o/([^?]+)\?.*alt=media", self.path)
+            if self.command == "GET" and place:  # as Google's, of the content that is sent
+                with contextlib.suppress(NotFound):
+                    found = storage.get_file_obj(place[1], urllib.parse.unquote(place[2]))
+                    self.send_header("x-goog-generation", found["generation"])
+            super().end_headers()
+
+        def _answer(self, answer: Any) -> None:
+            with one_by_one:
+                expected.clear()
+                expected.update({name: int(n) for name, n in re.findall(r"\b(ifGenerationMatch)=(\d+)", self.path)})
+                try:
+                    answer()
+                except PreconditionError:
+                    self.send_error(412)
+
+        def do_POST(self) -> None:
+            self._answer(super().do_POST)
+
+        def do_PUT(self) -> None:
+            self._answer(super().do_PUT)
+
+        def do_GET(self) -> None:
+            self._answer(super().do_GET)
+
+        def do_DELETE(self) -> None:
+            self._answer(super().do_DELETE)
+
+    storage = Conditional(use_memory_fs=True)
+    buckets.create_bucket(BUCKET, storage)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, storage))
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    environment = {"STORAGE_EMULATOR_HOST": endpoint, "TENSORSTORE_GCS_HTTP_URL": endpoint}
+    store = Store(f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"})
+    with _serving(server):
+        yield store
+
+
+@contextlib.contextmanager
+def amazon() -> Iterator[Store]:
+    """Serves s3://bucket by moto."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.s3.models import s3_backends
+    from werkzeug.serving import make_server
+    from werkzeug.wrappers import Request, Response
+
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def app(environ: dict, start: Any) -> Any:
+        request = Request(environ)
+        if status := store.status_of(f"{request.method} {request.full_path}"):
+            request.get_data()
+            return Response(status=status)(environ, start)
+        return moto(environ, start)
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    store = Store(f"s3://{BUCKET}", {"AWS_ENDPOINT_URL": endpoint, **keys})
+    account = s3_backends["123456789012"]["aws"]
+    account.reset()
+    account.create_bucket(BUCKET, "us-east-1")
+    with _serving(server):
+        yield store
+
+
+@contextlib.contextmanager
+def led(store: Store) -> Iterator[Store]:
+    """Leads the clients of this process to a store, also those that are already at another."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        _forget_clients()
+        yield store
+    _forget_clients()
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Store]:
+    """A store of Google's kind, for the tests of one file."""
+    with google() as store, led(store):
+        yield store
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Store]:
+    """A store of Amazon's kind, for the tests of one file."""
+    with amazon() as store, led(store):
+        yield store
+
+
+@pytest.fixture(params=["gcs", "s3"], scope="module")
+def bucket(request: pytest.FixtureRequest) -> Store:
+    """A store of each kind in turn."""
+    return request.getfixturevalue(request.param)
+
+
+class PreconditionError(Exception):
+    """An object has another generation than a request demands."""
+
+
+@contextlib.contextmanager
+def _serving(server: Any) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _forget_clients() -> None:
+    import fsspec
+
+    for name in ("gcsfs", "s3fs"):
+        with contextlib.suppress(ImportError, AttributeError, ValueError):
+            fsspec.get_filesystem_class({"gcsfs": "gs", "s3fs": "s3"}[name]).clear_instance_cache()
+
+
+if __name__ == "__main__":
+    with google() as one, amazon() as other, contextlib.suppress(KeyboardInterrupt):
+        for name, value in {**one.environment, **other.environment}.items():
+            print(f"export {name}={value}", flush=True)
+        while os.getppid() != 1:
+            time.sleep(1)
