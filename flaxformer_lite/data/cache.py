@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import shutil
+import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,7 +22,10 @@ BLOCK = 1 << 24  # bytes per checksum
 CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
 
 
-def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
+Share = Callable[[Path, Callable[[], bool]], None]
+
+
+def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Share | None = None) -> Path:
     """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
 
     A killed process leaves nothing half-written. One of the processes that share a disk writes it while the others
@@ -32,6 +36,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
       root: data.cache; `~` is the home folder.
       name: contains the hash of everything that the content depends on.
       write: fills the empty folder that it is given; exceptions other than OSError pass through.
+      share: is called before, on one process of each host at the same time, with a path for what all of them prepare,
+        which is removed when the folder is there, and a function that returns whether it is.
 
     Raises:
       ConfigError: `root` is not writable.
@@ -40,9 +46,12 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
     final = root / name
     if _whole(final):
         return final
-    temporary = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary, prepared = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp", root / f"{name}.parts"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        if share:
+            with _alone(root / f"{name}.{socket.gethostname()}.lock"):
+                share(prepared, lambda: _whole(final))
         with _alone(root / f"{name}.lock"):
             if _whole(final):
                 return final
@@ -51,6 +60,9 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None]) -> Path:
             files = {str(p.relative_to(temporary)): _checksums(p) for p in temporary.rglob("*") if p.is_file()}
             (temporary / MANIFEST).write_text(json.dumps(files))
             _publish(temporary, final)
+            shutil.rmtree(prepared, ignore_errors=True)
+    except ChildProcessError:
+        raise
     except OSError as error:
         raise ConfigError(
             f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space"

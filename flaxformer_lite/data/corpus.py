@@ -1,12 +1,11 @@
 """Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
 
-import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import cache, progress, token_files, tokenizer, tokenizer_training
-from flaxformer_lite.data.split import SPLITS, Document, Split, held_out, split_of
+from flaxformer_lite.data import cache, progress, shards, token_files, tokenizer, tokenizer_training, tokenizing
+from flaxformer_lite.data.split import SPLITS, Split, held_out, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.packing import Packing, shift_of
 
 FORMAT = "4"  # increase when the files below, the split or the training of a tokenizer change
-PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
-BATCH = 1 << 20  # characters encoded in parallel
 PACKED = 1 << 24  # tokens packed into rows at a time
 PLAN = np.int64, np.int32, np.int64, np.int64  # dtypes of the fields of a Packing
 TOKENIZER_TEXT = {
@@ -31,7 +28,6 @@ TOKENIZER_TEXT = {
     "sentencepiece": 3 << 22,
     "words": 1 << 40,  # only counts are kept
 }  # characters to train on; the latter takes 20 bytes for each
-Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
 
 
 @dataclass(frozen=True)
@@ -121,13 +117,12 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     chosen = _tokenizer(cfg, source, split, text)
     key = _hash(text, chosen.fingerprint)
 
-    def write(folder: Path) -> None:
-        if source.has_tokens:
-            token_files.copy(source.files, chosen, 1 if whole else cfg.eval_fraction, source.where, folder)
-        else:
-            _tokenize(source, split(), chosen, folder)
+    def copy(folder: Path) -> None:
+        token_files.copy(source.files, chosen, 1 if whole else cfg.eval_fraction, source.where, folder)
 
-    folder = cache.folder(cfg.cache, f"tokens-{key}", write)
+    work = tokenizing.Tokenizing(source, split, chosen)
+    how = (copy, None) if source.has_tokens else (work.write, work.share)
+    folder = cache.folder(cfg.cache, f"tokens-{key}", *how)
     tokens = {
         name: Tokens(
             _mapped(folder / f"{name}.bin", token_files.known_dtype(chosen)),
@@ -223,58 +218,10 @@ def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text
 def _training_text(source: Source, split: Split, most: int, advance: Callable[[int], None]) -> Iterator[str]:
     """Yields every n-th piece of the training split, with n chosen to stay within `most` characters."""
     every, number = max(1, math.ceil(split.characters / most)), itertools.count()
-    for name, piece, _ in _pieces(split.deal(source.documents())):
+    for name, piece, _ in shards.pieces(split.deal(source.documents())):
         advance(len(piece))
         if name == "train" and next(number) % every == 0:
             yield piece
-
-
-def _tokenize(source: Source, split: Split, chosen: Tokenizer, folder: Path) -> None:
-    """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
-    ends, dtype = dict.fromkeys(SPLITS, 0), token_files.known_dtype(chosen)
-    with contextlib.ExitStack() as stack, progress.reading("tokenizing", split.characters) as advance:
-        ids_of, offsets = (
-            {name: stack.enter_context((folder / f"{name}.{kind}").open("wb")) for name in SPLITS}
-            for kind in ("bin", "offsets")
-        )
-        for file in offsets.values():
-            file.write(np.int64(0).tobytes())
-        for batch in _batches(_pieces(split.deal(source.documents()))):
-            encoded = chosen.encode_batch([piece for _, piece, _ in batch])
-            for (name, piece, last), ids in zip(batch, encoded, strict=True):
-                ids_of[name].write(np.asarray([*ids, chosen.eos_id] if last else ids, dtype).tobytes())
-                ends[name] += len(ids) + last
-                if last:
-                    offsets[name].write(np.int64(ends[name]).tobytes())
-                advance(len(piece))
-    for name, end in ends.items():
-        if not end and not (name == "train" and split.fraction == 1):
-            raise ConfigError(f"{source.where}: no text left for the {name} split; give more text.")
-
-
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yields batches of about BATCH characters."""
-    batch, size = [], 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece[1])
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
-    """Cuts texts into parts of at most PIECE characters, at the end of a line if possible."""
-    for name, text in ((name, text) for name, document in dealt for text in document):
-        at = 0
-        while at < len(text):
-            end = at + PIECE
-            if end < len(text):
-                end = text.rfind("\n", at, end) + 1 or end
-            yield name, text[at:end], end >= len(text)
-            at = end
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:

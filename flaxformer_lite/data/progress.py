@@ -4,12 +4,23 @@ If several processes train together, only the first one prints.
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn as SpeedColumn,
+)
 
 from flaxformer_lite.runtime import processes
+
+MINUTE = 60  # between lines where there is no terminal
 
 
 @contextlib.contextmanager
@@ -43,9 +54,24 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True, quiet=not processes.speaks())
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
-        yield lambda count: None
+        yield _in_lines(console, what, total)
         return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+def _in_lines(console: Console, what: str, total: int) -> Callable[[int], None]:
+    begun = told = time.monotonic()
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done, told
+        done, now = done + count, time.monotonic()
+        if now - told >= MINUTE:
+            told = now
+            speed = f"{done / 1e6 / (now - begun):.1f} MB/s"
+            console.print(f"{what}: {done / 1e6:.1f} MB ({done / total:.0%}), {speed}", highlight=False, soft_wrap=True)
+
+    return advance

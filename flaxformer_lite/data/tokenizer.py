@@ -48,6 +48,7 @@ class Tokenizer:
     sep_id: int | None
     mask_id: int | None
     sentinel_ids: tuple[int, ...]  # descending
+    threads: int = -1  # that encode a batch, where it is not the environment that says so; -1: one for each core
 
     def __init__(self, definition: bytes):
         self.definition = definition  # the content of its file
@@ -248,7 +249,7 @@ class SentencePiece(Tokenizer):
         self.cls_id, self.sep_id, self.mask_id = (self._first(KNOWN[role]) for role in ("cls", "sep", "mask"))
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return self._model.encode(texts)
+        return self._model.encode(texts, num_threads=self.threads)
 
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         rows = []

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import corpus
+from flaxformer_lite.data import corpus, shards
 from flaxformer_lite.data.corpus import open_corpus, open_records
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.data.tokenizer import HuggingFace
@@ -33,8 +33,8 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     text = "".join(f"{n} green bottles\n" for n in range(400))
     (tmp_path / "big.txt").write_text(text)
     whole = open_corpus(experiment(path=str(tmp_path / "big.txt"), tokenizer="byte_bpe").data, TEXT)
-    monkeypatch.setattr(corpus, "PIECE", 100)
-    monkeypatch.setattr(corpus, "BATCH", 1000)
+    monkeypatch.setattr(shards, "PIECE", 100)
+    monkeypatch.setattr(shards, "BATCH", 1000)
     elsewhere = experiment(path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
     held, encode = [], HuggingFace.encode_batch
     spy = lambda self, texts: held.append(sum(map(len, texts))) or encode(self, texts)  # noqa: E731
@@ -69,7 +69,7 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     cfg = experiment(tokenizer="byte_bpe")
     first = open_corpus(cfg.data, TEXT)
     records = open_records(cfg.data, first, cfg.objective, "train")
-    monkeypatch.setattr(corpus, "_tokenize", None)
+    monkeypatch.setattr(shards, "encode", None)
     monkeypatch.setattr(corpus.tokenizer_training, "train", None)
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint

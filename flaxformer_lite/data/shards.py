@@ -1,0 +1,120 @@
+"""Shards of a text, which are tokenized on their own, and the process that tokenizes them: `python -m` this file.
+
+Where a shard begins depends on the text alone, so that any number of processes makes the same ones. Nothing here imports jax,
+so that a process starts in a fraction of a second and stays small.
+"""
+
+import contextlib
+import os
+import pickle
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data.split import SPLITS, Document
+from flaxformer_lite.data.tokenizer import Tokenizer
+
+PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
+BATCH = 1 << 20  # characters given to the tokenizer at once
+SHARD = 1 << 23  # characters of a shard
+Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
+Arrays = dict[str, np.ndarray]  # for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
+
+
+def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
+    """Cuts texts into parts of at most PIECE characters, at the end of a line if possible."""
+    for name, text in ((name, text) for name, document in dealt for text in document):
+        at = 0
+        while at < len(text):
+            end = at + PIECE
+            if end < len(text):
+                end = text.rfind("\n", at, end) + 1 or end
+            yield name, text[at:end], end >= len(text)
+            at = end
+
+
+def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
+    """Yields groups of at least this many characters, as long as there are so many."""
+    group, size = [], 0
+    for piece in pieces:
+        group.append(piece)
+        size += len(piece[1])
+        if size >= least:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def encode(shard: list[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
+    """Encodes a shard; each text ends with the end-of-text id, and offsets count from the beginning of the shard."""
+    ids: dict[str, list[np.ndarray]] = {name: [np.zeros(0, dtype)] for name in SPLITS}
+    ends: dict[str, list[int]] = {name: [] for name in SPLITS}
+    size = dict.fromkeys(SPLITS, 0)
+    for batch in grouped(shard, BATCH):
+        for (name, _, last), row in zip(batch, chosen.encode_batch([piece for _, piece, _ in batch]), strict=True):
+            ids[name].append(np.asarray([*row, chosen.eos_id] if last else row, dtype))
+            size[name] += len(row) + last
+            if last:
+                ends[name].append(size[name])
+    whole = {f"{name}.bin": np.concatenate(ids[name]) for name in SPLITS}
+    return whole | {f"{name}.offsets": np.asarray(ends[name], np.int64) for name in SPLITS}
+
+
+def save(path: Path, arrays: Arrays) -> None:
+    """Writes a shard, whole or not at all."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its last option is a bool
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path) -> Arrays:
+    """Reads a shard, whose checksums must fit.
+
+    Raises:
+      ConfigError: it is damaged, and deleted.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (zipfile.BadZipFile, ValueError, EOFError):
+        path.unlink()
+        raise ConfigError(f"{path}: was damaged, and is deleted; the same command makes it anew.") from None
+
+
+def is_whole(path: Path) -> bool:
+    """Returns whether there is such a shard, and its checksums fit."""
+    with contextlib.suppress(OSError, zipfile.BadZipFile, EOFError), zipfile.ZipFile(path) as shard:
+        return shard.testzip() is None
+    return False
+
+
+def main() -> None:
+    """Reads a tokenizer, then shards with the paths to save them under, from stdin; answers None or an exception to each."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):  # the end, or that of the parent
+        kind, definition, dtype = pickle.load(sys.stdin.buffer)
+        chosen = kind(definition)
+        chosen.threads = 1
+        while True:
+            shard, path = pickle.load(sys.stdin.buffer)
+            failure: Exception | None = None
+            try:
+                save(path, encode(shard, chosen, dtype))
+            except Exception as error:
+                failure = error
+            pickle.dump(failure, answers)
+            answers.flush()
+
+
+if __name__ == "__main__":
+    main()

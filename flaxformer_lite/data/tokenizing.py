@@ -1,0 +1,212 @@
+"""Tokenizing by all cores of all hosts that share data.cache, in shards that survive a kill.
+
+A shard is a file beside the tokens-to-be. Whoever locks a missing one makes it, so hosts need not know of each other; the
+first that finds all of them there joins them. A lock ends with its process, however that ends.
+"""
+
+import collections
+import contextlib
+import fcntl
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import progress, shards, token_files
+from flaxformer_lite.data.shards import Arrays, Piece
+from flaxformer_lite.data.split import SPLITS, Split
+from flaxformer_lite.data.text import Source
+from flaxformer_lite.data.tokenizer import Tokenizer
+
+SMALL = 1 << 24  # characters of a text that is tokenized before other processes would have started
+MOST = 32  # processes that one can read for
+
+
+class Tokenizing:
+    """The work of tokenizing a text, for `cache.folder`.
+
+    Args:
+      source: the text.
+      split: returns how it is divided; reads all of it when first called.
+      chosen: the tokenizer.
+    """
+
+    def __init__(self, source: Source, split: Callable[[], Split], chosen: Tokenizer):
+        self._source, self._split, self._chosen = source, split, chosen
+        self._dtype = token_files.known_dtype(chosen)
+        self._made: list[Path] = []  # the shards, once all of them are there
+
+    def share(self, parts: Path, done: Callable[[], bool]) -> None:
+        """Makes the shards of a large text, together with all who share the folder.
+
+        Args:
+          parts: the folder of the shards.
+          done: returns whether somebody has joined them.
+
+        Raises:
+          ConfigError: the tokenizer fails on the text.
+          ChildProcessError: a process was killed. As after any other error, finished shards are kept.
+        """
+        if self._split().characters < SMALL or done():
+            return
+        parts.mkdir(exist_ok=True)
+        while not done():
+            try:
+                paths = self._fill(parts, done)
+            except FileNotFoundError:  # another host has just joined and removed them
+                if done():
+                    return
+                raise
+            others = [path for path in paths if not path.exists()]
+            if not others:
+                self._made = paths
+                return
+            with progress.working("waiting for other hosts to tokenize their shards"):
+                for path in others:
+                    with _claimed(path, wait=True):
+                        pass
+
+    def write(self, folder: Path) -> None:
+        """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
+        if self._made:
+            self._join(map(shards.load, self._made), folder)
+            return
+        with progress.reading("tokenizing", self._split().characters) as advance:
+            self._join(self._encoded(advance), folder)
+
+    def _encoded(self, advance: Callable[[int], None]) -> Iterator[Arrays]:
+        for shard in self._shards():
+            yield shards.encode(shard, self._chosen, self._dtype)
+            advance(sum(len(piece) for _, piece, _ in shard))
+
+    def _shards(self) -> Iterator[list[Piece]]:
+        return shards.grouped(shards.pieces(self._split().deal(self._source.documents())), shards.SHARD)
+
+    def _fill(self, parts: Path, done: Callable[[], bool]) -> list[Path]:
+        """Makes each shard that is missing and that nobody else is making; returns the paths of all."""
+        characters, paths = self._split().characters, []
+        waiting: collections.deque[tuple[int, Future]] = collections.deque()
+        count = min(len(os.sched_getaffinity(0)), MOST, -(-characters // shards.SHARD))
+        with (
+            progress.reading("tokenizing", characters) as advance,
+            _processes(count, (type(self._chosen), self._chosen.definition, self._dtype)) as submit,
+        ):
+            for number, shard in enumerate(self._shards()):
+                if done():
+                    break
+                paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
+                waiting.append((sum(len(piece) for _, piece, _ in shard), submit(shard, paths[-1])))
+                while len(waiting) > 2 * count:
+                    size, made = waiting.popleft()
+                    made.result()
+                    advance(size)
+            for size, made in waiting:
+                made.result()
+                advance(size)
+        return paths
+
+    def _join(self, parts: Iterable[Arrays], folder: Path) -> None:
+        ends = dict.fromkeys(SPLITS, 0)
+        with contextlib.ExitStack() as stack:
+            files = {
+                name: stack.enter_context((folder / name).open("wb"))
+                for split in SPLITS
+                for name in (f"{split}.bin", f"{split}.offsets")
+            }
+            for name in SPLITS:
+                files[f"{name}.offsets"].write(np.int64(0).tobytes())
+            for part in parts:
+                for name in SPLITS:
+                    files[f"{name}.bin"].write(part[f"{name}.bin"].tobytes())
+                    files[f"{name}.offsets"].write((part[f"{name}.offsets"] + ends[name]).tobytes())
+                    ends[name] += len(part[f"{name}.bin"])
+        for name, end in ends.items():
+            if not end and not (name == "train" and self._split().fraction == 1):
+                raise ConfigError(f"{self._source.where}: no text left for the {name} split; give more text.")
+
+
+@contextlib.contextmanager
+def _claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Locks out the others who make a shard; yields False if one of them is at it."""
+    with path.with_suffix(".lock").open("w") as lock:
+        mine = True
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                mine = False
+        yield mine
+
+
+@contextlib.contextmanager
+def _processes(count: int, tokenizer: tuple[type, bytes, type]) -> Iterator[Callable[[list[Piece], Path], Future]]:
+    """Starts processes that tokenize shards, and ends them; yields a function that hands them a shard and its path."""
+    command = [sys.executable, "-m", shards.__name__]
+    one_thread = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "1"}  # "false" takes a quarter longer
+    environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
+
+    def make(shard: list[Piece], path: Path) -> None:
+        with _claimed(path) as mine:
+            if not mine or shards.is_whole(path):
+                return
+            process = idle.get()
+            try:
+                _ask(process, (shard, path))
+            finally:
+                idle.put(process)
+
+    with contextlib.ExitStack() as stack:
+        threads = ThreadPoolExecutor(count)
+        stack.callback(threads.shutdown, cancel_futures=True)
+        for _ in range(count):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                process_group=0,  # ctrl-c is for its parent
+            )
+            stack.callback(_end, process)
+            _send(process, tokenizer)
+            idle.put(process)
+        yield lambda shard, path: threads.submit(make, shard, path)
+
+
+def _ask(process: subprocess.Popen, shard: tuple[list[Piece], Path]) -> None:
+    _send(process, shard)
+    try:
+        failure = pickle.load(process.stdout)  # type: ignore[arg-type]  # it has one
+    except (EOFError, pickle.UnpicklingError):
+        raise _ended(process) from None
+    if failure:
+        raise failure
+
+
+def _send(process: subprocess.Popen, value: object) -> None:
+    try:
+        pickle.dump(value, process.stdin)  # type: ignore[arg-type]  # it has one
+        process.stdin.flush()  # type: ignore[union-attr]
+    except OSError:
+        raise _ended(process) from None
+
+
+def _ended(process: subprocess.Popen) -> ChildProcessError:
+    code = process.wait()
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    why = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
+    return ChildProcessError(f"a process that tokenizes {how}{why}; what is done is kept: run the same command again.")
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.kill()
+    with contextlib.suppress(OSError), process:  # closes its pipes
+        pass

@@ -1,0 +1,167 @@
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.data import shards, tokenizing
+from flaxformer_lite.data.corpus import open_corpus
+
+TEXT = ("text",)
+
+
+@pytest.fixture(autouse=True)
+def _short_pieces(monkeypatch):
+    monkeypatch.setattr(shards, "PIECE", 150)  # so that a shard may begin within a document
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Makes every text a large one, of shards of 2,000 characters; lists those that are handed to a process."""
+    handed, ask = [], tokenizing._ask
+    monkeypatch.setattr(tokenizing, "SMALL", 0)
+    monkeypatch.setattr(shards, "SHARD", 2000)
+    monkeypatch.setattr(tokenizing, "_ask", lambda process, shard: handed.append(shard[1].name) or ask(process, shard))
+    return handed
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    return lambda count: monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)))
+
+
+def arrays(found):
+    return {name: (tokens.ids.tolist(), tokens.offsets.tolist()) for name, tokens in found.tokens.items()}
+
+
+@pytest.fixture
+def whole(experiment, tmp_path):
+    """The tokens that one process makes of a text that is small to it."""
+    return lambda **options: arrays(open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT))
+
+
+@pytest.mark.parametrize(("name", "count"), [("bytes", 1), ("byte_bpe", 3), ("sentencepiece", 2), ("words", 2)])
+def test_any_number_of_processes_writes_the_same(experiment, tmp_path, whole, cores, request, name, count):
+    due = whole(tokenizer=name, tokens=430)
+    asked = request.getfixturevalue("asked")
+    cores(count)
+    found = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT)
+    assert arrays(found) == due and len(asked) == len(set(asked)) > 10
+    assert [path.name for path in (tmp_path / "cache").glob("tokens*")] == [f"tokens-{found.fingerprint}"]
+
+
+@pytest.fixture
+def fails_at(monkeypatch):
+    """fails_at(n, how) ends the work at its shard n."""
+
+    def install(number, how):
+        ask, count = tokenizing._ask, iter(range(1000))
+
+        def ask_or_fail(process, shard):
+            if next(count) == number:
+                how(process)
+            ask(process, shard)
+
+        monkeypatch.setattr(tokenizing, "_ask", ask_or_fail)
+        return lambda: monkeypatch.setattr(tokenizing, "_ask", ask)
+
+    return install
+
+
+def interrupt(_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        (lambda process: process.kill(), ChildProcessError, "killed by SIGKILL, as .* memory runs out; what is done"),
+        (interrupt, KeyboardInterrupt, None),
+    ],
+)
+def test_what_was_done_before_a_kill_is_kept(experiment, tmp_path, whole, cores, fails_at, request, how, error, said):
+    due = whole()
+    asked = request.getfixturevalue("asked")
+    cores(1)
+    mend = fails_at(5, how)
+    with pytest.raises(error, match=said):
+        open_corpus(experiment().data, TEXT)
+    (parts,) = (tmp_path / "cache").glob("*.parts")
+    made = {path.name for path in parts.glob("*.npz")}
+    assert len(made) == 5 and not list(parts.glob("*.tmp"))
+    damaged = parts / sorted(made)[2]
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    mend()
+    asked.clear()
+    assert arrays(open_corpus(experiment().data, TEXT)) == due
+    assert damaged.name in asked and made.isdisjoint(set(asked) - {damaged.name}), "only what is missing is made"
+    assert not list((tmp_path / "cache").glob("*.parts"))
+
+
+def test_another_text_finds_nothing_of_the_old(experiment, jsonl, asked, fails_at, cores):
+    cores(1)
+    mend = fails_at(5, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_corpus(experiment().data, TEXT)
+    mend()
+    asked.clear()
+    jsonl.write_text(jsonl.read_text().replace("quick", "slow"))
+    open_corpus(experiment().data, TEXT)
+    assert min(asked).startswith("000000-")
+
+
+def test_hosts_that_share_the_cache_share_the_work(experiment, whole, cores, monkeypatch, request):
+    due, named = whole(), threading.local()
+    asked = request.getfixturevalue("asked")
+    cores(1)
+    monkeypatch.setattr(socket, "gethostname", lambda: named.host)
+    found, by = {}, []
+    ask, both = tokenizing._ask, threading.Barrier(2)
+    monkeypatch.setattr(tokenizing, "_ask", lambda process, shard: by.append(process.pid) or ask(process, shard))
+
+    def host(number):
+        named.host = f"host-{number}"
+        both.wait()
+        found[number] = arrays(open_corpus(experiment().data, TEXT))
+
+    hosts = [threading.Thread(target=host, args=(number,)) for number in range(2)]
+    for thread in hosts:
+        thread.start()
+    for thread in hosts:
+        thread.join()
+    assert found == {0: due, 1: due}
+    assert len(asked) == len(set(asked)), "no shard is made twice"
+    assert len(set(by)) == 2, "both have made some"
+
+
+def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):
+    start = subprocess.Popen
+
+    def started(*args, **options):
+        process = start(*args, **options)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100, 100))
+        return process
+
+    monkeypatch.setattr(tokenizing.subprocess, "Popen", started)
+    with pytest.raises(ConfigError, match=r"data.cache=.*: cannot write there \(File too large\); free some space"):
+        open_corpus(experiment().data, TEXT)
+
+
+def test_a_process_does_not_import_jax():
+    code = "import flaxformer_lite.data.shards, sys; sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_damaged_shard_is_deleted(tmp_path):
+    shards.save(path := tmp_path / "a.npz", {"train.bin": np.arange(1000)})
+    assert shards.is_whole(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))
+    path.write_bytes(path.read_bytes()[:500] + b"x" + path.read_bytes()[501:])
+    assert not shards.is_whole(path)
+    with pytest.raises(ConfigError, match="was damaged, and is deleted; the same command makes it anew"):
+        shards.load(path)
+    assert not path.exists()
