@@ -14,6 +14,7 @@ OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer
 REMATS = ("none", "dots", "full")  # modules/stack.py
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
+STORES = ("gs", "s3")  # files/remote.py
 TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # data/tokenizer_training.py
 
 # Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases inside one layer.

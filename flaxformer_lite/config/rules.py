@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 from flaxformer_lite import registry
+from flaxformer_lite.config import choices
 
 INT32 = 2**31 - 1
 FLOAT32 = 3.4e38  # floats beyond are infinite on a device
@@ -74,6 +75,17 @@ def is_local(value: str) -> str:
             " it, and pass that folder.")  # fmt: skip
 
 
+def is_place(value: str) -> str:
+    """Refuses addresses other than those of the stores that are read and written, and misspelled ones."""
+    for scheme in re.findall(r"(?:^|,)\s*(\w[\w+.-]*)://", value):
+        if scheme not in choices.STORES:
+            known = " and ".join(f"{name}://" for name in choices.STORES)
+            return f"{scheme}:// is not read or written, only {known} and local paths; copy it there, and pass that."
+    if found := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
+        return f"an address has a bucket behind two slashes, {found[1]}://BUCKET/NAME."
+    return ""
+
+
 def is_given(value: str) -> str:
     return "" if value.strip() else "must not be empty."
 
@@ -112,6 +124,7 @@ NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 LocalPath = Annotated[str, is_local]
+Place = Annotated[str, is_place]  # a local path, or an address in a store
 ALWAYS: dict[type, Any] = {int: Int, float: Float, str: Annotated[str, is_text]}  # whatever else the field declares
 
 

@@ -1,0 +1,177 @@
+import gzip
+import hashlib
+import os
+
+import pytest
+
+from flaxformer_lite.files import remote, stores
+from flaxformer_lite.files.stores import StorageError
+
+CONTENT = b"".join(b"line %d\n" % n for n in range(3000))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(stores, "PAUSE", 0.01)
+    monkeypatch.setattr(stores, "PATIENCE", 0.5)
+
+
+def test_an_object_reads_back_with_its_size_and_checksum(bucket):
+    remote.write(f"{bucket.url}/a/b.txt", CONTENT)
+    file = remote.find(f"{bucket.url}/a/b.txt")
+    assert (file.url, file.name, file.suffix, file.size) == (f"{bucket.url}/a/b.txt", "b.txt", ".txt", len(CONTENT))
+    assert file.checksum == file.version
+    if file.checksum.startswith("md5"):
+        assert file.checksum == f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+    assert remote.read(file) == CONTENT
+    assert remote.read(file, 5, 9) == CONTENT[5:9]
+    assert remote.read(file, len(CONTENT) - 3, len(CONTENT) + 9) == CONTENT[-3:]
+    assert remote.read(file, len(CONTENT), len(CONTENT) + 9) == b""
+    remote.write(f"{bucket.url}/a/b.txt", CONTENT[::-1])
+    assert remote.find(f"{bucket.url}/a/b.txt").version != file.version
+
+
+def test_names_and_patterns_are_listed_in_order(bucket):
+    for name in ("list/b.txt", "list/a.txt", "list/deep/c.txt", "list/d.bin", "list2/e.txt", "list/none.txt"):
+        remote.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
+    below = [str(file).removeprefix(f"{bucket.url}/") for file in remote.find_below(f"{bucket.url}/list/")]
+    assert below == ["list/a.txt", "list/b.txt", "list/d.bin", "list/deep/c.txt", "list/none.txt"]
+    assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == ["a.txt", "b.txt", "none.txt"]
+    assert [file.name for file in remote.find_like(f"{bucket.url}/list/**/c.*")] == ["c.txt"]
+    assert remote.find(f"{bucket.url}/list") is None
+    assert remote.find_below(f"{bucket.url}/nothing") == remote.find_like(f"{bucket.url}/nothing/*") == []
+    assert remote.read(remote.find(f"{bucket.url}/list/none.txt")) == b""
+
+
+def test_a_stream_seeks_and_is_decompressed(bucket):
+    remote.write(f"{bucket.url}/z.txt.gz", gzip.compress(CONTENT))
+    with remote.find(f"{bucket.url}/z.txt.gz").open() as file, gzip.open(file) as plain:
+        assert plain.read() == CONTENT
+    remote.write(f"{bucket.url}/z.txt", CONTENT)
+    with remote.find(f"{bucket.url}/z.txt").open() as file:
+        assert file.readline() == b"line 0\n"
+        assert file.seek(-10, os.SEEK_END) == len(CONTENT) - 10
+        assert file.read() == CONTENT[-10:]
+
+
+def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "BLOCK", 1000)
+    (tmp_path / "here").write_bytes(CONTENT)
+    remote.upload(tmp_path / "here", f"{bucket.url}/there")
+    remote.download(remote.find(f"{bucket.url}/there"), tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == CONTENT
+
+
+def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_refused(bucket, tmp_path, monkeypatch):
+    remote.write(f"{bucket.url}/c", CONTENT)
+    file, whole, spoiled = remote.find(f"{bucket.url}/c"), remote.read, []
+
+    def read(*args):
+        content = whole(*args)
+        spoiled.append(1)
+        return content[:-1] + b"?" if len(spoiled) <= times else content
+
+    monkeypatch.setattr(remote, "read", read)
+    times = 1
+    remote.download(file, tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == CONTENT
+    assert len(spoiled) == 2
+    times = 9
+    with pytest.raises(StorageError, match=r"bucket/c: another (md5|crc32c) here than in the store; it is damaged"):
+        remote.download(file, tmp_path / "c")
+    times = 0
+    remote.write(f"{bucket.url}/c", CONTENT[:-1])
+    with pytest.raises(StorageError, match=r"bucket/c: "):
+        remote.download(file, tmp_path / "c")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_passes_is_tried_again_and_counted(status, bucket, capsys):
+    remote.write(f"{bucket.url}/t", CONTENT)
+    file, before = remote.find(f"{bucket.url}/t"), stores.retries()
+    bucket.fail(status, times=3)
+    assert remote.read(file) == CONTENT
+    assert stores.retries() == before + 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f"notice: {bucket.url}/t: {status} ") for line in lines)
+    bucket.fail(status, times=2, on="PUT|POST")
+    remote.write(f"{bucket.url}/t", CONTENT[:9])
+    assert stores.retries() == before + 5
+    assert remote.find(f"{bucket.url}/t").size == 9
+
+
+def test_what_stays_is_one_sentence(bucket):
+    remote.write(f"{bucket.url}/s", CONTENT)
+    file = remote.find(f"{bucket.url}/s")
+    for status, message in (
+        (503, r"bucket/s: cannot be reached \(503 Service Unavailable; \d+ tries in 0 s\); check the network, and the"),
+        (401, r"bucket/s: no credentials that are valid \(401 Unauthorized\); log in: (gcloud auth|aws configure)"),
+        (403, r"bucket/s: access is forbidden \(.*\); ask its owner for it, or log in: (gcloud auth|aws configure)"),
+        (418, r"bucket/s: the store refuses it \(418 I'm a Teapot\)"),
+    ):
+        bucket.fail(status, times=1000)
+        with pytest.raises(StorageError, match=message):
+            remote.read(file)
+        bucket.faults.clear()
+    elsewhere = f"{bucket.url[:2]}://elsewhere/a"
+    for act in (remote.find_below, lambda url: remote.write(url, b"a"), lambda url: remote.upload(__file__, url)):
+        with pytest.raises(StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name") as error:
+            act(elsewhere)
+        assert "\n" not in str(error.value)
+    with pytest.raises(StorageError, match="bucket/gone: the bucket has no object of this name, and none below it"):
+        remote.read(remote.RemoteFile(f"{bucket.url}/gone", 9, "", ""))
+
+
+def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
+    for variable, url in (("STORAGE_EMULATOR_HOST", "gs://b/a"), ("AWS_ENDPOINT_URL", "s3://b/a")):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        with pytest.raises(StorageError, match=rf"{url}: cannot be reached \(.*[cC]onnect.*127.0.0.1.* tries in"):
+            remote.find(url)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
+    with pytest.raises(StorageError, match=r"s3://b/a: no credentials that are valid .*; log in: aws configure"):
+        remote.find("s3://b/a")
+
+
+@pytest.mark.parametrize(("url", "package", "extra"), [("gs://b/a", "gcsfs.core", "gcs"), ("s3://b/a", "s3fs", "s3")])
+def test_a_package_that_is_not_installed_is_named(url, package, extra, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:8")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:8")
+    with pytest.raises(StorageError, match=rf"{url[:5]} needs a package .*pip install 'flaxformer_lite\[{extra}\]'"):
+        remote.find(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("hf://user/data", "hf:// is not read or written, only gs:// and s3:// and local paths"),
+        ("http://host/a", "http:// is not read or written"),
+        ("gs:/bucket/a", "an address has a bucket behind two slashes, gs://BUCKET/NAME"),
+        ("s3:bucket/a", "an address has a bucket behind two slashes, s3://BUCKET/NAME"),
+        ("gs:///a", "an address has a bucket behind two slashes"),
+    ],
+)
+def test_other_addresses_are_refused(url, message):
+    with pytest.raises(StorageError, match=message):
+        remote.find(url)
+
+
+def test_a_forked_process_has_its_own_client(bucket):
+    remote.write(f"{bucket.url}/f", CONTENT)
+    child = os.fork()
+    if not child:
+        os._exit(0 if remote.find(f"{bucket.url}/f").size == len(CONTENT) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_only_addresses_of_known_stores_are_addresses():
+    assert stores.is_url("gs://b") and stores.is_url("s3://b/c")
+    assert not any(map(stores.is_url, ("gs", "gs:/b", "hf://b", "/gs://b", "a/gs://b")))
