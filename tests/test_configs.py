@@ -39,11 +39,11 @@ def is_task(name):
 
 
 NAMES = [name for name in PAGES if not is_task(name)]
-TASKS = [name for name in PAGES if is_task(name)]
-TASKS += ["tag:recurrent_encoder"]
-NIGHTLY = [
-    pytest.param(name, marks=pytest.mark.nightly)
-    for name in ("classify:recurrent_encoder", "seq2seq_recurrent_tiny:luong")
+RECURRENT = ["tag:recurrent_encoder", "classify:recurrent_encoder", "seq2seq_recurrent_tiny:luong"]
+DAILY = ("classify", "dpo", "qa", "sentences", "tag:recurrent_encoder", "translate")  # one of each kind of target
+TASKS = [
+    pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly)
+    for name in [*(page for page in PAGES if is_task(page)), *RECURRENT]
 ]
 
 
@@ -79,7 +79,7 @@ def look(name):
 
 
 ALIKE = {look(name): name for name in NAMES}.values()
-LARGE = ("bert_large", "gpt2_xl", "t5_large", "t5_xxl")  # as smaller pages, but for scan or a gated mlp
+LARGE = ("bert_large", "gpt2_xl", "llama_7b", "t5_large", "t5_xxl")  # as smaller pages, but for scan or a gated mlp
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_shrunk_copy_takes_real_steps(name, texts):
     assert np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0] - 0.1
 
 
-@pytest.mark.parametrize("name", [*TASKS, *NIGHTLY])
+@pytest.mark.parametrize("name", TASKS)
 def test_shrunk_task_learns_its_sample(name, tmp_path):
     config = load(name)
     for key, value in SHRUNK.items():

@@ -38,7 +38,7 @@ def compare(mask, position, kv_heads, dtype, blocks, **options):
         assert error < (1e-5 if dtype == jnp.float32 else 2e-2)
 
 
-# Each mask and each encoding meet twice in float32 and once in bfloat16; the other pairs are of the nightly run.
+# Each mask and each encoding meet twice in float32, and a few in bfloat16; the other pairs are of the nightly run.
 PAIRS = [*zip(MASKS, POSITIONS, strict=True)]
 MORE = [*zip(MASKS, (*POSITIONS[1:], POSITIONS[0]), strict=True)]
 
@@ -58,7 +58,7 @@ def test_equals_dense_in_value_and_gradient(mask, position):
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS))
+@pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS[1::2]))
 def test_equals_dense_in_bfloat16(mask, position):
     number = [*MASKS].index(mask) + POSITIONS.index(position) + 1
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.bfloat16, (4, 4))

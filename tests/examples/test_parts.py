@@ -60,7 +60,7 @@ def test_experts_alike_are_one_feed_forward():
 SCANNED = {"train.accumulate": 2, "model.scan": True, "mesh.fsdp": 2, "mesh.tensor": 2}
 
 
-@pytest.mark.parametrize("changes", [{}, SCANNED], ids=["plain", "accumulated, scanned and sharded"])
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), SCANNED], ids=["plain", "accumulated, scanned and sharded"])
 def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
     name = "examples.mixture_of_experts:MoeConfig"
     changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, **changes}
@@ -94,6 +94,7 @@ def test_min_gru_documents_do_not_meet_and_padding_is_passed_over():
     np.testing.assert_allclose(apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_min_gru_in_parts_is_min_gru_at_once():
     model, params = built(mixer=min_gru.MinGruConfig())
     whole = model.apply({"params": params}, IDS).logits

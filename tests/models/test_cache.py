@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.models.skeletons.parts import init_cache
 from flaxformer_lite.modules.layout import stack_layers
-from tests.models.tiny import PAIRS, T, built, close, ids, inputs_of, is_encoder_decoder, logits_of, small
+from tests.models.tiny import DECODERS, T, built, close, ids, inputs_of, is_encoder_decoder, logits_of, small
 
 
 def decoded(model, params, tokens, encoded, prompt):
@@ -34,7 +34,7 @@ def decoded(model, params, tokens, encoded, prompt):
     return jnp.concatenate(out, axis=1)
 
 
-@pytest.mark.parametrize(("family", "position"), [pair for pair in PAIRS if pair[0] != "bert"])
+@pytest.mark.parametrize(("family", "position"), DECODERS)
 def test_cached_decode_equals_full_forward(family, position):
     """In a loop and scanned, and with the cache of a lone example, which has no batch axis.
 

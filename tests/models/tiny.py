@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from flaxformer_lite import registry
 
@@ -12,10 +13,13 @@ FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: t
 OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)  # test_variants.py
 POSITIONS = registry.available("positions")
-# Every encoding in a decoder and in an encoder-decoder; the other families in their own.
-PAIRS = [(family, position) for family in ("gpt2", "t5") for position in POSITIONS] + [
-    ("bert", "learned"), ("bert", "shaw"), ("llama", "rope"), ("transformer", "sinusoidal")
+# Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly); other families in their own.
+DAILY = ("learned", "rope", "shaw", "t5_buckets")
+OWNERS = [("llama", "rope"), ("transformer", "sinusoidal")]
+DECODERS = [("gpt2", position) for position in POSITIONS] + OWNERS + [
+    pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly) for position in POSITIONS
 ]  # fmt: skip
+PAIRS = [*DECODERS, ("bert", "learned"), ("bert", "shaw")]
 SMALL = {
     "vocab_size": 37,
     "d_model": 16,
