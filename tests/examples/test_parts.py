@@ -60,7 +60,9 @@ def test_experts_alike_are_one_feed_forward():
 SCANNED = {"train.accumulate": 2, "model.scan": True, "mesh.fsdp": 2, "mesh.tensor": 2}
 
 
-@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), SCANNED], ids=["plain", "accumulated, scanned and sharded"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({}, marks=pytest.mark.nightly), SCANNED], ids=["plain", "accumulated, scanned and sharded"]
+)
 def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
     name = "examples.mixture_of_experts:MoeConfig"
     changes = {"model.feed_forward.name": name, "model.feed_forward.balance": 0.5, **changes}
