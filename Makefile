@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults faults-two opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,20 @@ meshes: $(STAMP)  ## one step of four families on seven meshes of made-up device
 faults: $(STAMP)  ## kill -9 runs and writers of weights at random instants and compare what they leave with the whole
 	$(BIN)/python tools/faults.py --kills=50
 	$(BIN)/python tools/publishers.py --kills=100 --pairs=20 --folder=runs/publishers
+
+faults-two: $(STAMP)  ## as root: kill, fill the disk of and damage a run of two processes at chosen instants
+	$(BIN)/python tools/faults_two.py
+
+# Of Debian, as root: apt-get install slurm-wlm openmpi-bin
+.PHONY: slurm mpi pods
+slurm: $(STAMP)  ## as root: train under a Slurm of this machine, to a job's time limit and through a requeue
+	$(BIN)/python -m tools.launch.check slurm
+
+mpi: $(STAMP)  ## train under mpirun, against two processes started by flags
+	$(BIN)/python -m tools.launch.check mpi
+
+pods: $(STAMP)  ## run the containers of launch/jobset_gpu.yaml as two processes, and stop one as a drained node does
+	$(BIN)/python -m tools.launch.check pods
 
 opponent: $(STAMP)  ## attack every door with 1,900 hostile inputs and count those that do not end clearly; SEED=1
 	$(BIN)/python -m tools.opponent --seed=$(SEED) --show

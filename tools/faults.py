@@ -53,11 +53,7 @@ SETTINGS = {
 
 def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> list[list[str]]:
     """Returns the command of each process of a run of `steps` steps on a few kilobytes of text."""
-    text = folder / "text.jsonl"
-    if not text.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        text.write_text("".join(json.dumps({"text": f"{n}: {n * n} {n**3} " * 20}) + "\n" for n in range(120)))
-    settings = {**SETTINGS, "data.path": text, "data.cache": folder / "cache", "train.steps": steps}
+    settings = {**SETTINGS, "data.path": write_text(folder), "data.cache": folder / "cache", "train.steps": steps}
     settings |= {"mesh.data": processes, "train.accumulate": processes}
     overrides = [f"--config.{name}={value}" for name, value in settings.items()]
     line = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={workdir}", *overrides]
@@ -70,6 +66,15 @@ def commands(folder: Path, workdir: Path, steps: int, processes: int = 1) -> lis
         [*line, *joining, f"--process_id={i}", f"--peer_timeout={PEER_TIMEOUT}", "--start_timeout=30"]
         for i in range(processes)
     ]
+
+
+def write_text(folder: Path) -> Path:
+    """Returns a file of a few kilobytes of text in the folder, written once."""
+    text = folder / "text.jsonl"
+    if not text.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        text.write_text("".join(json.dumps({"text": f"{n}: {n * n} {n**3} " * 20}) + "\n" for n in range(120)))
+    return text
 
 
 def committed(checkpoints: Path) -> list[int]:

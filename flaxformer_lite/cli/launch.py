@@ -28,15 +28,16 @@ SMALLER = "lower train.batch_size, raise train.accumulate or train.loss_chunks, 
 LOST_PEER = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|coordination service|UNAVAILABLE")
 
 
-def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
+def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_join) -> None:
     """Checks the config and runs it, together with the other processes if there are any.
 
-    Exits with 0 if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input, 1 on a failed run, else 128 +
-    the number of the signal that ended it.
+    Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input, 1 on a failed run,
+    else 128 + the number of the signal that ended it.
 
     Args:
       config: config of the experiment.
       workdir: workdir of the run.
+      stopped_code: exit code by which a scheduler tells a stopped run from one at its end.
       **how_to_join: arguments of runtime.join.join.
     """
     group = ALONE
@@ -52,7 +53,7 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
     with Interrupt(end) as interrupt:
         versions.notice_untested()
         try:
-            group = join(**how_to_join)
+            group = join(**how_to_join, log=Path(workdir, LOG))
             if not group.first:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
             given = invocation.fields_given(invocation.underscored(sys.argv))
@@ -64,8 +65,8 @@ def main(config: ConfigDict, workdir: str, **how_to_join) -> None:
         except BaseException as error:  # a library written in Rust raises no Exception when it panics
             message, code, at_once = explain(error, workdir, group)
             _end(group, message, code, at_once=at_once)
-    if caught == "SIGINT":
-        sys.exit(128 + signal.SIGINT)
+    if caught and (code := 128 + signal.SIGINT if caught == "SIGINT" else stopped_code):
+        sys.exit(code)
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:

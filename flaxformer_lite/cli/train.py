@@ -6,7 +6,7 @@ import signal
 
 from flaxformer_lite.cli import command_line
 
-JOINING = ("coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout")
+GIVEN = ("stopped_code", "coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     from flaxformer_lite.cli import launch
 
     try:
-        launch.main(config, args.workdir, **{name: getattr(args, name) for name in JOINING})
+        launch.main(config, args.workdir, **{name: getattr(args, name) for name in GIVEN})
     finally:
         logging.set_verbosity(verbosity)
         signal.signal(signal.SIGINT, interrupted or signal.SIG_DFL)

@@ -10,12 +10,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
 from jax._src import clusters, distributed  # neither cluster detection nor the store has a public name
 
 from flaxformer_lite.config.rules import ConfigError
+from flaxformer_lite.runtime import native_output
 from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes
 
 _ABORTED: list[Any] = []  # C's handler of SIGABRT, which must not be collected
@@ -28,6 +30,7 @@ def join(
     *,
     start_timeout: int = 300,
     peer_timeout: int = 60,
+    log: Path = Path(os.devnull),
 ) -> Processes:
     """Starts jax.distributed if there is more than one process. Call it before JAX touches a device.
 
@@ -42,6 +45,7 @@ def join(
       process_id: number of this process, from 0.
       start_timeout: seconds for all processes to appear.
       peer_timeout: seconds of silence after which a process counts as lost, and the others end.
+      log: file that gets what JAX's runtime printed where a run of several processes ends by a failure.
 
     Raises:
       ConfigError: the arguments are incomplete or contradict each other.
@@ -60,6 +64,7 @@ def join(
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_enable_compilation_cache", False)
+    native = native_output.divert()
     _on_abort(functools.partial(_refused, coordinator, num_processes, process_id))
     giving_up = threading.Timer(start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout))
     giving_up.daemon = True
@@ -78,6 +83,7 @@ def join(
     finally:
         giving_up.cancel()
     group = Processes(distributed.global_state.client, process_id, num_processes)
+    group.before_exit = functools.partial(native_output.keep, native, log)
     _on_abort(group.lose)
     return group
 

@@ -39,6 +39,7 @@ class Processes:
         self._client, self.index, self.count = client, index, count
         self._turns: collections.Counter[str] = collections.Counter()
         self._ending, self._own_failure = threading.Lock(), ""
+        self.before_exit: Callable[[], None] = lambda: None  # called where a failure ends the process
         self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
         self._closing, self._thread = threading.Event(), threading.Thread(target=self._look, daemon=True)
         if client:
@@ -126,6 +127,7 @@ class Processes:
                 if self.first:
                     time.sleep(2.5 * INTERVAL)  # it hosts the store, so it leaves after the others have heard
                 sys.stdout.flush()
+                self.before_exit()
             finally:
                 os._exit(code)  # also where nobody reads stderr
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -40,7 +41,7 @@ class Interrupt(contextlib.AbstractContextManager):
     def __enter__(self) -> "Interrupt":
         hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []  # as under nohup
         self._before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, *hangup)}
-        self._terminals = [number for number in (1, 2) if os.isatty(number)]
+        self._terminals = _terminals()
         self._heard, self._tell = os.pipe()
         os.set_blocking(self._tell, False)
         self._thread = threading.Thread(target=self._hear, daemon=True)
@@ -67,7 +68,7 @@ class Interrupt(contextlib.AbstractContextManager):
           start: number of steps already done.
           group: the processes.
         """
-        self._group, self._step = group, start
+        self._group, self._step, self._terminals = group, start, _terminals()  # joining others moves stderr
         group.listen(TOPIC, self._agree)
         self._training = True
         try:
@@ -94,7 +95,7 @@ class Interrupt(contextlib.AbstractContextManager):
                 continue
             self._asked = True
             with contextlib.suppress(OSError):  # of a stderr that nobody reads
-                os.write(2, f"\n{number.name}: stopping after this step; once more stops at once.\n".encode())
+                os.write(_stderr(), f"\n{number.name}: stopping after this step; once more stops at once.\n".encode())
             if self._group.alone:
                 self.caught, self._last = number.name, 0
             else:
@@ -106,3 +107,15 @@ class Interrupt(contextlib.AbstractContextManager):
         with self._lock:
             self._last = self._group.coordinate(TOPIC, self._step, max) + 1
             self.by, self.caught = json.loads(news)
+
+
+def _stderr() -> int:
+    """Returns the file descriptor of stderr, which code below Python loses in a run of several processes."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):  # one that is no file, or closed
+        return 2
+
+
+def _terminals() -> list[int]:
+    return [number for number in {1, 2, _stderr()} if os.isatty(number)]

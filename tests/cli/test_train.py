@@ -19,6 +19,6 @@ def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
     root, during = logging.getLogger(), []
     before = root.level
     monkeypatch.setattr(launch, "main", lambda *_, **__: during.append(root.level))
-    joining = dict.fromkeys(train.JOINING)
+    joining = dict.fromkeys(train.GIVEN)
     train.run(argparse.Namespace(workdir=str(tmp_path), overrides=["--config=gpt2_tiny"], **joining))
     assert during == [logging.CRITICAL] and root.level == before <= logging.WARNING

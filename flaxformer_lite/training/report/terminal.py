@@ -77,7 +77,7 @@ class Terminal:
         """Shows the bar within the block, from step `start` on."""
         columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")
         with contextlib.ExitStack() as stack:
-            if self.console.is_terminal:
+            if self.console.is_interactive:  # as a dumb terminal is not
                 progress = stack.enter_context(Progress(*columns, console=self.console))
                 self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
             unsaid, self._unsaid = self._unsaid, None

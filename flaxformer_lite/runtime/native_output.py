@@ -1,0 +1,30 @@
+"""What code below Python writes to stderr in a run of several processes: JAX's runtime comments on every lost peer."""
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+
+def divert() -> IO[bytes]:
+    """Sends what is written to file descriptor 2 to a file without a name, and sys.stderr to where that led before."""
+    file = tempfile.TemporaryFile("a+b")  # noqa: SIM115
+    sys.stderr.flush()
+    shown = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    sys.stderr = open(shown, "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
+    faulthandler.enable(sys.stderr)  # for a crash, which nobody else reports
+    return file
+
+
+def keep(file: IO[bytes], path: Path) -> None:
+    """Appends what was diverted to a log, if there is any and it can be written."""
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        if os.fstat(file.fileno()).st_size:
+            with path.open("ab") as log:
+                shutil.copyfileobj(file, log)

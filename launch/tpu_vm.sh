@@ -1,0 +1,44 @@
+#!/bin/bash
+# Trains on a TPU slice that may be preempted, in as many slices as it takes:
+#
+#     launch/tpu_vm.sh [--dry-run] NAME FLAGS...
+#
+# as in `launch/tpu_vm.sh xl --config=gpt2_xl --workdir=gs://BUCKET/xl`. Creates the slice NAME as a queued resource, waits
+# for it, installs the package, runs `flaxformer_lite train FLAGS` on all its workers, and starts over while the slice is
+# preempted or its run stopped by SIGTERM; in the end, and on ctrl-C, deletes it. --dry-run prints the commands and runs none.
+#
+# Variables: ZONE, TYPE (gcloud compute tpus accelerator-types list), VERSION (of the VM's software), SPOT (empty: on demand),
+# PAUSE (seconds between looks at the slice's state).
+set -euo pipefail
+dry=
+if [ "${1-}" = --dry-run ]; then dry=yes; shift; fi
+if [ $# -lt 2 ]; then echo "usage: launch/tpu_vm.sh [--dry-run] NAME FLAGS..." >&2; exit 2; fi
+name=$1; shift
+zone=--zone=${ZONE:-us-central1-a} pause=${PAUSE:-30}
+tpus=(gcloud compute tpus)
+
+run() { if [ -n "$dry" ]; then echo "${@@Q}"; else "$@"; fi; }
+on_all() { run "${tpus[@]}" tpu-vm ssh "$name" "$zone" --worker=all --command="$1"; }
+state() { "${tpus[@]}" queued-resources describe "$name" "$zone" --format='value(state.state)' || echo gone; }
+delete() { run "${tpus[@]}" queued-resources delete "$name" "$zone" --force --quiet; }
+
+python='$HOME/venv/bin/python'  # of 3.12, by uv: the VM's own is older
+install="python3 -m pip install --quiet --user uv && \$HOME/.local/bin/uv venv --quiet --clear --python=3.12 \$HOME/venv &&
+\$HOME/.local/bin/uv pip install --quiet --python=$python \$(ls flaxformer_lite-*.whl)'[tpu,gcs]'"
+install=${install//$'\n'/ }
+train="$python -m flaxformer_lite train --stopped_code=75 ${*@Q}"
+
+[ -n "$dry" ] || rm -rf dist/launch
+run python3 -m pip wheel --quiet --no-deps --wheel-dir=dist/launch .
+wheel=$(ls dist/launch/*.whl 2> /dev/null || echo dist/launch/flaxformer_lite-VERSION-py3-none-any.whl)
+while true; do
+  run "${tpus[@]}" queued-resources create "$name" --node-id="$name" "$zone" --accelerator-type="${TYPE:-v5litepod-16}" \
+    --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT---spot}
+  trap delete EXIT  # not before: a slice of this name may be another's
+  until [ -n "$dry" ] || [ "$(state)" = ACTIVE ]; do sleep "$pause"; done
+  if run "${tpus[@]}" tpu-vm scp "$wheel" "$name:" "$zone" --worker=all && on_all "$install" && on_all "$train"; then exit; fi
+  sleep "$pause"
+  if [ "$(state)" = ACTIVE ]; then exit 1; fi  # the run itself failed, as its output says
+  delete
+  trap - EXIT
+done

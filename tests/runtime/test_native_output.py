@@ -1,0 +1,35 @@
+"""What code below Python writes to stderr: out of sight, and in a log where a run fails."""
+
+import subprocess
+import sys
+
+WRITES = """
+import os, sys
+from pathlib import Path
+from flaxformer_lite.runtime import native_output
+os.write(2, b"before ")
+file = native_output.divert()
+os.write(2, b"below Python\\n")
+print("of Python", file=sys.stderr)
+native_output.keep(file, Path({log!r}))
+if {crash}:
+    os.abort()
+"""
+
+
+def written(log, crash=False):
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES.format(log=str(log), crash=crash)], capture_output=True, text=True
+    )
+    return done.stderr
+
+
+def test_it_goes_to_the_log_and_pythons_own_to_stderr(tmp_path):
+    log = tmp_path / "errors.log"
+    log.write_text("earlier\n")
+    assert written(log) == "before of Python\n" and log.read_text() == "earlier\nbelow Python\n"
+
+
+def test_a_log_that_cannot_be_written_is_done_without_and_a_crash_is_reported(tmp_path):
+    said = written(tmp_path / "nowhere" / "errors.log", crash=True)
+    assert said.startswith("before of Python\nFatal Python error: Aborted") and "below Python" not in said

@@ -1,0 +1,182 @@
+"""Brings faults on a run of two processes at chosen instants, and lists what each process says and what is lost.
+
+    python tools/faults_two.py --folder=runs/faults-two            # as root: the full disk is a small tmpfs
+
+Each fault meets the run that the one before it left. A process is killed before it joins the other, while the step
+compiles, in mid-step, during an evaluation, and during a save. The disk is filled before a save and during one. The newest
+checkpoint is damaged in a data file, in its record, by a missing file; then all are. Wanted of each: at most one line on stderr
+of each process that lives, no foreign line, an exit code that is not 0, no committed checkpoint lost; and in the end the
+parameters of an uninterrupted run.
+"""
+
+import argparse
+import contextlib
+import functools
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tools import faults
+
+SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every": 5, "train.eval_every": 5}
+CAUSES = re.compile(r"^(error|waiting for|tokenizing|notice)|^$")
+DISK = 6 << 20  # bytes of the small disk
+MOST = 180  # seconds that a fault may take
+
+
+def start(folder: Path, workdir: Path, steps: int) -> list[subprocess.Popen]:
+    """Starts both processes; their stdout and stderr go to files beside the workdir."""
+    own = [f"--config.{name}={value}" for name, value in SETTINGS.items()]
+    run = []
+    for i, line in enumerate(faults.commands(folder, workdir, steps, processes=2)):
+        with open(folder / f"out{i}", "w") as out, open(folder / f"err{i}", "w") as err:
+            run.append(subprocess.Popen([*line, *own], cwd=faults.ROOT, stdout=out, stderr=err))
+    return run
+
+
+def until(seen: Callable[[], object], run: list[subprocess.Popen]) -> None:
+    """Waits until something is seen, or a process has ended."""
+    deadline = time.monotonic() + MOST
+    while not seen() and all(process.poll() is None for process in run) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def reached(folder: Path, workdir: Path, instant: str, run: list[subprocess.Popen]) -> None:
+    """Waits for an instant of a run."""
+    out, checkpoints = folder / "out0", workdir / "checkpoints"
+    first = max(faults.committed(checkpoints), default=0) + 1
+    if instant == "the start":
+        return
+    if instant == "joining":
+        time.sleep(random.uniform(1, 3))
+        return
+    if instant == "compiling":
+        (workdir / ".lock").unlink(missing_ok=True)
+        until((workdir / ".lock").exists, run)
+        time.sleep(1)
+        return
+    until(lambda: re.search(rf"^step {first + 7}/", out.read_text(), re.MULTILINE), run)
+    if instant == "evaluating":
+        until(lambda: re.search(rf"^step {first + 9}/.*  loss", out.read_text(), re.MULTILINE), run)
+        time.sleep(0.2)
+    elif instant == "saving":
+        until(lambda: list(checkpoints.glob("*tmp*")), run)
+
+
+def kill(index: int, run: list[subprocess.Popen]) -> None:
+    run[index].kill()
+
+
+def fill(disk: Path) -> None:
+    """Leaves no free byte on a disk."""
+    with contextlib.suppress(OSError), (disk / "filler").open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def damage(checkpoints: Path, how: str) -> None:
+    steps = faults.committed(checkpoints)
+    for step in steps if how == "all damaged" else steps[-1:]:
+        at = checkpoints / str(step)
+        data = max((path for path in at.rglob("d/*") if "process_1" in str(path)), key=lambda path: path.stat().st_size)
+        if how == "a missing file":
+            data.unlink()
+        else:
+            path = at / "meta" / "metadata" if how == "a damaged record" else data
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+
+
+def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tuple[str, str, bool]:
+    """Returns the exit codes, what the living processes said on stderr, and whether that is as it should be."""
+    codes = [faults.end(process) for process in run]
+    said = [(folder / f"err{i}").read_text() for i in (0, 1)]
+    living = [i for i in (0, 1) if i != killed]
+    errors = [[line for line in said[i].splitlines() if line.startswith("error")] for i in living]
+    foreign = sum(not CAUSES.search(line) for i in living for line in said[i].splitlines())
+    good = not foreign and all(codes[i] in (0, 1, 2) for i in living) and all(len(lines) <= 1 for lines in errors)
+    good &= any(errors) == any(codes[i] for i in living)
+    words = " / ".join(f"{i}: {' '.join(lines)[:170] or '-'}" for i, lines in zip(living, errors, strict=True))
+    return ", ".join(map(str, codes)), words + (f" (and {foreign} foreign lines)" if foreign else ""), good
+
+
+class Matrix:
+    """Brings one fault after the other on the run in `workdir`, and prints a row of a table for each."""
+
+    def __init__(self, folder: Path, disk: Path, steps: int):
+        self.folder, self.disk, self.steps, self.good = folder, disk, steps, list[bool]()
+        self.workdir, self.checkpoints = disk / "run", disk / "run" / "checkpoints"
+        print("| fault | instant | exit codes | the living say | checkpoint | fine |\n|" + "---|" * 6, flush=True)
+
+    def bring(
+        self, what: str, instant: str, act: Callable[[list[subprocess.Popen]], object], killed: int | None = None
+    ):
+        """Starts the run, acts on it at an instant, and judges its end."""
+        before = max(faults.committed(self.checkpoints), default=0)
+        run = start(self.folder, self.workdir, self.steps)
+        reached(self.folder, self.workdir, instant, run)
+        act(run)
+        codes, words, good = judged(self.folder, run, killed)
+        for index in (0, 1):
+            shutil.copy(self.folder / f"err{index}", self.folder / f"{len(self.good):02}-err{index}")
+        (self.disk / "filler").unlink(missing_ok=True)
+        newest = max(faults.committed(self.checkpoints), default=0)
+        self.good.append(good and newest >= before)
+        print(f"| {what} | {instant} | {codes} | {words} | {before} -> {newest} | {self.good[-1]} |", flush=True)
+
+    def bring_all(self) -> None:
+        """Brings every fault at every instant."""
+        for instant in ("joining", "compiling", "stepping", "evaluating", "saving"):
+            for index in (0, 1):
+                self.bring(f"kill -9 of {index}", instant, functools.partial(kill, index), index)
+        for instant in ("stepping", "saving"):
+            self.bring("a full disk", instant, lambda _: fill(self.disk))
+        for how in ("a flipped bit", "a damaged record", "a missing file"):
+            damage(self.checkpoints, how)
+            self.bring(how, "stepping", lambda run: run[0].terminate())
+            shutil.rmtree(self.checkpoints / "damaged", ignore_errors=True)
+        shutil.copytree(self.checkpoints, self.folder / "whole")
+        damage(self.checkpoints, "all damaged")
+        self.bring("all damaged", "the start", lambda _: None)
+        shutil.rmtree(self.checkpoints)
+        shutil.copytree(self.folder / "whole", self.checkpoints)
+
+    def compare(self) -> None:
+        """Lets the run come to its end, and compares it with one that nothing has disturbed."""
+        ends = []
+        for workdir in (self.workdir, self.disk / "straight"):
+            codes = [faults.end(process) for process in start(self.folder, workdir, self.steps)]
+            assert codes == [0, 0], codes
+            ends.append(faults.record(workdir / "checkpoints" / str(self.steps))["leaves"])
+        self.good.append(ends[0] == ends[1])
+        print(f"\nthe end, bit for bit that of an undisturbed run: {self.good[-1]}", flush=True)
+
+
+def main(folder: Path, steps: int) -> None:
+    disk = folder / "disk"
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
+    try:
+        matrix = Matrix(folder, disk, steps)
+        matrix.bring_all()
+        matrix.compare()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    sys.exit(not all(matrix.good))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument(
+        "--folder", type=Path, default=faults.ROOT / "runs" / f"faults-two-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    options = parser.parse_args()
+    main(options.folder.absolute(), options.steps)
