@@ -21,7 +21,7 @@ from tests.training import tiny_runs
 def end(monkeypatch, tmp_path, capsys):
     """Launches a run that ends as told: (exit code, stderr)."""
 
-    def launched(outcome):
+    def launched(outcome, **options):
         def run(cfg, workdir, group, interrupt):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -32,7 +32,7 @@ def end(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(os, "_exit", sys.exit)
         code = 0
         try:
-            launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
+            launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x", **options)
         except SystemExit as ended:
             code = ended.code
         return code, capsys.readouterr().err
@@ -64,6 +64,11 @@ def end(monkeypatch, tmp_path, capsys):
 def test_every_end_has_its_exit_code(end, outcome, code, message):
     got = end(outcome)
     assert got[0] == code and message in got[1] and got[1].count("\n") == bool(message)
+
+
+@pytest.mark.parametrize(("caught", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130), ("", 0)])
+def test_a_scheduler_can_tell_a_stopped_run_from_one_at_its_end(end, caught, code):
+    assert end(caught, stopped_code=75) == (code, "")
 
 
 @pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("INTERNAL: a bug"), TypeError("a bug")])

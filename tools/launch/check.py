@@ -112,7 +112,8 @@ def run_pods(folder: Path, workdir: Path, steps: int, *, stop: bool) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         here = f"--coordinator=127.0.0.1:{probe.getsockname()[1]}"  # the service's name is not known here
-    script = f"{container['args'][0]} {shlex.join([*flags(folder, workdir, steps), here])}"
+    recipe = container["args"][0].replace("gs://BUCKET/xl", str(workdir))
+    script = f"{recipe} {shlex.join([*flags(folder, workdir, steps), here])}"
     logs = [workdir.with_suffix(f".{i}.out") for i in range(job["completions"])]
     started = [
         subprocess.Popen([*container["command"], script], cwd=ROOT, stdout=log.open("w"), stderr=subprocess.STDOUT,

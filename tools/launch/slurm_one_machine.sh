@@ -16,7 +16,7 @@ ClusterName=one_machine
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=17817
 SlurmUser=root
-AuthInfo=socket=$folder/munge.socket
+AuthInfo=socket=$folder/munge.socket,cred_expire=10
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool-%n
 SlurmctldPidFile=$folder/slurmctld.pid
@@ -29,6 +29,7 @@ NodeName=$host NodeHostname=$host NodeAddr=127.0.0.1 Port=17818
 NodeName=$host-2 NodeHostname=$host NodeAddr=127.0.0.1 Port=17819
 PartitionName=all Nodes=ALL Default=YES
 END
+# A requeued job waits until its credential expires, two minutes if nothing is said.
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 head -c 1024 /dev/urandom > "$folder/munge.key"
 chmod 400 "$folder/munge.key"
