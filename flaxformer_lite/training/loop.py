@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.workdir import write_inputs
 from flaxformer_lite.config import ExperimentConfig
@@ -12,7 +13,9 @@ from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.best import Best, Selection
 from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.report import text
-from flaxformer_lite.training.report.metrics import Recorder
+from flaxformer_lite.training.report.clock import Clock
+from flaxformer_lite.training.report.meter import Meter
+from flaxformer_lite.training.report.metrics import Recorder, seconds
 from flaxformer_lite.training.report.run_page import RunPage
 from flaxformer_lite.training.report.terminal import Terminal
 from flaxformer_lite.training.start import companion, precompile, reference, resume
@@ -45,7 +48,7 @@ def run(
       CheckpointError: checkpoints cannot be written or read.
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
-    workdir = Path(workdir)
+    workdir, clock = Path(workdir), Clock()
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         stack.enter_context(lock_workdir(workdir, group))
@@ -57,13 +60,7 @@ def run(
         shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
-        make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
-        if (checkpoints.latest_step or 0) < cfg.train.steps:
-            needed = ("train_step", "eval_step") if checkpoints.latest_step else ("eval_step", "train_step")
-            reads = cfg.train.init_from or experiment.weights  # a thread that reads files outlives ctrl-c
-            if checkpoints.latest_step is None and not reads:
-                make = stack.enter_context(precompile.making(make))
-            experiment = stack.enter_context(precompile.precompile(experiment, *needed, group=group))
+        experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
         state, start, so_far, notices = _begin(experiment, checkpoints, make)
         experiment = reference.attach(experiment, state, start, make, workdir, writes=group.first)
         selection = Selection(cfg, best, so_far)
@@ -77,11 +74,13 @@ def run(
             terminal.note(f"notice: {notice}")
         if group.first:
             write_inputs(workdir, cfg, experiment.train_data.tokenizer)
-        report = RunPage(workdir, cfg, asked, about, recorder) if group.first else None
+        report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
+        meter = _meter(experiment, clock, recorder)
         watchers = _watchers(checkpoints)
         for watcher in watchers:
             stack.callback(watcher.close)
-        trainer = Trainer(experiment, checkpoints, selection, recorder, terminal, report, workdir, group, watchers)
+        parts = experiment, checkpoints, selection, recorder, terminal, report, workdir, group, meter, watchers
+        trainer = Trainer(*parts)
         try:
             state, caught = trainer.train(state, start, interrupt or Interrupt())
             if group.first and not caught:
@@ -91,6 +90,31 @@ def run(
             raise
         trainer.report(f"stopped by {caught}" if caught else "finished")
         return caught
+
+
+def _in_background(
+    stack: contextlib.ExitStack, experiment: Experiment, latest: int | None, group: Processes, clock: Clock
+) -> tuple[Experiment, Callable[[], TrainState]]:
+    """Begins to compile the steps and to make the first state, if they will be needed."""
+    cfg = experiment.cfg
+    make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
+    if (latest or 0) < cfg.train.steps:
+        needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
+        reads = cfg.train.init_from or experiment.weights  # a thread that reads files outlives ctrl-c
+        if latest is None and not reads:
+            make = stack.enter_context(precompile.making(make))
+        compiling = precompile.precompile(experiment, *needed, group=group, waiting=clock.during)
+        experiment = stack.enter_context(compiling)
+    return experiment, make
+
+
+def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
+    """Returns a meter that knows the time of the run's earlier starts, as far as it was recorded."""
+    peak = flops.peak(experiment.mesh.devices.flat[0])
+    earlier = seconds(recorder.history)
+    clock.seconds["repeated"] += seconds(recorder.dropped).total()
+    whole = peak and peak * experiment.mesh.size
+    return Meter(experiment.tokens_per_step, experiment.flops_per_step, whole, clock, earlier)
 
 
 def _watchers(checkpoints: Checkpoints) -> list[Watcher]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.analysis import flops, recompiles
+from flaxformer_lite.analysis import recompiles
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime.processes import Processes
@@ -17,8 +17,9 @@ from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.best import Selection
 from flaxformer_lite.training.evaluate import WRITTEN, evaluate, show
 from flaxformer_lite.training.interrupt import Interrupt
-from flaxformer_lite.training.report import plot, text
-from flaxformer_lite.training.report.metrics import Meter, Recorder
+from flaxformer_lite.training.report import clock, plot, text, usage
+from flaxformer_lite.training.report.meter import Meter
+from flaxformer_lite.training.report.metrics import Recorder
 from flaxformer_lite.training.report.run_page import RunPage
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
@@ -35,15 +36,15 @@ class Trainer:
 
     def __init__(
         self, experiment: Experiment, checkpoints: Checkpoints, selection: Selection, recorder: Recorder,
-        terminal: Terminal, page: RunPage | None, workdir: Path, group: Processes, watchers: Sequence[Watcher],
+        terminal: Terminal, page: RunPage | None, workdir: Path, group: Processes, meter: Meter,
+        watchers: Sequence[Watcher],
     ):  # fmt: skip
         self._experiment, self._checkpoints, self._group, self._watchers = experiment, checkpoints, group, watchers
         self._selection, self._recorder, self._terminal = selection, recorder, terminal
         self._page, self._workdir, self._done, self._failed = page, workdir, 0, set[str]()
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
-        peak = flops.peak(experiment.mesh.devices.flat[0])
-        self._meter = Meter(experiment.tokens_per_step, experiment.flops_per_step, peak and peak * experiment.mesh.size)
+        self._meter, self._during = meter, meter.clock.during
 
     def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
@@ -60,13 +61,15 @@ class Trainer:
             contextlib.ExitStack() as stepping,
         ):
             self._done = start
+            self._meter.clock.turn_to("steps")
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches, step = self._meter.waiting(placed), start
             for step, batch in zip(steps, batches, strict=False):
                 for watcher in self._watchers:
                     watcher.step_begins(step)
-                state, metrics = train_step(state, batch)
+                with self._during("compile" if step == start + 1 else "steps"):
+                    state, metrics = train_step(state, batch)
                 if step == start + 1:  # before, while the step compiles, there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))
                 self._in_flight.append((step, metrics))
@@ -80,7 +83,9 @@ class Trainer:
                     self._save(state, step)
                 if ends:
                     break
-            self._checkpoints.wait()
+            self._meter.clock.turn_to("other")
+            with self._during("checkpoint"):
+                self._checkpoints.wait()
         ended = step >= train.steps or selection.stalled
         caught = interrupt.caught if not ended else ""  # else it came while a finished run was saved
         if caught:
@@ -132,7 +137,8 @@ class Trainer:
         shown, best = self._experiment.cfg.objective.shown, self._selection.words
         if not self._recorder.of("eval"):
             return []
-        return text.closing(self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best)
+        used = [("time", clock.words(self._meter.clock.read())), usage.peak()]
+        return text.closing(self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used)
 
     def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
         """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a task writes."""
@@ -140,7 +146,7 @@ class Trainer:
         tokens, examples, objective = train.sample_tokens, data.order[:WRITTEN], run.cfg.objective
         if not (step and self._group.alone and (tokens or step == train.steps)):
             return []
-        with self._meter.pause(), self._compiles.allow_first("texts"), self._optional("a sample"):
+        with self._during("evaluation"), self._compiles.allow_first("texts"), self._optional("a sample"):
             if tokens and writes(run.cfg.model):
                 own = companion.saved_params(run, params)
                 return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
@@ -152,14 +158,15 @@ class Trainer:
         """Collects the results of finished steps until at most `ahead` steps are in flight."""
         while len(self._in_flight) > ahead:
             step, metrics = self._in_flight.popleft()
-            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            with self._during("devices"):
+                values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             seconds = self._meter.add(values)
             for watcher in self._watchers:
                 watcher.step_done(step, values, seconds)
             self._done = step
             self._terminal.advance(step)
             if step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps:
-                record = self._meter.record(step)
+                record = self._meter.record(step) | usage.memory()
                 self._record(record)
                 self._terminal.train_record(record)
 
@@ -172,7 +179,10 @@ class Trainer:
     def _evaluate(self, state: TrainState, step: int) -> dict[str, float]:
         self._settle(0)
         run = self._experiment
-        with self._meter.pause(), self._compiles.allow_first("evaluation of the average" if step else "evaluation"):
+        with (
+            self._during("evaluation"),
+            self._compiles.allow_first("evaluation of the average" if step else "evaluation"),
+        ):
             params = evaluated_params(state) if step else state.params
             steps = run.eval_step, params, run.eval_batches()
             values, texts = evaluate(run.cfg.objective, *steps, run.eval_data, run.writer(params))
@@ -183,7 +193,7 @@ class Trainer:
             self._recorder.add_sample(step, texts)
         self._terminal.eval_record(record)
         self._selection.check(values)
-        with self._meter.pause():
+        with self._during("other"):
             self.report()
             for watcher in self._watchers:
                 watcher.evaluated(step, record)
@@ -192,14 +202,14 @@ class Trainer:
     def _select(self, state: TrainState, step: int, values: dict[str, float]) -> None:
         """Saves the parameters if their evaluation is the best."""
         if self._selection.after(step, values):
-            with self._meter.pause(), self._compiles.allow_first("best checkpoint"):
+            with self._during("checkpoint"), self._compiles.allow_first("best checkpoint"):
                 self._checkpoints.wait()  # one save at a time, as processes meet in each
                 params = companion.saved_params(self._experiment, evaluated_params(state))
                 self._selection.save(step, params, self._meta(step))
 
     def _save(self, state: TrainState, step: int) -> None:
         self._settle(0)  # a state is saved only after its step is known to be finite
-        with self._meter.pause(), self._compiles.allow_first("checkpoint"):
+        with self._during("checkpoint"), self._compiles.allow_first("checkpoint"):
             self._selection.wait()
             self._checkpoints.save(step, companion.saved(self._experiment, state), self._meta(step))
             for watcher in self._watchers:

@@ -96,6 +96,8 @@ def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
         "perplexity",
         "bits per byte",
         "tokens/s",
+        "in steps, ",
+        "of the process at most",
         "0 after step two",
         "next",
     ):
@@ -105,7 +107,16 @@ def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
     assert evals[-1]["loss"] < evals[0]["loss"] - 0.5
     trains = [r for r in metrics.read(tmp_path / "metrics.jsonl") if r["split"] == "train"]
     assert [r["step"] for r in trains] == list(range(2, 31, 2))
-    assert {"loss", "grad_norm", "param_norm", "learning_rate", "tokens_per_second", "step_seconds"} <= trains[1].keys()
+    assert {
+        "loss",
+        "grad_norm",
+        "param_norm",
+        "learning_rate",
+        "tokens_per_second",
+        "step_seconds",
+        "goodput",
+        "peak_process_bytes",
+    } <= trains[1].keys()
     assert (tmp_path / "loss.png").stat().st_size > 10_000
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [15, 30]
@@ -159,7 +170,9 @@ def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, ca
     loop.run(cfg, workdir)
     assert "notice: checkpoint of step 8 is damaged" in capsys.readouterr().out
     assert leaves_of(workdir, 8) == leaves_of(finished, 8)
-    assert [r["step"] for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"] == [2, 4, 6, 8]
+    trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
+    assert [r["step"] for r in trains] == [2, 4, 6, 8]
+    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[-1]["goodput"] < 1
 
 
 def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path, monkeypatch):

@@ -1,56 +1,6 @@
 import json
-import time
 
-import pytest
-
-from flaxformer_lite.training.report.metrics import Meter, Recorder, read
-
-
-def test_meter_averages_the_interval_and_times_it():
-    meter = Meter(tokens_per_step=100, flops_per_step=2_000, peak=1e6)
-    for loss in (4.0, 2.0, 3.0):
-        meter.add({"loss": loss, "learning_rate": loss})
-        time.sleep(0.02)
-    record = meter.record(3)
-    assert record["loss"] == 3.0 and record["learning_rate"] == 3.0  # the mean, and the last
-    assert record["step"] == 3 and record["split"] == "train"
-    assert record["step_seconds"] >= 0.02
-    assert record["tokens_per_second"] == pytest.approx(100 / record["step_seconds"])
-    assert record["mfu"] == pytest.approx(2_000 / record["step_seconds"] / 1e6)
-    meter.add({"loss": 1.0, "learning_rate": 0.5})
-    assert meter.record(4)["loss"] == 1.0
-
-
-def test_the_first_step_waits_for_the_compiler_and_is_not_timed():
-    meter = Meter(100, 1, None)
-    meter.add({"loss": 1.0})
-    record = meter.record(1)
-    assert "tokens_per_second" not in record and "mfu" not in record
-
-
-def test_the_wait_for_data_is_a_share_of_the_time():
-    def slow():
-        for number in range(5):
-            time.sleep(0.02)
-            yield number
-
-    meter = Meter(100, 1, None)
-    for number in meter.waiting(slow()):
-        meter.add({"loss": float(number)})
-        time.sleep(0.02)
-    assert 0.3 < meter.record(5)["data_wait"] < 0.7
-    meter.add({"loss": 1.0})
-    time.sleep(0.02)
-    assert meter.record(6)["data_wait"] == 0.0
-
-
-def test_pauses_are_not_training_time():
-    meter = Meter(100, 1, None)
-    meter.add({"loss": 1.0})
-    with meter.pause():
-        time.sleep(0.2)
-    meter.add({"loss": 1.0})
-    assert meter.record(2)["step_seconds"] < 0.1
+from flaxformer_lite.training.report.metrics import Recorder, read, seconds
 
 
 def test_recorder_rewinds_to_the_restored_step(tmp_path):
@@ -66,6 +16,18 @@ def test_recorder_rewinds_to_the_restored_step(tmp_path):
     assert [r["step"] for r in read(tmp_path / "metrics.jsonl")] == [10, 20, 25]
     assert again.of("eval") == [{"step": 25, "split": "eval", "loss": 0.5}]
     assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_seconds_of_earlier_starts_are_summed_and_those_of_repeated_steps_are_apart(tmp_path):
+    recorder = Recorder(tmp_path, -1)
+    for step in (10, 20, 30):
+        recorder.add({"step": step, "split": "train", "loss": 1.0, "seconds_steps": 2.0, "seconds_data": 0.5})
+    recorder.add({"step": 30, "split": "eval", "loss": 1.0})
+    recorder.close()
+    assert Recorder(tmp_path, 30, writes=False).dropped == []
+    again = Recorder(tmp_path, 10)
+    again.close()
+    assert seconds(again.history) == {"steps": 2.0, "data": 0.5} and seconds(again.dropped).total() == 5.0
 
 
 def test_damaged_lines_are_dropped_with_a_notice_and_a_cut_one_without(tmp_path):

@@ -5,12 +5,12 @@ import html.parser
 import json
 import re
 import sys
-import types
 
 import pytest
 
+from flaxformer_lite.training.report.clock import Clock
 from flaxformer_lite.training.report.metrics import Recorder
-from flaxformer_lite.training.report.run_page import SAMPLES, RunPage, seconds, usage
+from flaxformer_lite.training.report.run_page import SAMPLES, RunPage
 from tests.training import tiny_runs
 from tests.training.test_chart import drawn
 
@@ -28,6 +28,12 @@ def record(recorder, steps, **others):
             recorder.add_sample(step, [("the model goes on", f"{HOSTILE} {step} ")])
 
 
+def spent():
+    clock = Clock()
+    clock.seconds.update({"steps": 7500, "compile": 2500})
+    return clock
+
+
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """A function that writes the report of a run without training; returns its HTML."""
@@ -37,7 +43,7 @@ def written(tmp_path, monkeypatch):
         asked = tiny_runs.config(tmp_path, train={"steps": steps, "epochs": 0})
         cfg = dataclasses.replace(asked, model=dataclasses.replace(asked.model, vocab_size=300))
         recorder = Recorder(tmp_path, -1)
-        page = RunPage(tmp_path, cfg, asked, [("model", "a <b>tiny</b> one")], recorder)
+        page = RunPage(tmp_path, cfg, asked, [("model", "a <b>tiny</b> one")], recorder, spent())
         record(recorder, steps, **others)
         page.write("running: step 40 of 100", [("speed", "12 tokens/s")], ("unigram baseline", 4.8))
         recorder.close()
@@ -66,6 +72,7 @@ def test_it_needs_nothing_else_and_texts_are_texts(written):
     text = "".join(page.texts)
     assert "url(" not in text and "@import" not in text and "http" not in text
     assert "<script>alert(1)</script> & ?" in text and "a <b>tiny</b> one" in text
+    assert "<th>whole time<td>2:46:40: 75% in steps, 25% compiling" in written()
     sections = ["Result", "Curves", "Texts", "Run", "Time and memory", "Evaluations", "Config", "Environment"]
     assert sorted(sections, key=text.index) == sections
 
@@ -104,26 +111,6 @@ def test_texts_are_the_newest_first_and_not_all_of_a_long_run(written):
 
 def test_a_long_run_has_a_small_page(written):
     assert len(written(steps=10_000, **{f"metric_{i}": float(i) for i in range(3)})) < 300_000
-
-
-def test_the_time_in_steps_is_that_of_the_records(tmp_path):
-    recorder = Recorder(tmp_path, -1, writes=False)
-    record(recorder, 40)
-    assert seconds(recorder.history) == pytest.approx((15.0, 1.5))  # the first ten waited for the compiler
-    assert seconds([]) == (0.0, 0.0)
-
-
-def test_the_memory_of_devices_is_named_where_they_tell(monkeypatch):
-    assert "memory of a device" not in dict(usage([]))
-    devices = [
-        types.SimpleNamespace(memory_stats=lambda used=used: {"peak_bytes_in_use": used}) for used in (10**9, 2 * 10**9)
-    ]
-    monkeypatch.setattr("jax.local_devices", lambda: devices)
-    rows = dict(usage([{"step": 1, "split": "train", "loss": 1.0, "mfu": 0.5}]))
-    assert (
-        rows["memory of a device"] == "2 GB at most"
-        and rows["share of the peak"] == "50.0% in the median, 50.0% at best"
-    )
 
 
 def test_texts_rewind_to_the_restored_step_and_damaged_lines_are_dropped(tmp_path):

@@ -1,9 +1,8 @@
-"""Metrics, averaged over an interval and written to metrics.jsonl and TensorBoard."""
+"""The history of a run: metrics.jsonl, samples.jsonl and TensorBoard."""
 
-import contextlib
+import collections
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,75 +14,8 @@ from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
 
 LARGEST = 1 << 30  # bytes of metrics.jsonl
 Record = dict[str, Any]
+SECONDS = "seconds_"  # and a part of the time: how long it took since the record before
 LATEST = ("learning_rate", "param_norm")  # reported as of the end of the interval; all others as the mean
-
-
-class Meter:
-    """Averages over the steps since the last record, their speed, and the share of time spent waiting for data.
-
-    Args:
-      tokens_per_step: input tokens, padding included.
-      flops_per_step: from analysis/flops.py.
-      peak: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
-    """
-
-    def __init__(self, tokens_per_step: int, flops_per_step: int, peak: float | None):
-        self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak
-        self._steps: list[dict[str, float]] = []
-        self._timed = 0
-        self._waited = 0.0
-        self._since: float | None = None  # the beginning of the interval, moved on by pauses
-        self._ended: float | None = None  # the end of the last step, likewise
-
-    def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches, measuring how long each was waited for."""
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
-            if self._since is not None:
-                self._waited += time.perf_counter() - began
-            if batch is None:
-                return
-            yield batch
-
-    def add(self, metrics: dict[str, float]) -> float | None:
-        """Adds one finished step. The first, which waits for the compiler, only starts the clock.
-
-        Returns:
-          The seconds since the step before, without pauses; None for the first.
-        """
-        now, before = time.perf_counter(), self._ended
-        self._steps.append(metrics)
-        self._ended = now
-        if before is None:
-            self._since = now
-            return None
-        self._timed += 1
-        return now - before
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Excludes the time in the block (evaluation, checkpoints) from training time."""
-        began = time.perf_counter()
-        yield
-        if self._since is not None and self._ended is not None:
-            paused = time.perf_counter() - began
-            self._since, self._ended = self._since + paused, self._ended + paused
-
-    def record(self, step: int) -> Record:
-        """Returns the record of the steps since the last call, for `metrics.jsonl`."""
-        now, steps = time.perf_counter(), self._steps
-        out: Record = {"step": step, "split": "train"}
-        for name in steps[-1]:
-            out[name] = steps[-1][name] if name in LATEST else sum(s[name] for s in steps) / len(steps)
-        if self._timed and self._since is not None:
-            seconds = (now - self._since) / self._timed
-            out |= {"step_seconds": seconds, "tokens_per_second": self._tokens / seconds}
-            out["data_wait"] = self._waited / (now - self._since)
-            if self._peak:
-                out["mfu"] = self._flops / seconds / self._peak
-        self._steps, self._timed, self._waited, self._since = [], 0, 0.0, now
-        return out
 
 
 class Recorder:
@@ -98,12 +30,14 @@ class Recorder:
       history: every record of the run so far, in order.
       samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: one about lines of the file that could not be read.
+      dropped: records of the steps that a killed run had taken after its last checkpoint.
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
         self._path, self._texts, self._board = workdir / "metrics.jsonl", workdir / "samples.jsonl", None
         self.history: list[Record] = []
         self.samples: list[Record] = []
+        self.dropped: list[Record] = []
         self.notices: list[str] = []
         if not writes:
             return
@@ -112,6 +46,7 @@ class Recorder:
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             self.notices.append(f"{self._path}: no record of a step can be read from line {lines}; dropped.")
         self.history = [record for record in records if record["step"] <= last_step]
+        self.dropped = [record for record in records if record["step"] > last_step >= 0]
         write_file(self._path, "".join(_line(record) for record in self.history).encode())
         self.samples = [sample for sample in _read(self._texts, _sample)[0] if sample["step"] <= last_step]
         if self._texts.exists():
@@ -148,6 +83,14 @@ def middles(records: list[Record]) -> list[float]:
     """Returns the middle of each training record's steps, as it is their mean."""
     starts = [0, *(record["step"] for record in records)]
     return [(start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)]
+
+
+def seconds(records: Iterable[Record]) -> collections.Counter[str]:
+    """Sums the seconds of each part of the time (see `clock.PARTS`) over records."""
+    total: collections.Counter[str] = collections.Counter()
+    for record in records:
+        total.update({n.removeprefix(SECONDS): took for n, took in record.items() if n.startswith(SECONDS)})
+    return total
 
 
 def _line(record: Record) -> str:

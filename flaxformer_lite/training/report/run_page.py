@@ -1,8 +1,7 @@
 """The run's report.html: curves, texts, times, memory, config and environment, in one file without any other."""
 
 import platform
-import resource
-import statistics
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,15 +16,14 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.report import text
 from flaxformer_lite.training.report.chart import Line, chart, number
+from flaxformer_lite.training.report.clock import Clock, words
 from flaxformer_lite.training.report.metrics import LATEST, Record, Recorder, middles
 from flaxformer_lite.training.report.page import folded, page, table, texts
-from flaxformer_lite.training.report.sharding_report import size
-from flaxformer_lite.training.report.terminal import clock
+from flaxformer_lite.training.report.usage import usage
 from flaxformer_lite.training.start import resume
 
-UNDRAWN = ("step", "split", "step_seconds")  # the last is tokens_per_second again
+UNDRAWN = re.compile("step|split|step_seconds|seconds_.*|peak_.*")  # step_seconds is tokens_per_second again
 EVALUATIONS, SAMPLES, LETTERS = 100, 24, 2000  # most of them in the page, and most characters of a text
-KIB = 1024 if sys.platform == "linux" else 1  # bytes in the unit of ru_maxrss
 
 
 class RunPage:
@@ -37,26 +35,26 @@ class RunPage:
       asked: the config as the run was given it.
       about: what the banner says of the run.
       recorder: holds the history.
+      clock: knows what the time was spent on.
     """
 
     def __init__(
-        self, workdir: Path, cfg: ExperimentConfig, asked: ExperimentConfig, about: text.Rows, recorder: Recorder
-    ):
+        self, workdir: Path, cfg: ExperimentConfig, asked: ExperimentConfig, about: text.Rows, recorder: Recorder,
+        clock: Clock,
+    ):  # fmt: skip
         self._path, self._about, self._recorder = workdir / "report.html", about, recorder
         self._metrics, self._config = cfg.objective.shown, config(cfg, asked)
-        self._began, self._before = time.perf_counter(), len(recorder.history)
+        self._clock = clock
 
     def write(self, state: str, result: text.Rows, baseline: tuple[str, float] | None) -> None:
         """Writes the report anew; `state` says where the run is, `result` and `baseline` are those of the summary."""
         history, held = self._recorder.history, self._recorder.of("eval")
-        passed, own = time.perf_counter() - self._began, seconds(history[self._before :])[0]
-        start = f"{clock(passed)}, {own / passed:.0%} of it in steps; the rest compiled, evaluated and saved"
         sections = [
             ("Result", table(result)),
             ("Curves", curves(history, self._metrics, baseline)),
             ("Texts", samples(self._recorder.samples)),
             ("Run", table(self._about)),
-            ("Time and memory", table([*usage(history), ("since the start", start)])),
+            ("Time and memory", table([("whole time", words(self._clock.read())), *usage(history)])),
             ("Evaluations", folded(f"figures of {len(held)} evaluations", evaluations(held))),
             ("Config", self._config),
             ("Environment", table(environment())),
@@ -70,7 +68,7 @@ def curves(history: list[Record], metrics: Sequence[Metric], baseline: tuple[str
     known = {metric.name: metric for metric in [*metrics, Metric("loss", "loss with all its terms")][::-1]}
     names = dict.fromkeys([*(metric.name for metric in metrics), *(name for record in history for name in record)])
     drawn: dict[tuple[Line, ...], str] = {}  # by what is drawn, as the loss of many runs is their headline again
-    for name in (name for name in names if name not in UNDRAWN):
+    for name in (name for name in names if not UNDRAWN.fullmatch(name)):
         train, held = ([r for r in history if r["split"] == split and name in r] for split in ("train", "eval"))
         steps = [float(record["step"]) for record in train] if name in LATEST else middles(train)
         lines = (
@@ -95,35 +93,9 @@ def samples(recorded: list[Record]) -> str:
 
 def evaluations(held: list[Record]) -> str:
     """Tabulates the figures of evaluations."""
-    names = [name for name in dict.fromkeys(name for record in held for name in record) if name not in UNDRAWN]
+    names = [name for name in dict.fromkeys(name for record in held for name in record) if not UNDRAWN.fullmatch(name)]
     rows = [[str(r["step"]), *(number(r[n]) if n in r else "" for n in names)] for r in spread(held, EVALUATIONS)]
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
-
-
-def usage(history: list[Record]) -> text.Rows:
-    """Summarizes the time of all recorded steps, and the memory of this process and its devices."""
-    (total, waited), rows = seconds(history), []
-    if total:
-        rows.append(("in steps", f"{clock(total)}, {waited / total:.1%} of it waiting for data"))
-    for name, label, form in (("tokens_per_second", "tokens a second", ",.0f"), ("mfu", "share of the peak", ".1%")):
-        if values := [record[name] for record in history if name in record]:
-            rows.append((label, f"{statistics.median(values):{form}} in the median, {max(values):{form}} at best"))
-    rows.append(("memory of the process", f"{size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)} at most"))
-    stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    most = max(one.get("peak_bytes_in_use", 0) for one in stats)
-    return [*rows, ("memory of a device", f"{size(most)} at most")] if most else rows
-
-
-def seconds(history: list[Record]) -> tuple[float, float]:
-    """Returns the seconds that the recorded steps took, without compilation, and how many of these waited for data."""
-    total, waited, before = 0.0, 0.0, 0
-    for record in history:
-        if "step_seconds" in record:
-            took = record["step_seconds"] * (record["step"] - before if before else 1)
-            total, waited = total + took, waited + took * record.get("data_wait", 0.0)
-        if record["split"] == "train":
-            before = record["step"]
-    return total, waited
 
 
 def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:

@@ -91,7 +91,7 @@ def _giga(number: int) -> str:
 
 def closing(
     recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path,
-    best: str = "",
+    best: str = "", used: Sequence[tuple[str, str]] = (),
 ) -> Rows:  # fmt: skip
     """Summarizes a finished run.
 
@@ -102,6 +102,7 @@ def closing(
       compiles: number of compilations after step two.
       workdir: the run's workdir.
       best: the best evaluation in words, or empty.
+      used: what the run has used of time and memory.
     """
     headline, *others = metrics
     evals = recorder.of("eval")
@@ -119,6 +120,7 @@ def closing(
     warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,
+        *used,
         ("compilations", f"{compiles} after step two{warning}"),
         ("loss curve", str(workdir / "loss.png")),
         ("report", str(workdir / "report.html")),

@@ -15,34 +15,42 @@ from flaxformer_lite.training.program import Program
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 Made = TypeVar("Made")
+Waiting = Callable[[str], contextlib.AbstractContextManager]
 
 
 class BackgroundCompiled:
     """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
 
-    def __init__(self, background: Executor, check: Callable[[Any], None], function: Any, *shapes: Any):
+    def __init__(
+        self, background: Executor, waiting: Waiting, check: Callable[[Any], None], function: Any, *shapes: Any
+    ):
         # Traced here: two threads that trace slow each other down (making a state mostly runs).
         self._compiling, self._check = background.submit(function.lower(*shapes).compile), check
+        self._waiting = waiting
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)
 
     @functools.cached_property
     def _compiled(self) -> Callable:
-        compiled = self._compiling.result()
+        with self._waiting("compile"):
+            compiled = self._compiling.result()
         self._check(compiled)
         environment.release_free_memory()  # before the step takes as much
         return compiled
 
 
 @contextlib.contextmanager
-def precompile(program: AnyProgram, *names: str, group: Processes = ALONE) -> Iterator[AnyProgram]:
+def precompile(
+    program: AnyProgram, *names: str, group: Processes = ALONE, waiting: Waiting = contextlib.nullcontext
+) -> Iterator[AnyProgram]:
     """Compiles steps of a program in the background; those still queued when the block ends are never compiled.
 
     Args:
       program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled form.
       *names: `eval_step` and `train_step`, in the order in which they will be needed.
       group: the processes, which check before a step's first call that they run the same one.
+      waiting: makes the context in which a call waits for the compiler, of the word "compile".
     """
     if program.cfg.mesh.mode == "pmap":
         yield program
@@ -52,7 +60,7 @@ def precompile(program: AnyProgram, *names: str, group: Processes = ALONE) -> It
         steps: Any = {}
         for name in names:
             check = functools.partial(_check_same, group, name)
-            steps[name] = BackgroundCompiled(background, check, getattr(program, name), *shapes[name])
+            steps[name] = BackgroundCompiled(background, waiting, check, getattr(program, name), *shapes[name])
         yield dataclasses.replace(program, **steps)
 
 

@@ -1,0 +1,79 @@
+"""Averages of a step's metrics and of its time, over an interval."""
+
+import collections
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flaxformer_lite.training.report.clock import STEPPING, Clock, goodput, parts
+from flaxformer_lite.training.report.metrics import LATEST, SECONDS, Record
+
+
+class Meter:
+    """Averages over the steps since the last record, their speed, and the share of time spent waiting for data.
+
+    Args:
+      tokens_per_step: input tokens, padding included.
+      flops_per_step: from analysis/flops.py.
+      peak: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
+      clock: counts the time.
+      earlier: seconds by part of this run's earlier starts.
+    """
+
+    def __init__(
+        self, tokens_per_step: int, flops_per_step: int, peak: float | None, clock: Clock | None = None,
+        earlier: Mapping[str, float] = types.MappingProxyType({}),
+    ):  # fmt: skip
+        self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak
+        self._steps: list[dict[str, float]] = []
+        self._timed, self.clock = 0, clock or Clock()
+        self.clock.seconds.update(earlier)
+        self._recorded = collections.Counter(earlier)  # seconds by part in the records so far
+        self._since: collections.Counter[str] | None = None  # those at the beginning of the interval
+        self._ended: float | None = None  # those of all steps, at the end of the last
+
+    def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the batches, measuring how long each was waited for."""
+        while True:
+            with self.clock.during("data"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def add(self, metrics: dict[str, float]) -> float | None:
+        """Adds one finished step. The first, which waits for the compiler, only starts the clock.
+
+        Returns:
+          The seconds since the step before, without evaluations and the like; None for the first.
+        """
+        now, before = self.clock.read(), self._ended
+        self._steps.append(metrics)
+        self._ended = _stepping(now)
+        if before is None:
+            self._since = now
+            return None
+        self._timed += 1
+        return self._ended - before
+
+    def record(self, step: int) -> Record:
+        """Returns the record of the steps since the last call, for `metrics.jsonl`."""
+        now, steps = self.clock.read(), self._steps
+        out: Record = {"step": step, "split": "train"}
+        for name in steps[-1]:
+            out[name] = steps[-1][name] if name in LATEST else sum(s[name] for s in steps) / len(steps)
+        if self._timed and self._since is not None:
+            took = _stepping(now) - _stepping(self._since)
+            seconds = took / self._timed
+            out |= {"step_seconds": seconds, "tokens_per_second": self._tokens / seconds}
+            out["data_wait"] = (now["data"] - self._since["data"]) / took
+            if self._peak:
+                out["mfu"] = self._flops / seconds / self._peak
+        out |= {f"{SECONDS}{part}": took for part, took in parts(now - self._recorded).items()}
+        out["goodput"] = goodput(now)
+        self._steps, self._timed, self._since, self._recorded = [], 0, now, now
+        return out
+
+
+def _stepping(seconds: collections.Counter[str]) -> float:
+    return sum(seconds[part] for part in STEPPING)
