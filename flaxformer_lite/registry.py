@@ -21,7 +21,8 @@ BASES = {  # the base class of each folder's plug-ins
     "feed_forwards": "config.parts:FeedForwardConfig",
     "adapters": "config.parts:AdapterConfig",
 }
-TAKEN = {"models": "Model", "attentions": "attend"}  # the attribute that the other folders' modules must have
+# The attribute that the other folders' modules must have.
+TAKEN = {"models": "Model", "attentions": "attend", "trackers": "Tracker"}
 
 
 def available(folder: str) -> list[str]:
@@ -35,7 +36,7 @@ def available(folder: str) -> list[str]:
 def resolve(folder: str, name: str) -> Any:
     """Imports the module `flaxformer_lite/<folder>/<name>.py`, or the one that `name` gives as `module:attribute`.
 
-    In the second form the attribute stands in for `Model` (models) or `attend` (attentions).
+    In the second form the attribute stands in for `Model` (models), `attend` (attentions) or `Tracker` (trackers).
 
     Raises:
       ValueError: there is no such file, module or attribute; the message suggests the nearest name and lists all.

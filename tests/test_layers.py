@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
-    "axes", "registry", "versions", "config", "files", "pages", "runtime", "analysis", "functions", "attentions",
+    "axes", "registry", "versions", "config", "files", "pages", "runtime", "trackers", "analysis", "functions", "attentions",
     "positions", "modules", "adapters", "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints",
     "pretrained", "generation", "introspection", "training", "plan", "cli", "__main__",
 )  # fmt: skip

@@ -18,6 +18,7 @@ from flaxformer_lite.config.rules import (
     LocalPath,
     NotNegative,
     OneOf,
+    Plugin,
     Positive,
     Probability,
     Range,
@@ -38,6 +39,7 @@ Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
 Columns = Annotated[str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."]
+Tracker = Annotated[str, Plugin("trackers")]
 Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
 
 
@@ -110,6 +112,7 @@ class TrainConfig(Record):
     patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
+    trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
     init_from: LocalPath = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 
     def __post_init__(self) -> None:

@@ -232,7 +232,7 @@ def _broken_tuple(hint: Any, value: Any) -> str:
     kind = typing.get_args(hint)[0]
     if isinstance(value, tuple):
         problem = next(filter(None, (broken(kind, item) for item in value)), "")
-        names = any(isinstance(rule, OneOf) for rule in rules_of(kind))
+        names = any(isinstance(rule, OneOf | Plugin) for rule in rules_of(kind))
         twice = not problem and names and len(set(value)) < len(value)
         return "must name each once." if twice else problem
     meant = tuple(value) if isinstance(value, list) else (value,)

@@ -25,6 +25,7 @@ from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.trainer import Trainer
 from flaxformer_lite.training.watchers.finite import Finite
+from flaxformer_lite.training.watchers.tracking import Tracking, check_installed
 from flaxformer_lite.training.watchers.watcher import Watcher
 
 
@@ -49,6 +50,8 @@ def run(
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
     workdir, clock = Path(workdir), Clock()
+    if group.first:
+        check_installed(cfg.train.trackers)
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
         stack.enter_context(lock_workdir(workdir, group))
@@ -66,8 +69,8 @@ def run(
         selection = Selection(cfg, best, so_far)
         if selection.stalled and start < cfg.train.steps:
             notices.append(f"{selection.words}: nothing is left to train.")
-        recorder = Recorder(workdir, start if checkpoints.latest_step is not None else -1, writes=group.first)
-        stack.callback(recorder.close)
+        last_step = start if checkpoints.latest_step is not None else -1
+        recorder = Recorder(workdir, last_step, writes=group.first)
         about = text.banner(experiment, workdir, start)
         terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
@@ -76,7 +79,7 @@ def run(
             write_inputs(workdir, cfg, experiment.train_data.tokenizer)
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
-        watchers = _watchers(checkpoints)
+        watchers = _watchers(cfg, workdir, last_step, checkpoints, terminal, group)
         for watcher in watchers:
             stack.callback(watcher.close)
         parts = experiment, checkpoints, selection, recorder, terminal, report, workdir, group, meter, watchers
@@ -117,9 +120,14 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
     return Meter(experiment.tokens_per_step, experiment.flops_per_step, whole, clock, earlier)
 
 
-def _watchers(checkpoints: Checkpoints) -> list[Watcher]:
+def _watchers(
+    cfg: ExperimentConfig, workdir: Path, last_step: int, checkpoints: Checkpoints, terminal: Terminal, group: Processes
+) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
-    return [Finite(checkpoints)]
+    watchers: list[Watcher] = [Finite(checkpoints)]
+    if group.first:
+        watchers.append(Tracking(cfg.train.trackers, terminal.note, workdir, resume.plain(cfg), last_step))
+    return watchers
 
 
 def _begin(

@@ -7,12 +7,10 @@ def test_recorder_rewinds_to_the_restored_step(tmp_path):
     recorder = Recorder(tmp_path, -1)
     for step in (10, 20, 30):
         recorder.add({"step": step, "split": "train", "loss": 1.0 / step})
-    recorder.close()
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 40, "spl')  # killed while writing
     again = Recorder(tmp_path, 20)
     again.add({"step": 25, "split": "eval", "loss": 0.5})
-    again.close()
     assert [r["step"] for r in read(tmp_path / "metrics.jsonl")] == [10, 20, 25]
     assert again.of("eval") == [{"step": 25, "split": "eval", "loss": 0.5}]
     assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -23,10 +21,8 @@ def test_seconds_of_earlier_starts_are_summed_and_those_of_repeated_steps_are_ap
     for step in (10, 20, 30):
         recorder.add({"step": step, "split": "train", "loss": 1.0, "seconds_steps": 2.0, "seconds_data": 0.5})
     recorder.add({"step": 30, "split": "eval", "loss": 1.0})
-    recorder.close()
     assert Recorder(tmp_path, 30, writes=False).dropped == []
     again = Recorder(tmp_path, 10)
-    again.close()
     assert seconds(again.history) == {"steps": 2.0, "data": 0.5} and seconds(again.dropped).total() == 5.0
 
 
@@ -35,20 +31,9 @@ def test_damaged_lines_are_dropped_with_a_notice_and_a_cut_one_without(tmp_path)
              b'{"step": 3, "split": "train", "loss": "low"}', b'{"step": 4, "split": "eval"}', b'{"step": 5, "sp']  # fmt: skip
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
     recorder = Recorder(tmp_path, 9)
-    recorder.close()
     assert (
         [record["step"] for record in recorder.history]
         == [1, 4]
         == [r["step"] for r in read(tmp_path / "metrics.jsonl")]
     )
     assert "line 2, 3, 4, 5; dropped" in recorder.notices[0] and Recorder(tmp_path, 9).notices == []
-
-
-def test_tensorboard_gets_the_same_figures(tmp_path, monkeypatch):
-    recorder = Recorder(tmp_path, -1)
-    seen = []
-    monkeypatch.setattr(recorder._board, "add_scalar", lambda *args: seen.append(args))
-    recorder.add({"step": 3, "split": "eval", "loss": 2.5, "accuracy": 0.5})
-    recorder.close()
-    assert seen == [("eval/loss", 2.5, 3), ("eval/accuracy", 0.5, 3)]
-    assert list((tmp_path / "tensorboard").glob("events.*"))

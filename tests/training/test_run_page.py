@@ -46,7 +46,6 @@ def written(tmp_path, monkeypatch):
         page = RunPage(tmp_path, cfg, asked, [("model", "a <b>tiny</b> one")], recorder, spent())
         record(recorder, steps, **others)
         page.write("running: step 40 of 100", [("speed", "12 tokens/s")], ("unigram baseline", 4.8))
-        recorder.close()
         return (tmp_path / "report.html").read_text()
 
     return write
@@ -116,15 +115,12 @@ def test_a_long_run_has_a_small_page(written):
 def test_texts_rewind_to_the_restored_step_and_damaged_lines_are_dropped(tmp_path):
     recorder = Recorder(tmp_path, -1)
     record(recorder, 60)
-    recorder.close()
     good = (tmp_path / "samples.jsonl").read_text()
     bad = ['{"step": "3", "texts": []}', '{"step": 3}', '{"step": 3, "texts": [["a", 1]]}', '{"step": 40, "te']
     (tmp_path / "samples.jsonl").write_text(good + "\n".join(bad))
     again = Recorder(tmp_path, 40)
     again.add_sample(45, [("a", "b")])
-    again.close()
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in kept] == [0, 20, 40, 45] == [sample["step"] for sample in again.samples]
     fresh = Recorder(tmp_path, -1)
-    fresh.close()
     assert fresh.samples == [] and (tmp_path / "samples.jsonl").read_text() == ""

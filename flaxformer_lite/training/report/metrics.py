@@ -1,12 +1,10 @@
-"""The history of a run: metrics.jsonl, samples.jsonl and TensorBoard."""
+"""The history of a run: metrics.jsonl and samples.jsonl."""
 
 import collections
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import tensorboardX
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
@@ -19,7 +17,7 @@ LATEST = ("learning_rate", "param_norm")  # reported as of the end of the interv
 
 
 class Recorder:
-    """The run's history: one JSON object per line in metrics.jsonl, and the same in TensorBoard; texts in samples.jsonl.
+    """The run's history: one JSON object per line in metrics.jsonl; texts in samples.jsonl.
 
     Args:
       workdir: the run's workdir.
@@ -34,7 +32,7 @@ class Recorder:
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
-        self._path, self._texts, self._board = workdir / "metrics.jsonl", workdir / "samples.jsonl", None
+        self._path, self._texts, self._writes = workdir / "metrics.jsonl", workdir / "samples.jsonl", writes
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
@@ -51,32 +49,23 @@ class Recorder:
         self.samples = [sample for sample in _read(self._texts, _sample)[0] if sample["step"] <= last_step]
         if self._texts.exists():
             write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
-        self._board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=last_step + 1)
 
     def add(self, record: Record) -> None:
         self.history.append(record)
-        if self._board is None:
-            return
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(_line(record))
-        for name, value in record.items():
-            if name not in ("step", "split"):
-                self._board.add_scalar(f"{record['split']}/{name}", value, record["step"])
+        if self._writes:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(_line(record))
 
     def add_sample(self, step: int, texts: list[tuple[str, str]]) -> None:
         """Records texts of an evaluation, each with a title."""
         self.samples.append({"step": step, "texts": texts})
-        if self._board is not None:
+        if self._writes:
             with open(self._texts, "a", encoding="utf-8") as file:
                 file.write(_line(self.samples[-1]))
 
     def of(self, split: str) -> list[Record]:
         """Returns the records of "train" or "eval"."""
         return [record for record in self.history if record["split"] == split]
-
-    def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
 
 
 def middles(records: list[Record]) -> list[float]:
