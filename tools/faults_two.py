@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tools import faults
 
 SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every": 5, "train.eval_every": 5}
-CAUSES = re.compile(r"^(error|waiting for|tokenizing|notice)|^$")
+CAUSES = re.compile(r"^(error|waiting for|tokenizing|SIGTERM: stopping)|^$")
+DAMAGES = ("a flipped bit", "a damaged record", "a missing file")  # of the newest checkpoint
 DISK = 6 << 20  # bytes of the small disk
 MOST = 180  # seconds that a fault may take
 
@@ -128,7 +129,9 @@ class Matrix:
             shutil.copy(self.folder / f"err{index}", self.folder / f"{len(self.good):02}-err{index}")
         (self.disk / "filler").unlink(missing_ok=True)
         newest = max(faults.committed(self.checkpoints), default=0)
-        self.good.append(good and newest >= before)
+        notices = re.findall(r"notice: (checkpoint of step \d+ is damaged.*?)[;)]", (self.folder / "out0").read_text())
+        words += "".join(f" ({notice})" for notice in notices)
+        self.good.append(good and newest >= before and (what not in DAMAGES or len(notices) == 1))
         print(f"| {what} | {instant} | {codes} | {words} | {before} -> {newest} | {self.good[-1]} |", flush=True)
 
     def bring_all(self) -> None:
@@ -138,7 +141,7 @@ class Matrix:
                 self.bring(f"kill -9 of {index}", instant, functools.partial(kill, index), index)
         for instant in ("stepping", "saving"):
             self.bring("a full disk", instant, lambda _: fill(self.disk))
-        for how in ("a flipped bit", "a damaged record", "a missing file"):
+        for how in DAMAGES:
             damage(self.checkpoints, how)
             self.bring(how, "stepping", lambda run: run[0].terminate())
             shutil.rmtree(self.checkpoints / "damaged", ignore_errors=True)

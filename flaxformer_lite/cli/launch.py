@@ -25,7 +25,8 @@ from flaxformer_lite.training.start.preflight import RunError
 LOG = "errors.log"  # in the workdir: what libraries print of errors, and the stack of the one that ended the run
 SMALLER = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
 # Errors of CPU and GPU collectives when a peer is gone; TPUs wait for jax.distributed to end the process.
-LOST_PEER = re.compile(r"Gloo|NCCL|[Cc]onnection (reset|closed|refused)|coordination service|UNAVAILABLE")
+COLLECTIVE = re.compile(r"Gloo|NCCL|coordination service")
+LOST_PEER = re.compile(rf"{COLLECTIVE.pattern}|[Cc]onnection (reset|closed|refused)|UNAVAILABLE")
 
 
 def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_join) -> None:
@@ -74,6 +75,8 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
     match error:
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
+        case CheckpointError() if not group.alone and COLLECTIVE.search(str(error)):
+            return f"{LOST} ({str(error)[:200]})", command_line.FAILED, True
         case CheckpointError() | RunError() | ProcessError():
             full = " Free some space; the same command continues." if failures.DISK.search(str(error)) else ""
             return f"{error}{full}", command_line.FAILED, False

@@ -11,6 +11,7 @@ import pytest
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import launch
 from flaxformer_lite.config import ConfigError, to_config_dict
+from flaxformer_lite.runtime import processes
 from flaxformer_lite.runtime.processes import ProcessError
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.start.preflight import RunError
@@ -69,6 +70,14 @@ def test_every_end_has_its_exit_code(end, outcome, code, message):
 @pytest.mark.parametrize(("caught", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130), ("", 0)])
 def test_a_scheduler_can_tell_a_stopped_run_from_one_at_its_end(end, caught, code):
     assert end(caught, stopped_code=75) == (code, "")
+
+
+def test_a_save_that_fails_with_a_lost_process_says_so_and_one_that_fails_by_itself_does_not():
+    group = processes.Processes(index=1, count=2)
+    gone, full = "step 5 was not written: UNKNOWN: Gloo AllGather failed", "step 5: UNAVAILABLE: the bucket is busy"
+    assert launch.explain(CheckpointError(gone), "runs/x", group)[0].startswith(f"{processes.LOST} (step 5 was not")
+    assert launch.explain(CheckpointError(full), "runs/x", group)[0] == full
+    assert launch.explain(CheckpointError(gone), "runs/x", processes.ALONE)[0] == gone
 
 
 @pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("INTERNAL: a bug"), TypeError("a bug")])
