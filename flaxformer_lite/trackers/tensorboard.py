@@ -1,5 +1,6 @@
 """Files for TensorBoard, in the workdir's tensorboard/."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,26 @@ from flaxformer_lite.trackers import base
 
 
 class Tracker(base.Tracker):
-    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
-        import tensorboardX
+    """Writes each record at once: on a full disk tensorboardX's own thread dies, and the run would wait for it for ever."""
 
-        self._board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"), purge_step=last_step + 1)
+    def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder = workdir / "tensorboard"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer, self._event = EventsWriter(str(folder / "events")), Event
+        self._write(last_step + 1, session_log=SessionLog(status=SessionLog.START))  # drops what came after
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
         for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+            self._write(step, summary=scalar(name, value))
+        self._writer.flush()
 
     def close(self) -> None:
-        self._board.close()
+        self._writer.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=step, **content))

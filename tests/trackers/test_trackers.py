@@ -4,6 +4,8 @@ import sys
 import types
 
 import pytest
+from tensorboardX import record_writer
+from tensorboardX.proto import event_pb2
 
 from flaxformer_lite import registry
 from flaxformer_lite.trackers import base, tensorboard, trackio, wandb
@@ -26,14 +28,39 @@ def test_each_is_a_tracker(name):
     assert issubclass(registry.resolve("trackers", name).Tracker, base.Tracker)
 
 
-def test_tensorboard_gets_the_figures_by_step(tmp_path, monkeypatch):
-    tracker = tensorboard.Tracker(tmp_path, {}, -1)
-    seen = []
-    monkeypatch.setattr(tracker._board, "add_scalar", lambda *args: seen.append(args))
+def events(folder):
+    """The events of the only file in a folder, each with a length and checksums around it."""
+    (path,) = folder.glob("events.out.tfevents.*")
+    content, found = path.read_bytes(), []
+    while content:
+        size = int.from_bytes(content[:8], "little")
+        found.append(event_pb2.Event.FromString(content[12 : 12 + size]))
+        content = content[16 + size :]
+    return found
+
+
+def test_tensorboard_gets_the_figures_by_step_and_drops_those_after_a_resume(tmp_path):
+    tracker = tensorboard.Tracker(tmp_path, {}, 2)
     tracker.add(3, VALUES)
+    version, start, *figures = events(tmp_path / "tensorboard")  # whatever ends the process now
+    assert version.file_version == "brain.Event:2"
+    assert start.session_log.status == event_pb2.SessionLog.START and start.step == 3
+    assert [(e.summary.value[0].tag, e.summary.value[0].simple_value, e.step) for e in figures] == [
+        ("train/loss", 2.5, 3), ("train/accuracy", 0.5, 3),
+    ]  # fmt: skip
     tracker.close()
-    assert seen == [("train/loss", 2.5, 3), ("train/accuracy", 0.5, 3)]
-    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_tensorboard_fails_on_a_full_disk_where_a_thread_would_let_the_run_wait_for_ever(tmp_path, monkeypatch):
+    tracker = tensorboard.Tracker(tmp_path, {}, -1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(record_writer.RecordWriter, "write", full)
+        tracker.add(3, VALUES)
+    tracker.close()
 
 
 def test_wandb_goes_on_with_the_same_run_after_a_resume(tmp_path, monkeypatch):
