@@ -28,6 +28,8 @@ EXAMPLES = """examples:
   flaxformer_lite similar --model runs/words --word king --analogy "paris france london"
   flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output gpt2.html
   flaxformer_lite compare runs/gpt2 runs/wide --output compare.html
+  flaxformer_lite steps --workdir runs/gpt2 --at 1234
+  flaxformer_lite replay --workdir runs/gpt2 --at 1234
   flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
   flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
 

@@ -14,6 +14,7 @@ from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import (
     STATE,
     CheckpointError,
+    Restored,
     broken_leaf,
     first_line,
     hush_other_reads,
@@ -55,18 +56,27 @@ def is_workdir(folder: Path) -> bool:
         return False
 
 
-def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any) -> None:
-    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read without its command."""
+def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str = "") -> None:
+    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read without its command.
+
+    `data` is the fingerprint of what the run is trained on.
+    """
     with new_directory(folder / "tokenizer", carry=lambda name: name not in TOKENIZERS) as made:
         tokenizer.save(made)
     config = to_config_dict(cfg).to_dict()
-    inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer"), "config": config}
+    inputs = {"hash": fingerprint(config), "tokenizer": _tokenizer_hash(folder / "tokenizer")}
+    inputs |= {"data": data, "config": config}
     write_file(folder / "config.json", f"{json.dumps(inputs, indent=2)}\n".encode())
 
 
 def read_config(folder: Path) -> ExperimentConfig:
     """Reads the run's resolved config; raises ConfigError if it was changed since, or another version wrote it."""
     return from_config_dict(ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json")
+
+
+def data_fingerprint(folder: Path) -> str:
+    """Returns the fingerprint of the data that a run is trained on, or "" if it is not known."""
+    return _inputs(folder).get("data") or ""
 
 
 def read_run(folder: Path, *, companion: bool = False) -> Run:
@@ -110,6 +120,32 @@ def read_run(folder: Path, *, companion: bool = False) -> Run:
     raise CheckpointError(f"{folder}/checkpoints: no checkpoint yet; {when}.")
 
 
+def read_state(folder: Path, target: Any, last: int) -> Restored:
+    """Reads the newest undamaged train state of at most `last` steps without touching the run; step 0 if there is none.
+
+    Args:
+      folder: the workdir.
+      target: tree of ShapeDtypeStructs with shardings.
+      last: the most steps that it may have.
+    """
+    notices: list[str] = []
+    for path in _newest_first(folder / "checkpoints"):
+        if (step := int(path.name)) > last:
+            continue
+        try:
+            record = read_record(path)
+            with ocp.StandardCheckpointer() as reader:
+                state = reader.restore((path / STATE).absolute(), target)
+            if not (broken := broken_leaf(record["leaves"], describe(state))):
+                return Restored(step, state, record, notices)
+            why = f"the content of {broken} does not match its digest"
+        except Exception as error:  # from tensorstore, orbax, json or the file system
+            hush_other_reads()
+            why = first_line(error)
+        notices.append(f"checkpoint of step {step} cannot be read ({why}); an earlier one is used.")
+    return Restored(0, None, {}, notices)
+
+
 def _newest_first(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
 
@@ -126,7 +162,7 @@ def tokenizer_folder(folder: Path) -> Path:
 
 def _inputs(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    inputs = read_object(path, {"hash": str, "config": dict, "tokenizer": str})
+    inputs = read_object(path, {"hash": str, "config": dict, "tokenizer": str, "data": str})
     if fingerprint(inputs.get("config") or {}) != inputs.get("hash"):
         raise ConfigError(f"{path}: {CHANGED}")
     return inputs

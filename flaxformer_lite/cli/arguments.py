@@ -1,6 +1,7 @@
 """Flags of every command, light enough that `--help` imports no jax."""
 
 import argparse
+from typing import Any
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config.choices import DTYPES
@@ -178,6 +179,34 @@ def compare(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("runs", nargs="+", metavar="RUN", type=command_line.path, help="the --workdir of a run")
     parser.add_argument("--output", type=command_line.path, help="file for the held-out curves: .html or .png")
+
+
+def steps(parser: argparse.ArgumentParser) -> None:
+    """Shows the rows that a step of a run saw, with the file and line of each, and the steps that saw a document.
+
+    Batches are a function of the seed and the step, so this needs no log: only the workdir, and the data where they were.
+    """
+    add = _add_time(parser)
+    add("--at", type=command_line.integer(1), metavar="STEP", help="the step whose rows to print")
+    looked = "FILE:LINE, the number of a document or of a table's row, or words of the text"
+    add("--document", type=command_line.text, metavar="X", help=looked)
+    add("--full", action="store_true", help="print whole rows, and all the places that they came from")
+
+
+def replay(parser: argparse.ArgumentParser) -> None:
+    """Runs a run again from the nearest checkpoint to one of its steps, and prints the loss of each row, the largest first.
+
+    On the same devices the numbers are those of the run bit for bit, which is checked where metrics.jsonl has them. The
+    workdir is only read, so that the run may go on meanwhile.
+    """
+    add = _add_time(parser)
+    add("--at", required=True, type=command_line.integer(1), metavar="STEP", help="the step to look at")
+    add("--output", type=command_line.path, metavar="DIR", help="new workdir for a checkpoint of that step")
+
+
+def _add_time(parser: argparse.ArgumentParser) -> Any:
+    parser.add_argument("--workdir", required=True, type=command_line.path, help="the --workdir of train")
+    return parser.add_argument
 
 
 def plan(parser: argparse.ArgumentParser) -> None:

@@ -139,6 +139,23 @@ independently of each other.
   flaxformer_lite compare runs/* --output compare.html
 """,
     ),
+    "steps": Command(
+        "show the rows that a step of a run saw, and where they came from",
+        arguments.steps,
+        """examples:
+  flaxformer_lite steps --workdir runs/gpt2 --at 1234
+  flaxformer_lite steps --workdir runs/gpt2 --document "book.txt:1500"
+  flaxformer_lite steps --workdir runs/gpt2 --document "It was a dark and stormy night"
+""",
+    ),
+    "replay": Command(
+        "run again to a step of a run, and show the loss of each of its rows",
+        arguments.replay,
+        """examples:
+  flaxformer_lite replay --workdir runs/gpt2 --at 1234
+  flaxformer_lite replay --workdir runs/gpt2 --at 1234 --output runs/gpt2_1234
+""",
+    ),
     "plan": Command(
         "plan a training run for machines that are not at hand",
         arguments.plan,

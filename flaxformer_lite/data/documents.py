@@ -24,8 +24,8 @@ LONGEST = 1 << 24  # bytes of a line of jsonl, and of a document of plain text
 Document = tuple[str, ...]
 
 
-def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the documents of a file.
+def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
+    """Yields the documents of a file, each with its row in a table, or else the line where it begins, from 1.
 
     Args:
       path: the file.
@@ -36,16 +36,16 @@ def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
       ConfigError: the file is not text, or a line or row is not as it should be; names file and line.
     """
     if compressed.kind(path) in TABLES:
-        return _rows(path, where, fields)
+        return enumerate(_rows(path, where, fields), start=1)
     if is_jsonl(path):
         lines = ((number, line) for number, line in enumerate(_texts(path, where), start=1) if line.strip())
-        return (_parse(line, f"{where}: {path.name}:{number}", fields) for number, line in lines)
+        return ((number, _parse(line, f"{where}: {path.name}:{number}", fields)) for number, line in lines)
     if len(fields) > 1:
         raise ConfigError(
             f"{where}: {path.name} is not jsonl; this objective needs lines of jsonl, or rows of a table, with"
             f" {' and '.join(map(repr, fields))}."
         )
-    return ((text,) for text in _texts(path, where))
+    return _parts(path, where)
 
 
 def is_jsonl(path: Path) -> bool:
@@ -85,6 +85,13 @@ def _texts(path: Path, where: str) -> Iterator[str]:
                 raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out.")
             yield text
             offset += len(data)
+
+
+def _parts(path: Path, where: str) -> Iterator[tuple[int, Document]]:
+    line = 1
+    for text in _texts(path, where):
+        yield line, (text,)
+        line += text.count("\n")
 
 
 def _part(file: Any) -> bytes:

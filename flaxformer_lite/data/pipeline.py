@@ -80,7 +80,7 @@ class Dataset:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
         own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
-        find = endless(self.packing or (lambda _: self.records), self.objective.packings if self.packing else 1, seed)
+        find = self.finder(seed)
         count = ENDLESS if trains else -(-self.num_examples // batch_size)
 
         def example(number: int) -> Batch:
@@ -94,6 +94,10 @@ class Dataset:
         examples = grain.MapDataset.range(count * len(own_rows)).map(example)
         placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
+
+    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
+        """Returns the function that finds example p of the endless stream: the records, and the row in them."""
+        return endless(self.packing or (lambda _: self.records), self.objective.packings if self.packing else 1, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
         """Builds one example, of the first packing by default, with a random generator seeded by (seed, position)."""

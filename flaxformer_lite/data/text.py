@@ -60,15 +60,20 @@ class Source:
         """Whether the files hold token ids instead of text."""
         return any(map(token_files.is_tokens, self.files))
 
+    def placed(self) -> Iterator[tuple[int, int, documents.Document]]:
+        """Yields the documents, each with the number of its file, and its line or row there."""
+        for number, path in enumerate(self.files):
+            for line, document in documents.read(path, self.where, self.fields):
+                if all(text and not text.isspace() for text in document):
+                    yield number, line, document
+
     def documents(self) -> Iterator[documents.Document]:
         """Yields the texts of all documents that are not blank.
 
         Raises:
           ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and line.
         """
-        for path in self.files:
-            found = documents.read(path, self.where, self.fields)
-            yield from (document for document in found if all(text and not text.isspace() for text in document))
+        return (document for _, _, document in self.placed())
 
 
 def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:

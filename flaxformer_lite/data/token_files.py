@@ -4,6 +4,7 @@ A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 t
 id, as do those of `.npy`; Megatron's index says where they end.
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +49,7 @@ def copy(files: tuple[Path, ...], known: Any, fraction: float, where: str, folde
     Raises:
       ConfigError: a file is damaged, or has ids that the tokenizer lacks.
     """
-    parts = [_open(path, known, f"{where}: {path.name}") for path in files]
-    sizes = [len(ids) for ids, _ in parts]
-    begins = np.cumsum([0, *sizes])
-    ends = np.concatenate([begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)])
+    parts, begins, ends = _open_all(files, known, where)
     border = _border(ends, int(begins[-1]), fraction)
     if not 0 < border < begins[-1] and fraction < 1:
         raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
@@ -71,9 +69,26 @@ def copy(files: tuple[Path, ...], known: Any, fraction: float, where: str, folde
                     advance(len(ids))
 
 
+def training_begins(files: tuple[Path, ...], known: Any, fraction: float, where: str) -> Iterator[tuple[int, int, int]]:
+    """Yields where each training document begins: the number of its file, the token there, and 0 for its bytes of text."""
+    _, begins, ends = _open_all(files, known, where)
+    at = np.concatenate([[0], ends[:-1]])
+    at = at[at < _border(ends, int(begins[-1]), fraction)]
+    file = np.searchsorted(begins, at, side="right") - 1
+    return zip(file.tolist(), (at - begins[file]).tolist(), itertools.repeat(0))
+
+
 def known_dtype(known: Any) -> type:
     """Returns the dtype that holds the ids of a tokenizer."""
     return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
+
+
+def _open_all(files: tuple[Path, ...], known: Any, where: str) -> tuple[list[Part], np.ndarray, np.ndarray]:
+    """Opens the files; returns them, where each begins among all tokens, and where each document ends there."""
+    parts = [_open(path, known, f"{where}: {path.name}") for path in files]
+    begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
+    ends = np.concatenate([begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)])
+    return parts, begins, ends
 
 
 def _pieces(parts: list[Part], begins: np.ndarray, low: int, high: int) -> Iterator[tuple[np.ndarray, bool]]:

@@ -76,7 +76,7 @@ def run(
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         if group.first:
-            write_inputs(workdir, cfg, experiment.train_data.tokenizer)
+            write_inputs(workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
         watchers = _watchers(cfg, workdir, last_step, checkpoints, terminal, group)

@@ -49,7 +49,7 @@ PACKED = {
 
 
 def read(path, fields=("text",)):
-    return list(documents.read(path, "data.path", fields))
+    return [document for _, document in documents.read(path, "data.path", fields)]
 
 
 @pytest.mark.parametrize("packed", PACKED)

@@ -2,7 +2,7 @@
 
 import collections
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flaxformer_lite.training.report.clock import STEPPING, Clock, goodput, parts
@@ -58,10 +58,8 @@ class Meter:
 
     def record(self, step: int) -> Record:
         """Returns the record of the steps since the last call, for `metrics.jsonl`."""
-        now, steps = self.clock.read(), self._steps
-        out: Record = {"step": step, "split": "train"}
-        for name in steps[-1]:
-            out[name] = steps[-1][name] if name in LATEST else sum(s[name] for s in steps) / len(steps)
+        now = self.clock.read()
+        out: Record = {"step": step, "split": "train", **means(self._steps)}
         if self._timed and self._since is not None:
             took = _stepping(now) - _stepping(self._since)
             seconds = took / self._timed
@@ -73,6 +71,15 @@ class Meter:
         out["goodput"] = goodput(now)
         self._steps, self._timed, self._since, self._recorded = [], 0, now, now
         return out
+
+
+def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Averages the metrics of neighboring steps; of a step whose update was skipped, only that counts."""
+    taken = [step for step in steps if not step.get("skipped")] or steps
+    values = {name: sum(step[name] for step in taken) / len(taken) for name in steps[-1]}
+    if "skipped" in values:
+        values["skipped"] = sum(step["skipped"] for step in steps) / len(steps)
+    return values | {name: steps[-1][name] for name in LATEST if name in values}
 
 
 def _stepping(seconds: collections.Counter[str]) -> float:

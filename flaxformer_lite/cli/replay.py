@@ -1,0 +1,56 @@
+"""A step of a run again, with the loss of each of its rows."""
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.steps import listed, shown
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.training import replay
+from flaxformer_lite.training.past import Past
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints the step's metrics, and its rows by their loss.
+
+    Raises:
+      ConfigError, CheckpointError: the workdir, its data or the step cannot be used.
+    """
+    folder, output = folder_of(args.workdir), Path(args.output).expanduser() if args.output else None
+    if output and output.exists():
+        raise ConfigError(f"--output={output}: is there already; name a new folder.")
+    moment = replay.before_step(folder, args.at)
+    for line in moment.notices:
+        notice(line)
+    cfg, begun = moment.experiment.cfg, f"checkpoint {moment.start}" if moment.start else "the first step"
+    losses = replay.row_losses(moment)
+    state, values = replay.take(moment)
+    print(f"step {args.at} of {cfg.train.steps}, run again from {begun}")
+    print(said_of(replay.compare(folder, {**moment.values, args.at: values})))
+    print("  ".join(f"{name} {value:.6g}" for name, value in values.items()))
+    print("\nrows by their loss, each by itself and without dropout")
+    past = Past(cfg, moment.experiment.train_data)
+    places, texts = past.places(args.at), past.texts(args.at)
+    for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
+        print(f"{losses[row]:9.4f}  row {row}  {listed(places[row])}\n           {shown(texts[row])}")
+    if output:
+        if not math.isfinite(values["param_norm"]):
+            raise ConfigError(
+                f"--output: the state after step {args.at} is not finite; --at={args.at - 1} has the one before."
+            )
+        replay.save(moment, state, output)
+        print(f"\n{output}: the checkpoint of step {args.at}")
+
+
+def said_of(gaps: dict[int, float]) -> str:
+    """Says how loss and gradient norm compare with what the run has recorded."""
+    if not gaps:
+        return "metrics.jsonl has no record of these steps to compare with"
+    first, *_, last = [*gaps, *gaps]
+    steps = f"step {last}" if len(gaps) == 1 else f"{len(gaps)} steps from {first} to {last}"
+    if worst := max(gaps.values()):
+        return f"loss and grad_norm differ from the records of {steps} by up to {worst:.1e} of them"
+    return f"loss and grad_norm equal the records of {steps} bit for bit"
