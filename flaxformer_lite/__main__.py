@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   flaxformer_lite compare runs/gpt2 runs/wide --output compare.html
   flaxformer_lite steps --workdir runs/gpt2 --at 1234
   flaxformer_lite replay --workdir runs/gpt2 --at 1234
+  flaxformer_lite data show --config=gpt2_tiny --config.data.path=my_text.txt
   flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
   flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
 

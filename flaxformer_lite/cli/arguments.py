@@ -209,6 +209,19 @@ def _add_time(parser: argparse.ArgumentParser) -> Any:
     return parser.add_argument
 
 
+def data(parser: argparse.ArgumentParser) -> None:
+    """Looks at what a config trains on, or tokenizes it beforehand.
+
+    stats prints sizes, lengths and the share of padding; show prints the first training rows as the model reads them, with
+    the tokens that have a loss in «»; tokenize fills data.cache, by all cores, and together with other hosts that share it
+    and run the same command.
+    """
+    add = parser.add_argument
+    add("what", choices=("stats", "show", "tokenize"))
+    add("--rows", type=command_line.integer(1, 1000), default=3, help="rows to show (default %(default)s)")
+    add("--seed", type=command_line.integer(0), help="of order and masking (default: config.seed)")
+
+
 def plan(parser: argparse.ArgumentParser) -> None:
     """Says whether a training run fits a machine, and what it will cost, without the machine.
 

@@ -156,6 +156,16 @@ independently of each other.
   flaxformer_lite replay --workdir runs/gpt2 --at 1234 --output runs/gpt2_1234
 """,
     ),
+    "data": Command(
+        "look at the text or table of a config, or tokenize it beforehand",
+        arguments.data,
+        """examples:
+  flaxformer_lite data stats --config=gpt2_tiny --config.data.path=my_text.txt
+  flaxformer_lite data show --config=bert_tiny --rows 2
+  flaxformer_lite data tokenize --config=llama_7b --config.data.path="web/*.jsonl.zst" --config.data.cache=/shared/cache
+""",
+        takes_config=True,
+    ),
     "plan": Command(
         "plan a training run for machines that are not at hand",
         arguments.plan,

@@ -1,0 +1,108 @@
+import json
+import os
+
+import pytest
+
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.data import shards, tokenizing
+
+pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+WORDS = "win prize free now click hello mother dinner tomorrow meeting"
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{n} {WORDS} " * (1 + n % 7)}) + "\n" for n in range(100)))
+    return [
+        "--config=gpt2_tiny",
+        f"--config.data.path={path}",
+        f"--config.data.cache={tmp_path / 'cache'}",
+        "--config.data.tokenizer.name=bytes",
+        "--config.data.length=64",
+        "--config.data.eval_fraction=0.2",
+        "--config.train.steps=10",
+        "--config.train.batch_size=4",
+    ]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "spam.csv"
+    path.write_text("text,label\n" + "".join(f"{n} {WORDS},{'spam' if n % 3 else 'ham'}\n" for n in range(60)))
+    return [
+        "--config=classify",
+        f"--config.data.path={path}",
+        f"--config.data.cache={tmp_path / 'cache'}",
+        "--config.data.tokenizer.name=bytes",
+        "--config.data.length=70",
+    ]
+
+
+def printed(capsys, *argv):
+    main(["data", *argv])
+    return capsys.readouterr().out
+
+
+def test_stats_of_a_text(text, tmp_path, capsys):
+    out = printed(capsys, "stats", *text)
+    lines = {line.partition("  ")[0]: line.partition("  ")[2].strip() for line in out.splitlines()}
+    documents = [json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()]
+    train, held = (int(lines["documents"].split()[i]) for i in (0, 4))
+    assert train + held == 100
+    tokens = [int(lines["tokens"].split()[i].replace(",", "")) for i in (0, 4)]
+    assert sum(tokens) == sum(map(len, documents)) + 100
+    assert f"{tokens[0] - train:,} bytes to train on" in lines["text"]
+    rows = -(-(tokens[0] - 1) // 64)
+    assert lines["rows"].startswith(f"{rows:,} an epoch by causal_lm, each of 64 tokens; ")
+    assert lines["padding"] == f"{1 - (tokens[0] - 1) / (rows * 64):.1%} of {rows * 64:,} tokens of {rows} rows"
+    assert lines["the run"] == f"10 steps of 4 rows: {40 / rows:.3g} epochs"
+    counted = [int(line.split()[3]) for line in out.splitlines() if "█" in line]
+    assert "the end of each held out" in printed(capsys, "stats", *text, "--config.data.eval_fraction=0.02")
+    assert sum(counted) == train and f"longest {max(map(len, documents)) + 1}" in out
+
+
+def test_stats_of_a_table(table, capsys):
+    out = printed(capsys, "stats", *table)
+    counts = next(line for line in out.splitlines() if line.startswith("by label"))
+    spam, ham = (int(counts.partition(name)[2].split()[0]) for name in ("spam", "ham"))
+    assert f"{spam + ham} rows, {spam + ham} examples; columns text, label" in out and 1.5 < spam / ham < 2.5
+    assert "examples cut at data.length=70 tokens" not in out
+    assert "examples cut at data.length=30 tokens" in printed(capsys, "stats", *table, "--config.data.length=30")
+
+
+def test_show_prints_what_a_run_reads_first(text, capsys):
+    first = printed(capsys, "show", *text, "--rows", "2")
+    assert (
+        first
+        == printed(capsys, "show", *text, "--rows", "2")
+        != printed(capsys, "show", *text, "--rows", "2", "--seed=9")
+    )
+    assert printed(capsys, "show", *text, "--rows=1") == first[: first.index("row 1\n")], (
+        "rows do not depend on their number"
+    )
+    ids, labels = (next(x for x in first.splitlines() if x.startswith(name)) for name in ("input_ids", "labels"))
+    read = ids.removeprefix("input_ids").strip()
+    assert labels.replace("«", "").replace("»", "").removeprefix("labels").strip()[:40] == read[1:41].replace(" │ ", "")
+
+
+def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tokenizing, "SMALL", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    out = printed(capsys, "tokenize", *text)
+    (folder,) = (tmp_path / "cache").glob("tokens-*")
+    assert f"kept in  {folder}" in out and ", made in " in out and "MB/s" in out
+    monkeypatch.setattr(shards, "encode", None)
+    assert ", were there" in printed(capsys, "tokenize", *text)
+
+
+def test_tokenize_keeps_nothing_of_a_table(table, capsys):
+    assert "kept  nothing but the tokenizer: a table is tokenized whenever a run starts" in printed(
+        capsys, "tokenize", *table
+    )
+
+
+def test_wrong_words_are_one_line(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["data", "stat", *text])
+    assert "argument what: invalid choice: 'stat'" in capsys.readouterr().err
