@@ -169,10 +169,11 @@ def test_argument_chooses_the_encoding():
         ("data", "text", "config.data='text': must be a section of fields"),
         (
             "data.tokenizer.path",
-            "gs://bucket/t.json",
-            "^data.tokenizer.path='gs://bucket/t.json': not a local path",
+            "http://host/t.json",
+            "^data.tokenizer.path='http://host/t.json': http:// is not read or written, only gs:// and s3:// and local",
         ),
-        ("train.init_from", "s3://bucket", "^train.init_from='s3://bucket': not a local path"),
+        ("train.init_from", "s3:/bucket", "^train.init_from='s3:/bucket': an address .* two slashes, s3://BUCKET"),
+        ("data.path", "gs://bucket/a,hf://b", "hf:// is not read or written"),
     ],
 )
 def test_what_cannot_work_is_said_at_the_door(path, value, message):

@@ -104,7 +104,7 @@ def predict(parser: argparse.ArgumentParser) -> None:
 def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
     _add_model(parser, "the --workdir of train, or a directory of published weights")
     add, positive = parser.add_argument, command_line.integer(1)
-    add("--data", required=True, type=command_line.path, help="file to read")
+    add("--data", required=True, type=command_line.place, help="file to read")
     add("--output", type=command_line.path, help=output)
     add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help="columns of the table (default: the run's)")
     add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")

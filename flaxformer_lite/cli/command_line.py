@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flaxformer_lite import pages
-from flaxformer_lite.config.rules import ConfigError, is_local, is_text, shown
+from flaxformer_lite.config.rules import ConfigError, is_local, is_place, is_text, shown
 
 BAD_INPUT, FAILED = 2, 1  # exit codes
 INT32 = 2**31 - 1  # XLA's sizes
@@ -206,6 +206,13 @@ def read_text(file: str, flag: str) -> str:
 def path(value: str) -> str:
     """Parses a local file or folder, as an argparse type."""
     if problem := is_text(value) or is_local(value):
+        raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
+    return value
+
+
+def place(value: str) -> str:
+    """Parses a local file or folder, or an address in an object store, as an argparse type."""
+    if problem := is_text(value) or is_place(value):
         raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
     return value
 

@@ -15,9 +15,9 @@ from flaxformer_lite.config.rules import (
     INT32,
     ConfigError,
     Count,
-    LocalPath,
     NotNegative,
     OneOf,
+    Place,
     Plugin,
     Positive,
     Probability,
@@ -46,7 +46,7 @@ Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(Record):
     name: Annotated[str, OneOf(choices.TOKENIZERS)] = "byte_bpe"  # bytes is not trained
-    path: LocalPath = ""  # a tokenizer.json or a sentencepiece model to use instead
+    path: Place = ""  # a tokenizer.json or a sentencepiece model to use instead
     vocab_size: Size = 8192  # size of a trained tokenizer
     min_count: Count = 0  # of `words`: those that occur less often in the text are unknown
 
@@ -58,8 +58,8 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    path: LocalPath = ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
-    eval_path: LocalPath = ""  # the held-out rows of a table; empty: a share of those of `path`
+    path: Place = ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
+    eval_path: Place = ""  # the held-out rows of a table; empty: a share of those of `path`
     columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
     text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
     corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"  # built in: Python, English, or pairs of both
@@ -67,7 +67,7 @@ class DataConfig(Record):
     length: Size = 128  # T, tokens an example
     target_length: Count = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
     eval_fraction: Share = 0.02  # share of the text held out, by a hash of each document, or the end of few documents
-    cache: Annotated[LocalPath, is_given] = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
+    cache: Annotated[Place, is_given] = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +113,7 @@ class TrainConfig(Record):
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
-    init_from: LocalPath = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
+    init_from: Place = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,9 +13,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import progress
+from flaxformer_lite.data.shared_cache import Entry
 from flaxformer_lite.files.read import read_object
+from flaxformer_lite.files.stores import is_url
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes per checksum
@@ -25,8 +27,17 @@ CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB, 
 Share = Callable[[Path, Callable[[], bool]], None]
 
 
+def local(root: str | Path) -> Path:
+    """Returns the folder of a cache on this machine; what lies in a store is copied to FLAXFORMER_LITE_CACHE."""
+    own = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
+    return Path(own if is_url(root) else root).expanduser()
+
+
 def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Share | None = None) -> Path:
     """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
+
+    A root in a store is shared by hosts without a disk in common: each copies the folder from there to its own disk, and
+    the first, which finds none, makes it while the others wait.
 
     A killed process leaves nothing half-written. One of the processes that share a disk writes it while the others
     wait; on a file system without locks all of them write it, and the first to finish wins. At each later use the sizes
@@ -42,7 +53,9 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
     Raises:
       ConfigError: `root` is not writable.
     """
-    root = Path(root).expanduser()
+    if is_url(root):
+        return _shared(f"{str(root).rstrip('/')}/{name}", local(root), name, write, share)
+    root = local(root)
     final = root / name
     if _whole(final):
         return final
@@ -70,6 +83,25 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def _shared(url: str, root: Path, name: str, write: Callable[[Path], None], share: Share | None) -> Path:
+    """Returns a folder's copy on this machine, from the store if it is there, else made and sent there."""
+    if _whole(root / name):
+        return root / name
+    entry, made = Entry(url, MANIFEST), False
+
+    def fill(folder: Path) -> None:
+        nonlocal made
+        made = not entry.fetch(folder, _checksums)
+        if made:
+            write(folder)
+
+    with entry.turn() as mine:
+        final = folder(root, name, fill, share if mine else None)
+        if made or (mine and not entry.exists()):
+            entry.send(final)
     return final
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
@@ -17,7 +18,7 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
     """Yields the rows of a file, and holds one batch of them.
 
     Args:
-      content: the path, which is mapped into memory, or the bytes.
+      content: a path, which is mapped into memory, a stream, or the bytes.
       where: the field and value that errors name.
       kind: one of KINDS.
       columns: those to read; all by default, and where one of them is missing.
@@ -26,7 +27,7 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
       ConfigError: pyarrow is not installed, or the file is damaged.
     """
     with _arrow(where) as arrow:
-        source = arrow.BufferReader(content) if isinstance(content, bytes) else arrow.memory_map(str(content))
+        source = _source(arrow, content)
         if kind == ".parquet":
             file = arrow.parquet.ParquetFile(source)
             batches = file.iter_batches(BATCH, columns=_present(columns, file.schema_arrow))
@@ -39,6 +40,12 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
             )
         for batch in batches:
             yield from batch.to_pylist()
+
+
+def _source(arrow: Any, content: Any) -> Any:
+    if isinstance(content, bytes):
+        return arrow.BufferReader(content)
+    return arrow.memory_map(str(content)) if isinstance(content, Path) else arrow.PythonFile(content, "r")
 
 
 def _present(columns: Sequence[str], schema: Any) -> list[str]:

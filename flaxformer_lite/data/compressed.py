@@ -1,43 +1,50 @@
-"""Files that may be compressed, as streams of bytes: `.gz` by the standard library, `.zst` by pyarrow."""
+"""Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by pyarrow."""
 
 import gzip
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.remote import RemoteFile
 
 SUFFIXES = (".gz", ".zst")
+File = Path | RemoteFile
 INSTALL = "reading it needs pyarrow: pip install 'flaxformer_lite[tables]'"
 
 
-def kind(path: Path) -> str:
+def kind(path: File) -> str:
     """Returns a file's suffix, not counting that of compression."""
     name = path.name.lower()
     return Path(name.removesuffix(compression(path))).suffix
 
 
-def compression(path: Path) -> str:
+def compression(path: File) -> str:
     """Returns the suffix of compression, or ""."""
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
-def unpacked(path: Path, where: str, content: bytes | None = None) -> Any:
+def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
     """Opens a file, or what was read of it, and decompresses it by its name.
 
     Raises:
       ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises OSError, EOFError or zlib.error.
     """
+    packed: Any = path if isinstance(path, Path) and content is None else _stream(path, content)
     if compression(path) == ".zst":
-        return io.BufferedReader(_zstd(path, where, content))
+        return io.BufferedReader(_zstd(path, where, packed))
     if compression(path) == ".gz":
-        return gzip.open(path if content is None else io.BytesIO(content))
+        return gzip.open(packed)
+    return packed.open("rb") if packed is path else packed
+
+
+def _stream(path: File, content: bytes | None) -> BinaryIO:
     return path.open("rb") if content is None else io.BytesIO(content)
 
 
-def _zstd(path: Path, where: str, content: bytes | None) -> Any:
+def _zstd(path: File, where: str, packed: Any) -> Any:
     try:
         import pyarrow
     except ImportError:
         raise ConfigError(f"{where}: {path.name}: {INSTALL}.") from None
-    return pyarrow.CompressedInputStream(str(path) if content is None else pyarrow.BufferReader(content), "zstd")
+    return pyarrow.CompressedInputStream(str(packed) if isinstance(packed, Path) else packed, "zstd")

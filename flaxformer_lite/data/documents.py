@@ -17,6 +17,7 @@ from typing import Any
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, compressed, table
+from flaxformer_lite.data.compressed import File
 
 JSONL = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *columnar.KINDS)
@@ -24,7 +25,7 @@ LONGEST = 1 << 24  # bytes of a line of jsonl, and of a document of plain text
 Document = tuple[str, ...]
 
 
-def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
+def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
     """Yields the documents of a file, each with its row in a table, or else the line where it begins, from 1.
 
     Args:
@@ -48,13 +49,13 @@ def read(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
     return _parts(path, where)
 
 
-def is_jsonl(path: Path) -> bool:
+def is_jsonl(path: File) -> bool:
     """Returns whether a file holds one JSON object per line, by its name."""
     return compressed.kind(path) in JSONL
 
 
 @contextlib.contextmanager
-def reading(path: Path, where: str) -> Iterator[None]:
+def reading(path: File, where: str) -> Iterator[None]:
     """Turns what reading a file may raise into a sentence."""
     try:
         yield
@@ -62,7 +63,7 @@ def reading(path: Path, where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
 
 
-def _texts(path: Path, where: str) -> Iterator[str]:
+def _texts(path: File, where: str) -> Iterator[str]:
     """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
     offset, number = 0, 0
     with reading(path, where), compressed.unpacked(path, where) as file:
@@ -87,7 +88,7 @@ def _texts(path: Path, where: str) -> Iterator[str]:
             offset += len(data)
 
 
-def _parts(path: Path, where: str) -> Iterator[tuple[int, Document]]:
+def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
     line = 1
     for text in _texts(path, where):
         yield line, (text,)
@@ -102,13 +103,16 @@ def _part(file: Any) -> bytes:
     return data
 
 
-def _rows(path: Path, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
+def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
     """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a value are blank."""
     kind, at = compressed.kind(path), f"{where}: {path.name}"
     with reading(path, where), contextlib.ExitStack() as stack:
         if kind in columnar.KINDS:
             packed = compressed.compression(path)
-            content = stack.enter_context(compressed.unpacked(path, where)).read() if packed else path
+            content: Any = path
+            if packed or not isinstance(path, Path):
+                stream = stack.enter_context(compressed.unpacked(path, where))
+                content = stream.read() if packed else stream
             rows = columnar.rows(content, at, kind, fields)
         else:
             text = io.TextIOWrapper(compressed.unpacked(path, where), "utf-8-sig", newline="")

@@ -126,7 +126,7 @@ class TextOrigins:
         place, found = PLACE.fullmatch(wanted), []
         if wanted.isdigit():
             found = [self._all(int(wanted))] if int(wanted) < len(self._begins) else []
-        elif place and (files := [i for i, path in enumerate(self._source.files) if _is(path, place[1])]):
+        elif place and (files := [i for i, path in enumerate(self._source.files) if _is(str(path), place[1])]):
             found = [near for file in files for near in self._near(file, int(place[2]))]
         elif not self._source.has_tokens:
             found = list(itertools.islice(self._spelled(wanted), MOST))

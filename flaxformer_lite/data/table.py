@@ -14,6 +14,7 @@ from typing import Any
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, compressed
 from flaxformer_lite.data.conll import read_conll
+from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files.read import brief, read_bytes, read_object
 
 LARGEST = 1 << 31  # bytes of a file, which is read whole
@@ -64,7 +65,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     Raises:
       ConfigError: there is no such file, it is empty, or it cannot be read; names the line where there is one.
     """
-    file = Path(path).expanduser()
+    file = on_disk(path)
     if file.is_dir():
         return _read_folder(file, where, split)
     if not file.is_file():
@@ -83,7 +84,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
 
 def splits_of(path: str) -> tuple[str, ...]:
     """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
-    listed = Path(path).expanduser() / "dataset_dict.json"
+    listed = on_disk(path) / "dataset_dict.json"
     return tuple(read_object(listed).get("splits", ())) if listed.is_file() else ()
 
 

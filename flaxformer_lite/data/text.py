@@ -1,4 +1,4 @@
-"""Text sources: a built-in corpus, or a user's file or folder, as documents with a fingerprint.
+"""Text sources: a built-in corpus, or a user's file or folder, here or in a store, as documents with a fingerprint.
 
 In a folder only files with a suffix of text, jsonl or tables are read (documents.py), compressed or not; a single file is
 read whatever its suffix. Files of token ids (token_files.py) are named themselves.
@@ -14,6 +14,10 @@ from pathlib import Path
 
 from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import cache, compressed, corpora, documents, progress, token_files
+from flaxformer_lite.data.compressed import File
+from flaxformer_lite.files import remote
+from flaxformer_lite.files.remote import RemoteFile
+from flaxformer_lite.files.stores import StorageError, is_url
 
 PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".adoc", ".srt", ".vtt")
 CODE = (
@@ -31,11 +35,11 @@ class Source:
     """Documents that can be read repeatedly."""
 
     where: str  # the field and value that errors name
-    files: tuple[Path, ...]  # in a fixed order
+    files: tuple[File, ...]  # in a fixed order
     fields: tuple[str, ...]  # keys of a jsonl line, or columns; a document has one text for each
-    fingerprint: str  # sha256 of the content of the files
-    size: int  # bytes on disk
-    left_out: tuple[Path, ...] = ()  # files of the folder without a text suffix
+    fingerprint: str  # sha256 of the content of the files; of those in a store, of the store's checksums
+    size: int  # bytes
+    left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
@@ -88,7 +92,10 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     """
     if cfg.path:
         where = f"data.path={cfg.path!r}"
-        found = [_files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)]
+        try:
+            found = [_files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)]
+        except StorageError as error:
+            raise StorageError(f"data.path: {error}") from None
         files, left_out = (
             tuple(dict.fromkeys(p for part in parts for p in part)) for parts in zip(*found, strict=True)
         )
@@ -99,6 +106,10 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     for path in [found for file in files for found in (file, token_files.index_of(file)) if found]:
         named = compressed.kind(path) in (*documents.TABLES, *token_files.SUFFIXES, ".idx")
         form = compressed.kind(path) if named else documents.is_jsonl(path)
+        if not isinstance(path, Path):
+            digest.update(f"{form} {path.size} {path.version}\n".encode())
+            size += path.size
+            continue
         digest.update(f"{form} {path.stat().st_size}\n".encode())
         with documents.reading(path, where), path.open("rb") as file:
             while block := file.read(1 << 20):
@@ -109,7 +120,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
     return Source(where, files, fields, digest.hexdigest()[:16], size, left_out)
 
 
-def _is_text(path: Path) -> bool:
+def _is_text(path: File) -> bool:
     kind = compressed.kind(path)
     return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # parts of a corpus are often numbered
 
@@ -131,14 +142,17 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     return cache.folder(cfg.cache, name, write) / "documents.jsonl"
 
 
-def _roots(paths: str, where: str) -> list[Path]:
+def _roots(paths: str, where: str) -> list[str | File]:
     """Lists the files and folders that data.path names: one, or several with commas between and patterns such as *.txt."""
     whole = Path(paths).expanduser()
     patterns = list(filter(None, map(str.strip, paths.split(","))))
-    if os.path.exists(whole) or (patterns in ([], [paths]) and not glob.has_magic(paths)):
+    if os.path.exists(whole) or (patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)):
         return [whole]
-    roots: list[Path] = []
+    roots: list[str | File] = []
     for pattern in patterns:
+        if is_url(pattern):
+            roots += remote.find_like(pattern) or [pattern] if glob.has_magic(pattern) else [pattern]
+            continue
         named = str(Path(pattern).expanduser())
         found = sorted(filter(os.path.isfile, glob.glob(named, recursive=True))) if glob.has_magic(named) else [named]
         if not found:
@@ -147,15 +161,23 @@ def _roots(paths: str, where: str) -> list[Path]:
     return roots
 
 
-def _files(root: Path, where: str, *, pairs: bool) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+def _files(root: str | File, where: str, *, pairs: bool) -> tuple[tuple[File, ...], tuple[File, ...]]:
     """Lists the files to read, in order, and those to leave out."""
-    if os.path.isfile(root):  # which, unlike Path's, takes a name that is too long
+    if isinstance(root, RemoteFile) or (isinstance(root, Path) and os.path.isfile(root)):  # Path's takes no long name
         return (root,), ()
-    if not os.path.isdir(root):
+    if isinstance(root, str):
+        if found := remote.find(root):
+            return (found,), ()
+        hidden: list[File] = [*remote.find_below(root)]
+        if not hidden:
+            raise remote.missing(root)
+    elif os.path.isdir(root):
+        hidden = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    else:
         near = f" ({root.parent} is there)" if root.parent.is_dir() else f"; nor is {root.parent}"
         raise ConfigError(f"{where}: no such file or folder{near}.")
-    hidden = [p for p in sorted(root.rglob("*")) if p.is_file()]
-    files = tuple(p for p in hidden if not any(part.startswith(".") for part in p.relative_to(root).parts))
+    begin = len(str(root).rstrip("/"))
+    files = tuple(path for path in hidden if "/." not in str(path)[begin:])
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
     read = tuple(

@@ -14,6 +14,9 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import progress
+from flaxformer_lite.data.compressed import File
+from flaxformer_lite.data.fetch import on_disk
+from flaxformer_lite.files import remote
 
 SUFFIXES = (".bin", ".npy")
 MAGIC, HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQBQQ")  # of an index: version, dtype, sequences, documents
@@ -22,18 +25,20 @@ CHUNK = 1 << 22  # tokens copied at a time
 Part = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
 
 
-def is_tokens(path: Path) -> bool:
+def is_tokens(path: File) -> bool:
     """Returns whether a file holds token ids, by its name."""
     return path.suffix.lower() in SUFFIXES
 
 
-def index_of(path: Path) -> Path | None:
-    """Returns the path of Megatron's index beside a file, if there is one."""
+def index_of(path: File) -> File | None:
+    """Finds Megatron's index beside a file."""
+    if not isinstance(path, Path):
+        return remote.find(path.url.removesuffix(path.suffix) + ".idx") if path.suffix.lower() == ".bin" else None
     index = path.with_suffix(".idx")
     return index if path.suffix.lower() == ".bin" and index.is_file() else None
 
 
-def copy(files: tuple[Path, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
+def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
     """Copies ids into train.bin and eval.bin with their offsets, each document followed by one end-of-text id.
 
     The end of the last file is held out: about `fraction` of all tokens, from the beginning of a document if one begins
@@ -69,7 +74,7 @@ def copy(files: tuple[Path, ...], known: Any, fraction: float, where: str, folde
                     advance(len(ids))
 
 
-def training_begins(files: tuple[Path, ...], known: Any, fraction: float, where: str) -> Iterator[tuple[int, int, int]]:
+def training_begins(files: tuple[File, ...], known: Any, fraction: float, where: str) -> Iterator[tuple[int, int, int]]:
     """Yields where each training document begins: the number of its file, the token there, and 0 for its bytes of text."""
     _, begins, ends = _open_all(files, known, where)
     at = np.concatenate([[0], ends[:-1]])
@@ -83,7 +88,7 @@ def known_dtype(known: Any) -> type:
     return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
 
 
-def _open_all(files: tuple[Path, ...], known: Any, where: str) -> tuple[list[Part], np.ndarray, np.ndarray]:
+def _open_all(files: tuple[File, ...], known: Any, where: str) -> tuple[list[Part], np.ndarray, np.ndarray]:
     """Opens the files; returns them, where each begins among all tokens, and where each document ends there."""
     parts = [_open(path, known, f"{where}: {path.name}") for path in files]
     begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
@@ -123,14 +128,15 @@ def _check(ids: np.ndarray, known: Any, where: str) -> None:
         )
 
 
-def _open(path: Path, known: Any, where: str) -> Part:
+def _open(path: File, known: Any, where: str) -> Part:
+    index, mapped = index_of(path), on_disk(str(path))
     try:
         if path.suffix.lower() == ".npy":
-            ids = np.load(path, mmap_mode="r", allow_pickle=False).reshape(-1)
-        elif index := index_of(path):
-            return _megatron(path, index, where)
+            ids = np.load(mapped, mmap_mode="r", allow_pickle=False).reshape(-1)
+        elif index:
+            return _megatron(mapped, index, where)
         else:
-            ids = np.memmap(path, known_dtype(known), "r")
+            ids = np.memmap(mapped, known_dtype(known), "r")
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"{where} cannot be read as token ids ({str(error).splitlines()[0]}).") from None
     if not np.issubdtype(ids.dtype, np.integer) or not len(ids):
@@ -140,9 +146,10 @@ def _open(path: Path, known: Any, where: str) -> Part:
     return ids, ends if len(ends) and ends[-1] == len(ids) else np.append(ends, len(ids))
 
 
-def _megatron(path: Path, index: Path, where: str) -> Part:
+def _megatron(path: Path, index: File, where: str) -> Part:
     """Reads the index: its header, the length and the first byte of each sequence, and the first sequence of each document."""
-    data = index.read_bytes()
+    with index.open("rb") as file:
+        data = file.read()
     try:
         magic, version, code, sequences, documents = HEADER.unpack_from(data)
         lengths = np.frombuffer(data, np.int32, sequences, HEADER.size).astype(np.int64)

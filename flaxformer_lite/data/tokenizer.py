@@ -283,9 +283,12 @@ def load(path: str | Path) -> Tokenizer:
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.
     """
-    where, path = f"data.tokenizer.path={str(path)!r}", Path(path).expanduser()
+    from flaxformer_lite.data.fetch import on_disk  # which needs jax, unlike this file
+
+    where = f"data.tokenizer.path={str(path)!r}"
+    names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
+    path = on_disk(path, lambda name: name in names)
     if path.is_dir():
-        names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
         path = next((path / name for name in names if (path / name).exists()), path / names[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}
     if path.suffix not in kinds:

@@ -114,6 +114,20 @@ def write(url: str, content: bytes) -> None:
     _checked(url, copy)
 
 
+def create(url: str, content: bytes) -> bool:
+    """Writes an object if there is none of this name; returns whether that was so."""
+    with contextlib.suppress(FileExistsError), _existing(url):
+        run(url, lambda files: files._pipe_file(_key(url), content, mode="create"))
+        return True
+    return False
+
+
+def delete(url: str) -> None:
+    """Deletes an object, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        run(url, lambda files: files._rm_file(_key(url)))
+
+
 def upload(path: Path, url: str) -> None:
     """Copies a local file to an object, which appears whole or not at all."""
 

@@ -91,8 +91,8 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ((CONFIG, "--workdir=x", "--config.seed=-1"), " seed=-1: must not be negative"),
         ((CONFIG, "--workdir=gs://bucket/x"), "--workdir: gs://bucket/x: not a local path"),
         (
-            (CONFIG, "--workdir=x", "--config.data.path=s3://bucket"),
-            " data.path='s3://bucket': not a local path",
+            (CONFIG, "--workdir=x", "--config.data.path=hf://user/text"),
+            " data.path='hf://user/text': hf:// is not read or written, only gs:// and s3:// and local paths",
         ),
         ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: must be at least 1"),
         (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),

@@ -11,6 +11,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.data import cache as data_cache
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.generation.writer import writer
 from flaxformer_lite.runtime import environment
@@ -94,5 +95,5 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
 def keep_compiled(cache: str) -> None:
     """Caches compiled programs beside the tokenized data for the next start, ignoring JAX_COMPILATION_CACHE_DIR."""
     compilation_cache.reset_cache()  # jax decides at its first compilation whether there is a cache
-    jax.config.update("jax_compilation_cache_dir", str(environment.compiled(cache)))
+    jax.config.update("jax_compilation_cache_dir", str(environment.compiled(str(data_cache.local(cache)))))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

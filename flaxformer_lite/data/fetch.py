@@ -1,0 +1,46 @@
+"""Copies of objects on this machine, for what is mapped, or read by libraries that know paths only."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from flaxformer_lite.data import cache, progress
+from flaxformer_lite.files import remote
+from flaxformer_lite.files.stores import StorageError, is_url
+
+
+def on_disk(path: str | Path, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """Returns a path on this machine: the same one, or, of an address, that of a copy in FLAXFORMER_LITE_CACHE.
+
+    The copy is verified when it is made, and made anew when the store's listing says that a file has changed.
+
+    Args:
+      path: a file or folder.
+      wanted: whether a file of the folder is copied, by its name below it.
+
+    Raises:
+      StorageError: it does not exist, or the store cannot be used.
+    """
+    if not is_url(path):
+        return Path(path).expanduser()
+    url = str(path).rstrip("/")
+    single = remote.find(url)
+    below = {str(file)[len(url) + 1 :]: file for file in ([] if single else remote.find_below(url))}
+    files = {single.name: single} if single else {name: file for name, file in below.items() if wanted(name)}
+    if not (single or below):
+        raise remote.missing(url)
+
+    if outside := [file for name, file in files.items() if ".." in name.split("/")]:
+        raise StorageError(f"{outside[0]}: a name with '..' would lie elsewhere on a disk; rename it.")
+
+    def write(folder: Path) -> None:
+        with progress.reading(f"fetching {url}", sum(file.size for file in files.values())) as advance:
+            for name, file in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                remote.download(file, folder / name)
+                advance(file.size)
+
+    digest = hashlib.sha256(f"{[(str(file), file.size, file.version) for file in files.values()]}".encode())
+    name = f"{url.rpartition('/')[2]}-{digest.hexdigest()[:16]}"
+    folder = cache.folder(cache.local(url) / "fetched", name, write)
+    return folder / single.name if single else folder

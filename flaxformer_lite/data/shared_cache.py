@@ -1,0 +1,118 @@
+"""The entries of a cache in a store, which hosts share: each is made by one host, and complete once its manifest is there."""
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flaxformer_lite.data import progress
+from flaxformer_lite.files import remote
+from flaxformer_lite.files.read import parse_object
+from flaxformer_lite.files.stores import StorageError
+
+BEAT, STALE, POLL = (
+    20.0,
+    120.0,
+    5.0,
+)  # seconds between signs of life of the host that makes it, without one, and of asking
+
+
+class Entry:
+    """A folder of the cache in a store.
+
+    Args:
+      url: its address.
+      manifest: the name of the file that lists the others with their checksums, and is written last.
+    """
+
+    def __init__(self, url: str, manifest: str):
+        self.url, self._manifest, self._claim = url, f"{url}/{manifest}", f"{url}.claim"
+
+    def exists(self) -> bool:
+        """Returns whether it is complete."""
+        return remote.find(self._manifest) is not None
+
+    def fetch(self, folder: Path, checksums: Callable[[Path], object]) -> bool:
+        """Copies the files to a folder; returns False, with an empty one, where they are not there or not whole."""
+        if (manifest := remote.find(self._manifest)) is None:
+            return False
+        try:
+            files = parse_object(remote.read(manifest), self._manifest)
+            found = {str(file)[len(self.url) + 1 :]: file for file in remote.find_below(self.url)}
+            with progress.reading(f"fetching {self.url}", sum(file.size for file in found.values())) as advance:
+                for name, expected in files.items():
+                    if ".." in Path(name).parts:
+                        raise ValueError("a name with '..'")
+                    path = folder / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    remote.download(found[name], path)
+                    if list(checksums(path)) != expected:  # type: ignore[call-overload]  # a pair
+                        raise ValueError(f"{name} is not what was written")
+                    advance(found[name].size)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, StorageError) and "damaged" not in str(error):
+                raise
+            print(f"notice: {self.url}: incomplete or damaged ({error}), made again.", file=sys.stderr)
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            return False
+        return True
+
+    def send(self, folder: Path) -> None:
+        """Copies the files of a folder there, the manifest last."""
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        with progress.reading(f"sending {self.url}", sum(path.stat().st_size for path in files)) as advance:
+            for path in sorted(files, key=lambda path: f"{self.url}/{path.relative_to(folder)}" == self._manifest):
+                remote.upload(path, f"{self.url}/{path.relative_to(folder).as_posix()}")
+                advance(path.stat().st_size)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Waits until the entry is complete, which yields False, or nobody else makes it, which yields True."""
+        if not self._claimed():
+            yield False
+            return
+        done = threading.Event()
+
+        def live() -> None:
+            while not done.wait(BEAT):
+                with contextlib.suppress(StorageError):
+                    remote.write(self._claim, _sign())
+
+        beats = threading.Thread(target=live, daemon=True)
+        beats.start()
+        try:
+            yield True
+        finally:
+            done.set()
+            beats.join()
+            with contextlib.suppress(StorageError):
+                remote.delete(self._claim)
+
+    def _claimed(self) -> bool:
+        seen, since = "", time.monotonic()
+        with contextlib.ExitStack() as waiting:
+            while not self.exists():
+                if remote.create(self._claim, _sign()):
+                    return True
+                if not seen:
+                    waiting.enter_context(progress.working(f"waiting for another process to make {self.url}"))
+                claim = remote.find(self._claim)
+                if claim is not None and claim.version != seen:
+                    seen, since = claim.version, time.monotonic()
+                if time.monotonic() - since > STALE:
+                    print(f"notice: {self.url}: whoever began to make it has ended; made again.", file=sys.stderr)
+                    remote.write(self._claim, _sign())
+                    return True
+                time.sleep(POLL)
+        return False
+
+
+def _sign() -> bytes:
+    """Returns what no other claim, and no earlier one of this process, holds."""
+    return f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}".encode()
