@@ -11,14 +11,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import jax
 from jax._src import clusters, distributed  # neither cluster detection nor the store has a public name
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime import native_output
-from flaxformer_lite.runtime.processes import ALONE, ProcessError, Processes
+from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
 
 _ABORTED: list[Any] = []  # C's handler of SIGABRT, which must not be collected
 
@@ -84,7 +84,7 @@ def join(
         giving_up.cancel()
     group = Processes(distributed.global_state.client, process_id, num_processes)
     group.before_exit = functools.partial(native_output.keep, native, log)
-    _on_abort(group.lose)
+    _on_abort(functools.partial(_aborted, group, native))
     return group
 
 
@@ -146,6 +146,11 @@ def _refused(coordinator: str, count: int, index: int) -> NoReturn:
     why = f"another process has this number, or process 0 was started with another --num_processes than {count}"
     print(f"error: process {index} cannot join {coordinator}: {why}.", file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def _aborted(group: Processes, native: IO[bytes]) -> NoReturn:
+    why = native_output.failed_check(native)
+    group.lose(f"JAX's runtime aborted ({why}); {CONTINUES}" if why else LOST)
 
 
 def _on_abort(end: Callable[[], NoReturn]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,13 @@ def divert() -> IO[bytes]:
     sys.stderr = open(shown, "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
     faulthandler.enable(sys.stderr)  # for a crash, which nobody else reports
     return file
+
+
+def failed_check(file: IO[bytes]) -> str:
+    """Returns the line by which code below Python says that it aborts, "" if there is none."""
+    file.seek(0)
+    found = re.search(rb"^F\d{4} .*", file.read(), re.MULTILINE)
+    return found[0].decode(errors="replace")[:240] if found else ""
 
 
 def keep(file: IO[bytes], path: Path) -> None:

@@ -110,10 +110,10 @@ class Processes:
             self._end(self._get(NEWS + FAILURE))
         self._end(json.dumps([self.index, code, message]))
 
-    def lose(self) -> NoReturn:
-        """Ends this process when a peer is gone."""
-        self._own_failure = LOST
-        self._end(json.dumps([self.index, 1, LOST]))
+    def lose(self, message: str = LOST) -> NoReturn:
+        """Ends this process when a peer is gone, or the store cannot be asked."""
+        self._own_failure = message
+        self._end(json.dumps([self.index, 1, message]))
 
     def _end(self, failure: str) -> NoReturn:
         who, code, message = json.loads(failure)

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import tempfile
+
+from flaxformer_lite.runtime import native_output
 
 WRITES = """
 import os, sys
@@ -28,6 +31,15 @@ def test_it_goes_to_the_log_and_pythons_own_to_stderr(tmp_path):
     log = tmp_path / "errors.log"
     log.write_text("earlier\n")
     assert written(log) == "before of Python\n" and log.read_text() == "earlier\nbelow Python\n"
+
+
+def test_a_failed_check_is_told_from_a_lost_process(tmp_path):
+    file = tempfile.TemporaryFile("a+b")  # noqa: SIM115
+    with file:
+        file.write(b"E1123 01:21:43 agent.cc:289] Polled an error\n")
+        assert native_output.failed_check(file) == ""
+        file.write(b"F1123 01:21:44 pass.cc:7] Check failed: a < b\n*** stack ***\n")
+        assert native_output.failed_check(file) == "F1123 01:21:44 pass.cc:7] Check failed: a < b"
 
 
 def test_a_log_that_cannot_be_written_is_done_without_and_a_crash_is_reported(tmp_path):

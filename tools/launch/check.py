@@ -34,7 +34,13 @@ LONGEST = 1800  # seconds of a job
 def flags(folder: Path, workdir: Path, steps: int) -> list[str]:
     """Returns the flags of a tiny GPT, which replace those of a recipe."""
     settings = {**SETTINGS, "data.path": write_text(folder), "data.cache": folder / "cache", "train.steps": steps}
-    settings |= {"mesh.data": 2, "train.accumulate": 2, "train.best": "", "train.log_every": steps // 20}
+    settings |= {
+        "mesh.data": 2,
+        "mesh.fsdp": 1,
+        "train.accumulate": 2,
+        "train.best": "",
+        "train.log_every": steps // 20,
+    }
     settings |= {"train.eval_every": steps, "train.checkpoint_every": steps // 3}
     own = [f"--config.{name}={value}" for name, value in settings.items()]
     return ["--config=configs/gpt2_tiny.py", f"--workdir={workdir}", *own]
