@@ -155,7 +155,7 @@ class Matrix:
         """Lets the run come to its end, and compares it with one that nothing has disturbed."""
         ends = []
         for workdir in (self.workdir, self.disk / "straight"):
-            codes = [faults.end(process) for process in start(self.folder, workdir, self.steps)]
+            codes = [process.wait() for process in start(self.folder, workdir, self.steps)]
             assert codes == [0, 0], codes
             ends.append(faults.record(workdir / "checkpoints" / str(self.steps))["leaves"])
         self.good.append(ends[0] == ends[1])
@@ -177,7 +177,7 @@ def main(folder: Path, steps: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=180)
     parser.add_argument(
         "--folder", type=Path, default=faults.ROOT / "runs" / f"faults-two-{time.strftime('%Y%m%d-%H%M%S')}"
     )

@@ -95,7 +95,7 @@ def slurm(folder: Path, steps: int) -> None:
 
 
 def mpi(folder: Path, steps: int) -> None:
-    """Runs mpirun with two processes, and one process after the other's kind of start to compare with."""
+    """Runs mpirun with two processes, and two that are started by flags to compare with."""
     train = ["flaxformer_lite", "train"]
     start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-x", "TERM=dumb", "-np", "2", *train]
     show(said([*start, *flags(folder, folder / "mpirun", steps)], folder / "mpirun.out"))
