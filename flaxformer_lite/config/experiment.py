@@ -26,6 +26,7 @@ from flaxformer_lite.config.rules import (
     Share,
     Size,
     is_given,
+    is_interval,
     is_pattern,
     is_rate,
     plugin_name,
@@ -112,6 +113,9 @@ class TrainConfig(Record):
     patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
+    profile: Annotated[str, is_interval] = (
+        ""  # START:STOP, the first and the last step of a trace of the profiler; empty: none
+    )
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
     init_from: Place = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
 
@@ -124,6 +128,8 @@ class TrainConfig(Record):
             )
         if not self.epochs:
             object.__setattr__(self, "steps", self.steps or STEPS)
+        if self.steps and self.profiled.stop > self.steps + 1:
+            raise ConfigError(f"train.profile={self.profile!r}, train.steps={self.steps}: must end with the run.")
         if self.patience and not self.best:
             raise ConfigError(
                 f"train.patience={self.patience}: waits for a better metric; name it, as in train.best=loss."
@@ -133,6 +139,12 @@ class TrainConfig(Record):
                 f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
                 f" multiple of the microbatches."
             )
+
+    @property
+    def profiled(self) -> range:
+        """The steps of `profile`."""
+        first, _, last = self.profile.partition(":")
+        return range(int(first), int(last) + 1) if first else range(0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from flaxformer_lite.config import choices
 
 INT32 = 2**31 - 1
 FLOAT32 = 3.4e38  # floats beyond are infinite on a device
+MOST_TRACED = 1000  # steps of a trace; a step of a large model writes megabytes
 SHOWN = 160  # most letters of a value in a message
 
 
@@ -84,6 +85,18 @@ def is_place(value: str) -> str:
     if found := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
         return f"an address has a bucket behind two slashes, {found[1]}://BUCKET/NAME."
     return ""
+
+
+def is_interval(value: str) -> str:
+    """Checks the form START:STOP of a few steps, both included and counted from 1."""
+    found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
+    if found and 0 <= int(found[2]) - int(found[1]) < MOST_TRACED:
+        return ""
+    return (
+        f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED} steps."
+        if value
+        else ""
+    )
 
 
 def is_given(value: str) -> str:

@@ -25,6 +25,7 @@ from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.trainer import Trainer
 from flaxformer_lite.training.watchers.finite import Finite
+from flaxformer_lite.training.watchers.profile import Profile
 from flaxformer_lite.training.watchers.tracking import Tracking, check_installed
 from flaxformer_lite.training.watchers.watcher import Watcher
 
@@ -79,7 +80,7 @@ def run(
             write_inputs(workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
-        watchers = _watchers(cfg, workdir, last_step, checkpoints, terminal, group)
+        watchers = _watchers(experiment, workdir, last_step, checkpoints, terminal, group, clock)
         for watcher in watchers:
             stack.callback(watcher.close)
         parts = experiment, checkpoints, selection, recorder, terminal, report, workdir, group, meter, watchers
@@ -121,12 +122,18 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
 
 
 def _watchers(
-    cfg: ExperimentConfig, workdir: Path, last_step: int, checkpoints: Checkpoints, terminal: Terminal, group: Processes
-) -> list[Watcher]:
+    experiment: Experiment, workdir: Path, last_step: int, checkpoints: Checkpoints, terminal: Terminal,
+    group: Processes, clock: Clock,
+) -> list[Watcher]:  # fmt: skip
     """Lists what hears of the run's progress, in the order in which each hears of it."""
+    cfg, step, note = experiment.cfg, experiment.train_step, terminal.note
     watchers: list[Watcher] = [Finite(checkpoints)]
     if group.first:
-        watchers.append(Tracking(cfg.train.trackers, terminal.note, workdir, resume.plain(cfg), last_step))
+        watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
+    if cfg.train.profile:
+        folder = workdir / "profile" / ("" if group.alone else f"process-{group.index}")
+        program = step.as_text if isinstance(step, precompile.BackgroundCompiled) else str
+        watchers.append(Profile(cfg.train.profiled, folder, program, clock, note))
     return watchers
 
 

@@ -96,11 +96,11 @@ def _gradient(
 def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], tuple[LossSums, Any]]:
     """Builds the evaluation step: (params, batch) -> (sums, the objective's predictions), without dropout."""
 
-    def step(params: Any, batch: Any) -> tuple[LossSums, Any]:
+    def evaluate(params: Any, batch: Any) -> tuple[LossSums, Any]:  # by another name in a trace than the training step
         out = outputs(params, batch["inputs"], None)[0]
         return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
 
-    return step
+    return evaluate
 
 
 def _accumulate(

@@ -55,6 +55,7 @@ class Trainer:
         train, train_step, selection = self._experiment.cfg.train, self._experiment.train_step, self._selection
         steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
         evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
+        settled = {after for watcher in self._watchers for after in watcher.settled_after}
         with (
             self._terminal.training(start),
             contextlib.closing(self._experiment.train_batches(start)) as placed,
@@ -73,7 +74,7 @@ class Trainer:
                 if step == start + 1:  # before, while the step compiles, there is nothing to save
                     stepping.enter_context(interrupt.training(start, self._group))
                 self._in_flight.append((step, metrics))
-                self._settle(AHEAD)
+                self._settle(0 if step in settled else AHEAD)
                 if step == start + 2:
                     self._compiles.start()
                 if self._is_due(step, train.eval_every):

@@ -31,8 +31,12 @@ class BackgroundCompiled:
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)
 
+    def as_text(self) -> str:
+        """Returns the compiled program."""
+        return self._compiled.as_text()
+
     @functools.cached_property
-    def _compiled(self) -> Callable:
+    def _compiled(self) -> Any:
         with self._waiting("compile"):
             compiled = self._compiling.result()
         self._check(compiled)

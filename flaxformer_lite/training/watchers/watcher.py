@@ -1,6 +1,6 @@
 """The base class of everything that hears of a run's progress."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -8,7 +8,13 @@ class Watcher:
     """Hears what a run does, on every process, in the main thread; override what it shall hear.
 
     An exception that a method raises ends the run.
+
+    Attributes:
+      settled_after: steps that shall end before another is dispatched, so that nothing runs when `step_done` hears of
+        them, or `step_begins` of the next.
     """
+
+    settled_after: Collection[int] = ()
 
     def step_begins(self, step: int) -> None:
         """Hears that a step is about to be dispatched to the devices; earlier ones may still be running there."""
