@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flaxformer_lite.analysis import hlo
+from flaxformer_lite.analysis import hlo, parts
 
 CONTAINERS = ("while", "conditional", "call")  # what runs in them has events of its own
 LARGEST, WIDEST = 15, 60  # rows of a table, and most letters of a source
@@ -57,23 +57,21 @@ def rows(data: Any, program: str = "") -> tuple[list[Row], int]:
     return _largest(found), len(devices)
 
 
-def by_source(found: Iterable[Row], ops: Mapping[str, hlo.Op]) -> list[Row]:
-    """Sums rows by the part of the model that they are from, the layers of a stack as one, or by their program."""
+def by_part(found: Iterable[Row], ops: Mapping[str, hlo.Op]) -> list[Row]:
+    """Sums rows by the part of the model that they are from; other programs are parts of their own."""
     summed: dict[str, Row] = {}
     for row in found:
-        part = source(ops[row.name]).rpartition("/")[0] if row.name in ops else row.name
-        name = re.sub(r"_\d+\b", "_*", part)
+        name = parts.part(ops[row.name].source) if row.name in ops else row.name
         total = summed.setdefault(name, Row(name))
         total.seconds, total.count = total.seconds + row.seconds, total.count + row.count
     return _largest(summed)
 
 
 def source(op: hlo.Op) -> str:
-    """Says where in the model an operation is from: forward or backward, the modules, and the JAX operation."""
+    """Names the modules and the JAX operation that an operation is from, without the methods between them."""
     whole = op.source.partition(";")[0]
-    phase = ["backward" if "transpose(" in whole else "forward"] if "jvp(" in whole else ["update"]
-    inside = dict.fromkeys(name for name in whole.split("/") if name and not set("(.") & set(name))  # wrappers, methods
-    return "/".join([*phase, *inside])
+    names = dict.fromkeys(name for name in whole.split("/") if name and not set("(.") & set(name))
+    return ("backward " if "transpose(" in whole else "") + "/".join(names)[-WIDEST:]
 
 
 def name(text: str) -> str:
@@ -98,9 +96,9 @@ def table(found: list[Row], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
         rates = [f"{number / row.seconds / unit:.3g} {name}" for number, unit, name in
                  ((row.flops, 1e12, "TFLOP/s"), (row.bytes, 1e9, "GB/s")) if number]  # fmt: skip
         cells.append([*_figures(row, whole, runs), row.name, op.kind if op else "", result, ", ".join(rates),
-                      source(op)[-WIDEST:] if op else ""])  # fmt: skip
-    parts = [[*_figures(row, whole, runs), row.name] for row in by_source(found, ops)[:LARGEST]]
-    return [*_aligned(cells), "", *_aligned([["share", "ms a step", "times", "part of the step"], *parts])]
+                      source(op) if op else ""])  # fmt: skip
+    summed = [[*_figures(row, whole, runs), row.name] for row in by_part(found, ops)[:LARGEST]]
+    return [*_aligned(cells), "", *_aligned([["share", "ms a step", "times", "part of the step"], *summed])]
 
 
 def _figures(row: Row, whole: float, runs: int) -> list[str]:

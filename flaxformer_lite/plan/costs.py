@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from flaxformer_lite.analysis import hlo
+from flaxformer_lite.analysis.parts import part
 from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -19,16 +20,6 @@ KERNEL = "tpu_custom_call"
 KERNEL_EFFICIENCY = 0.5  # share of the peak, assumed, as the compiler has no estimate for hand-written kernels
 PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3), ("_bwd", 5))  # number of matrix products in a kernel, by its name
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
-PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
-PARTS = (
-    (r"attention/(query|key|value|out)\b|attention\._(cross_)?keys", "attention projections"),
-    (r"attention", "attention"),
-    (r"/mlp/", "feed-forward"),
-    (r"norm", "norms"),
-    (r"embed", "embeddings"),
-    (r"Model", "rest of the model"),
-    (r"jvp", "vocabulary and loss"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +98,6 @@ def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], 
             row[i] += amount
     rows = [Exchange(kind, axes, row[0], row[1], (row[2], row[3])) for (kind, axes), row in total.items()]
     return tuple(sorted(rows, key=lambda e: -e.bytes))
-
-
-def part(source: str) -> str:
-    """Names the part of a model, `jit(step)/transpose(jvp(Model.features))/.../mlp/up` -> `feed-forward, backward`."""
-    phase = next((name for mark, name in PHASES if mark in source), "forward")
-    name = next((name for pattern, name in PARTS if re.search(pattern, source)), "")
-    if name == "vocabulary and loss" or not name:
-        return name or "optimizer and the rest"
-    return f"{name}, {phase}"
 
 
 def kernel_flops(op: hlo.Op) -> float:

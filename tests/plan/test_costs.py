@@ -52,24 +52,6 @@ def test_what_leaves_a_slice_goes_over_the_network():
     assert across.seconds[1] == pytest.approx(inside.seconds[1] * chip.link / chip.network)
 
 
-@pytest.mark.parametrize(
-    ("source", "part"),
-    [
-        ("jit(s)/jvp(Model.features)/decoder/while/body/closed_call/add", "rest of the model, forward"),
-        ("jit(s)/jvp(Model.features)/layers/block_0/mlp/up/dot_general", "feed-forward, forward"),
-        ("jit(s)/transpose(jvp(Model.features))/decoder/while/body/checkpoint/rematted_computation/layers/attention/exp",
-         "attention, recomputed"),
-        ("jit(s)/transpose(jvp(Model.features))/layers/attention/attention._keys/key/dot_general",
-         "attention projections, backward"),
-        ("jit(s)/jvp(...D,VD->...V)/dot_general", "vocabulary and loss"),
-        ("jit(s)/sqrt", "optimizer and the rest"),
-        ("", "optimizer and the rest"),
-    ],
-)  # fmt: skip
-def test_parts(source, part):
-    assert costs.part(source) == part
-
-
 def test_kernels_are_counted_by_the_shapes_they_take():
     kernel = (
         "ROOT %splash_mha_dkv_no_residuals.1 = (bf16[4,2,512,32]) custom-call(%a, %b), custom_call_target="

@@ -1,0 +1,23 @@
+"""Which part of a model an operation of a compiled step is from."""
+
+import re
+
+PHASES = (("rematted_computation", "recomputed"), ("transpose(", "backward"))
+PARTS = (
+    (r"attention/(query|key|value|out)\b|attention\._(cross_)?keys", "attention projections"),
+    (r"attention", "attention"),
+    (r"/mlp/", "feed-forward"),
+    (r"norm", "norms"),
+    (r"embed", "embeddings"),
+    (r"Model", "rest of the model"),
+    (r"jvp", "vocabulary and loss"),
+)
+
+
+def part(source: str) -> str:
+    """Names the part of a model, `jit(step)/transpose(jvp(Model.features))/.../mlp/up` -> `feed-forward, backward`."""
+    phase = next((name for mark, name in PHASES if mark in source), "forward")
+    name = next((name for pattern, name in PARTS if re.search(pattern, source)), "")
+    if name == "vocabulary and loss" or not name:
+        return name or "optimizer and the rest"
+    return f"{name}, {phase}"
