@@ -52,26 +52,38 @@ class Store:
 
 @contextlib.contextmanager
 def google() -> Iterator[Store]:
-    """Serves gs://bucket by gcp-storage-emulator, with the preconditions on generations that it lacks."""
+    """Serves gs://bucket by gcp-storage-emulator, with preconditions and ranges of names, which it lacks."""
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import buckets
-    from gcp_storage_emulator.server import RequestHandler
+    from gcp_storage_emulator.server import Request, RequestHandler
     from gcp_storage_emulator.storage import Storage
 
     logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
     one_by_one = threading.Lock()
-    expected: dict[str, int] = {}
+    asked: dict[str, str] = {}  # of the request that is being answered
 
     class Conditional(Storage):
         def create_file(self, bucket_name: str, file_name: str, *rest: Any) -> None:
-            if "ifGenerationMatch" in expected:
+            self._check(bucket_name, file_name)
+            super().create_file(bucket_name, file_name, *rest)
+
+        def delete_file(self, bucket_name: str, file_name: str) -> None:
+            self._check(bucket_name, file_name)
+            super().delete_file(bucket_name, file_name)
+
+        def _check(self, bucket_name: str, file_name: str) -> None:
+            if "ifGenerationMatch" in asked:
                 try:
                     now = int(self.get_file_obj(bucket_name, file_name)["generation"])
                 except NotFound:
                     now = 0
-                if now != expected["ifGenerationMatch"]:
+                if now != int(asked["ifGenerationMatch"]):
                     raise PreconditionError
-            super().create_file(bucket_name, file_name, *rest)
+
+        def _list_live_candidates(self, *where: Any) -> list:
+            begin, end = asked.get("startOffset", ""), asked.get("endOffset", "")
+            found = super()._list_live_candidates(*where)
+            return [one for one in found if begin <= one[0] and (one[0] < end or not end)]
 
     class Handler(RequestHandler):
         protocol_version = "HTTP/1.0"
@@ -100,8 +112,8 @@ def google() -> Iterator[Store]:
 
         def _answer(self, answer: Any) -> None:
             with one_by_one:
-                expected.clear()
-                expected.update({name: int(n) for name, n in re.findall(r"\b(ifGenerationMatch)=(\d+)", self.path)})
+                asked.clear()
+                asked.update(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
                 try:
                     answer()
                 except PreconditionError:
@@ -119,6 +131,10 @@ def google() -> Iterator[Store]:
         def do_DELETE(self) -> None:
             self._answer(super().do_DELETE)
 
+    body = Request.data.fget
+    if not hasattr(body, "of_nothing"):  # which the emulator takes for no body at all
+        Request.data = property(lambda request: b"" if (found := body(request)) is None else found)
+        Request.data.fget.of_nothing = True
     storage = Conditional(use_memory_fs=True)
     buckets.create_bucket(BUCKET, storage)
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, storage))

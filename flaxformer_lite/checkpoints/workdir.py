@@ -6,20 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from flaxformer_lite.checkpoints import arrays, mirror
 from flaxformer_lite.checkpoints.digest import describe
-from flaxformer_lite.checkpoints.manager import (
-    STATE,
-    CheckpointError,
-    Restored,
-    broken_leaf,
-    first_line,
-    hush_other_reads,
-    read_record,
-)
+from flaxformer_lite.checkpoints.manager import Restored
+from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, first_line, read_record
+from flaxformer_lite.checkpoints.store import committed
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -29,8 +22,10 @@ from flaxformer_lite.config import (
     to_config_dict,
 )
 from flaxformer_lite.data import tokenizer
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.publish import new_directory, recover, write_file
-from flaxformer_lite.files.read import read_bytes, read_object
+from flaxformer_lite.files.read import parse_object, read_bytes, read_object
+from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
@@ -49,9 +44,15 @@ class Run(NamedTuple):
 
 
 def is_workdir(folder: Path) -> bool:
-    """Returns whether training wrote this folder, not save_pretrained."""
+    """Returns whether training wrote this folder, or what an address names, not save_pretrained."""
     try:
-        return {"hash", "config"} <= set(read_object(folder / "config.json"))
+        if is_url(folder):
+            inputs = parse_object(Objects(str(folder)).read("config.json") or b"{}", str(folder))
+        else:
+            inputs = read_object(folder / "config.json")
+        return {"hash", "config"} <= set(inputs)
+    except StorageError:
+        raise
     except ConfigError:
         return False
 
@@ -97,13 +98,14 @@ def read_run(folder: Path, *, companion: bool = False) -> Run:
     second = cfg.objective.companion(cfg.model)
     if companion and (second is None or second.cfg is None):
         raise ConfigError(f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the companion.")
-    best, every = _newest_first(folder / "best"), _newest_first(folder / "checkpoints")
+    best, every = newest_first(folder, "best"), newest_first(folder, "checkpoints")
     for path in [*best, *every]:
         step, is_best = int(path.name), path in best
         try:
             params, record = _params(path)
+        except StorageError:
+            raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            hush_other_reads()
             damaged.append(f"{'best ' * is_best}checkpoint of step {step} cannot be read ({first_line(error)})")
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]
@@ -129,25 +131,29 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
       last: the most steps that it may have.
     """
     notices: list[str] = []
-    for path in _newest_first(folder / "checkpoints"):
+    for path in newest_first(folder, "checkpoints"):
         if (step := int(path.name)) > last:
             continue
         try:
             record = read_record(path)
-            with ocp.StandardCheckpointer() as reader:
-                state = reader.restore((path / STATE).absolute(), target)
+            state = arrays.read(path, target)
             if not (broken := broken_leaf(record["leaves"], describe(state))):
                 return Restored(step, state, record, notices)
             why = f"the content of {broken} does not match its digest"
+        except StorageError:
+            raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            hush_other_reads()
             why = first_line(error)
         notices.append(f"checkpoint of step {step} cannot be read ({why}); an earlier one is used.")
     return Restored(0, None, {}, notices)
 
 
-def _newest_first(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda p: -int(p.name))
+def newest_first(folder: Path, name: str) -> list[Any]:
+    """Lists the checkpoints in a part of a workdir, as paths, or as objects where the workdir is a copy of a store's."""
+    if url := mirror.origin(folder):
+        objects = Objects(f"{url}/{name}")
+        return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
+    return sorted((at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()), key=lambda at: -int(at.name))
 
 
 def tokenizer_folder(folder: Path) -> Path:
@@ -173,20 +179,16 @@ def _tokenizer_hash(folder: Path) -> str:
     return hashlib.sha256(b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)).hexdigest()[:16]
 
 
-def _params(folder: Path) -> tuple[dict, dict]:
+def _params(at: Path | Objects) -> tuple[dict, dict]:
     """Reads (parameters, record); in place of parameters whose average is kept, the average in their dtype."""
-    record = read_record(folder)
+    record = read_record(at)
     leaves = record["leaves"]
     places = {path: path for path in leaves if path.startswith(PARAMS)}
     averages = {path: path.replace(PARAMS, AVERAGE, 1) for path in places}
     places |= {path: average for path, average in averages.items() if average in leaves}
     stored = {place: leaves[place] for place in places.values()}
     shapes = {place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()}
-    item = unflatten_dict(shapes, sep="/")
-    numpy_arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
-    with ocp.PyTreeCheckpointer() as reader:
-        request = ocp.args.PyTreeRestore(item=item, restore_args=numpy_arrays, partial_restore=True)
-        read = reader.restore((folder / STATE).absolute(), args=request)  # orbax accepts only absolute paths
+    read = arrays.read(at, unflatten_dict(shapes, sep="/"))
     if broken := broken_leaf(stored, describe(read)):
         raise CheckpointError(f"the content of {broken} does not match its digest")
     flat = flatten_dict(read, sep="/")

@@ -32,7 +32,11 @@ def train(parser: argparse.ArgumentParser) -> None:
     add, seconds = parser.add_argument, "seconds for all processes to appear (default %(default)s)"
     silent = "seconds until a silent process counts as lost (default %(default)s)"
     again = "exit code after SIGTERM or SIGHUP stopped the run and it was saved, for schedulers (default %(default)s)"
-    add("--workdir", type=command_line.path, help="folder for checkpoints, metrics and the loss curve")
+    add(
+        "--workdir",
+        type=command_line.place,
+        help="folder or gs:// or s3:// address for all that the run writes",
+    )
     add("--coordinator", metavar="HOST:PORT", help="address of process 0, if no cluster is detected")
     add("--num_processes", type=int, help="number of processes; 1 trains alone, even inside a cluster")
     add("--process_id", type=int, help="number of this process, from 0")

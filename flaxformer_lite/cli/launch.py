@@ -1,9 +1,11 @@
 """Launches a run from flags; errors end it with one line and an exit code."""
 
+import contextlib
 import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +16,8 @@ from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.objects import Objects
+from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
@@ -42,6 +46,7 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
       **how_to_join: arguments of runtime.join.join.
     """
     group = ALONE
+    log = Path(workdir, LOG) if not is_url(workdir) else Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
 
     def end(received: signal.Signals) -> None:
         what = "interrupted" if received == signal.SIGINT else f"{received.name}: ended at once"
@@ -54,17 +59,20 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
     with Interrupt(end) as interrupt:
         versions.notice_untested()
         try:
-            group = join(**how_to_join, log=Path(workdir, LOG))
+            group = join(**how_to_join, log=log)
             if not group.first:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
             given = invocation.fields_given(invocation.underscored(sys.argv))
-            with failures.logged(Path(workdir, LOG)):
+            with failures.logged(log):
                 caught = loop.run(read_experiment(config, workdir, given), workdir, group, interrupt)
             group.close()
         except (SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a library written in Rust raises no Exception when it panics
             message, code, at_once = explain(error, workdir, group)
+            if is_url(workdir) and group.first and log.exists():
+                with contextlib.suppress(StorageError):
+                    Objects(workdir).write(LOG, log.read_bytes())
             _end(group, message, code, at_once=at_once)
     if caught and (code := 128 + signal.SIGINT if caught == "SIGINT" else stopped_code):
         sys.exit(code)

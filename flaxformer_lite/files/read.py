@@ -63,18 +63,17 @@ def read_object(path: Path, kinds: Mapping[str, Kind] | None = None, *, error: t
     Raises:
       error: the file cannot be read, is not an object, exceeds a bound, or a field has another type.
     """
-    values = parse_object(read_bytes(path, error=error), str(path), error=error)
-    for name, kind in (kinds or {}).items():
-        if (value := values.get(name)) is not None and not is_kind(value, kind):
-            raise error(f"{path}: {name}={brief(value)}: must be {spelled(kind)}.")
-    return values
+    return parse_object(read_bytes(path, error=error), str(path), kinds, error=error)
 
 
-def parse_object(text: bytes, where: str, *, error: type[Exception] = ConfigError) -> dict[str, Any]:
+def parse_object(
+    text: bytes, where: str, kinds: Mapping[str, Kind] | None = None, *, error: type[Exception] = ConfigError
+) -> dict[str, Any]:
     """Parses a JSON object from `where`.
 
     Raises:
-      error: it is none, holds a key twice with different values, a number of too many digits, or is nested too deeply.
+      error: it is none, holds a key twice with different values, a number of too many digits, is nested too deeply, or
+        a field has another type than in `kinds`.
     """
     try:
         values = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
@@ -84,6 +83,9 @@ def parse_object(text: bytes, where: str, *, error: type[Exception] = ConfigErro
         raise error(f"{where} is not JSON ({why}); fetch it again.") from None
     if not isinstance(values, dict):
         raise error(f"{where}: must be a JSON object.")
+    for name, kind in (kinds or {}).items():
+        if (value := values.get(name)) is not None and not is_kind(value, kind):
+            raise error(f"{where}: {name}={brief(value)}: must be {spelled(kind)}.")
     return values
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
-from flaxformer_lite.checkpoints.workdir import write_inputs
+from flaxformer_lite.checkpoints.mirror import mirrored, place_of
+from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.best import Best, Selection
@@ -27,6 +28,7 @@ from flaxformer_lite.training.trainer import Trainer
 from flaxformer_lite.training.watchers.finite import Finite
 from flaxformer_lite.training.watchers.profile import Profile
 from flaxformer_lite.training.watchers.tracking import Tracking, check_installed
+from flaxformer_lite.training.watchers.upload import Upload
 from flaxformer_lite.training.watchers.watcher import Watcher
 
 
@@ -37,8 +39,8 @@ def run(
 
     Args:
       cfg: the experiment.
-      workdir: gets checkpoints/, best/ (with `train.best`), metrics.jsonl, samples.jsonl,
-        tensorboard/, config.json, tokenizer/, loss.png and report.html.
+      workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with `train.best`),
+        metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png and report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
       interrupt: hears signals; by default they do what they do elsewhere in the program.
 
@@ -50,17 +52,21 @@ def run(
       CheckpointError: checkpoints cannot be written or read.
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
-    workdir, clock = Path(workdir), Clock()
+    place, clock = place_of(workdir), Clock()
     if group.first:
         check_installed(cfg.train.trackers)
     with contextlib.ExitStack() as stack:
         group.agree("config and code", {"--num_processes": group.count, **program_facts(cfg)})
-        stack.enter_context(lock_workdir(workdir, group))
+        lock = stack.enter_context(lock_workdir(place, group))
+        mirror = stack.enter_context(mirrored(place, lock, writes=group.first))
+        workdir = mirror.folder
         asked, experiment = cfg, prepare(cfg)
         cfg = experiment.cfg
-        group.agree("data", data_facts(experiment, workdir / "checkpoints"))
-        checkpoints = stack.enter_context(Checkpoints(workdir / "checkpoints", keep=cfg.train.keep, group=group))
-        best = stack.enter_context(Checkpoints(workdir / "best", keep=1, group=group)) if cfg.train.best else None
+        group.agree("data", data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]))
+        checkpoints = stack.enter_context(
+            Checkpoints(place / "checkpoints", keep=cfg.train.keep, group=group, before=mirror.send)
+        )
+        best = stack.enter_context(Checkpoints(place / "best", keep=1, group=group)) if cfg.train.best else None
         shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
@@ -72,7 +78,7 @@ def run(
             notices.append(f"{selection.words}: nothing is left to train.")
         last_step = start if checkpoints.latest_step is not None else -1
         recorder = Recorder(workdir, last_step, writes=group.first)
-        about = text.banner(experiment, workdir, start)
+        about = text.banner(experiment, place, start)
         terminal.rows("flaxformer_lite", about)
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
@@ -81,9 +87,10 @@ def run(
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
         watchers = _watchers(experiment, workdir, last_step, checkpoints, terminal, group, clock)
+        watchers.append(Upload(mirror, lock, terminal))
         for watcher in watchers:
             stack.callback(watcher.close)
-        parts = experiment, checkpoints, selection, recorder, terminal, report, workdir, group, meter, watchers
+        parts = experiment, checkpoints, selection, recorder, terminal, report, place, group, meter, watchers
         trainer = Trainer(*parts)
         try:
             state, caught = trainer.train(state, start, interrupt or Interrupt())

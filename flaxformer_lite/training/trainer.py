@@ -98,7 +98,7 @@ class Trainer:
         """Writes the loss curve, the closing summary, and what the model wrote last."""
         cfg, workdir = self._experiment.cfg, self._workdir
         title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
-        curve, history = workdir / "loss.png", self._recorder.history
+        curve, history = self._recorder.folder / "loss.png", self._recorder.history
         selection = self._selection
         best = (selection.metric, selection.best.step) if selection.best.step else None
         plot.loss_curve(

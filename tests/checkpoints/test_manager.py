@@ -10,7 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import describe, digest
-from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints, first_line, read_record, sealed
+from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
+from flaxformer_lite.checkpoints.record import first_line, read_record, sealed
 from flaxformer_lite.config import MeshConfig
 
 
@@ -218,7 +219,7 @@ def test_a_failed_write_is_told(folder, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    monkeypatch.setattr(checkpoints._place._manager, "save", fail)
     with pytest.raises(
         CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
     ):
@@ -235,7 +236,7 @@ def test_a_failure_in_the_background_is_told_of_its_own_step(folder, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._manager, "wait_until_finished", fail)
+        patch.setattr(checkpoints._place._manager, "wait_until_finished", fail)
         with pytest.raises(
             CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
         ):

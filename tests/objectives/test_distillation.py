@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.checkpoints.manager import read_record
+from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import ConfigError, MeshConfig, TokenizerConfig
 from flaxformer_lite.models import bert
 from flaxformer_lite.objectives.distillation import Distillation

@@ -334,7 +334,7 @@ def test_a_failing_background_save_ends_the_run_with_the_last_good_step(cfg, tmp
     def save(self, step, state, meta):
         if step == 8:
             monkeypatch.setattr(
-                self._manager, "save", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left"))
+                self._place._manager, "save", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left"))
             )
         real(self, step, state, meta)
 

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 
-from flaxformer_lite.checkpoints.manager import read_record
+from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.config import (
     DataConfig,
     ExperimentConfig,

@@ -25,6 +25,7 @@ class Recorder:
       writes: False on all processes but one; their history is then only what they add themselves.
 
     Attributes:
+      folder: the workdir, where its files are written.
       history: every record of the run so far, in order.
       samples: what the model wrote at evaluations, as {"step": 20, "texts": [[title, text], ...]}.
       notices: one about lines of the file that could not be read.
@@ -32,7 +33,8 @@ class Recorder:
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
-        self._path, self._texts, self._writes = workdir / "metrics.jsonl", workdir / "samples.jsonl", writes
+        self.folder, self._writes = workdir, writes
+        self._path, self._texts = workdir / "metrics.jsonl", workdir / "samples.jsonl"
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from flaxformer_lite import registry
-from flaxformer_lite.checkpoints import workdir
+from flaxformer_lite.checkpoints import mirror, workdir
 from flaxformer_lite.config import (
     ConfigError,
     ExperimentConfig,
@@ -25,6 +25,7 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.pretrained import chat, folder, hf_config
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
@@ -59,6 +60,8 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
         return from_config_dict(ExperimentConfig, config)
+    if run and is_url(run):
+        run = mirror.fetched(str(run))
     begun = _begun(run, train.init_from)
     try:
         model = begun.model if begun else _model_of(config, train.init_from)
@@ -124,7 +127,7 @@ def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
     """Returns the resolved config of a run that started from this directory and has a checkpoint, else None."""
     if run is None or not workdir.is_workdir(Path(run)):
         return None
-    if not any(path.name.isdigit() for path in Path(run, "checkpoints").glob("*")):
+    if not workdir.newest_first(Path(run), "checkpoints"):
         return None
     try:
         stored = workdir.read_config(Path(run))

@@ -10,8 +10,11 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
+from flaxformer_lite.checkpoints.lock import NAME, Lock, LockError
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.files.objects import Objects
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.start import resume
 from flaxformer_lite.training.start.setup import Experiment
@@ -25,23 +28,25 @@ class RunError(RuntimeError):
 
 
 @contextlib.contextmanager
-def lock_workdir(workdir: Path, group: Processes) -> Iterator[None]:
+def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
     """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even if it is killed.
+
+    Yields:
+      The lock of process 0 where the workdir is in an object store, which has to be kept.
 
     Raises:
       RunError: another run has the lock, the workdir is not writable, or a process sees another folder.
     """
     token = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
-        if group.first:
-            stack.enter_context(_locked(workdir, token))
+        lock = stack.enter_context(_locked(workdir, token)) if group.first else None
         token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
         seen = group.coordinate("a sight of the workdir", group.first or _is_visible(workdir, token), list)
         if not all(seen):
             raise RunError(f"--workdir={workdir}: process {seen.index(False)} does not see the folder that process 0 made;"
                            " all processes need one that they share, on a network file system such as NFS, under the same"
                            " path.")  # fmt: skip
-        yield
+        yield lock
 
 
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
@@ -50,21 +55,26 @@ def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     return {f"config.{name}": value for name, value in fields.items() if name not in OWN} | resume.versions()
 
 
-def data_facts(experiment: Experiment, checkpoints: Path) -> dict[str, Any]:
+def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
     """Collects what a process reads: the content of its data, and the checkpoints that it sees."""
     examples = experiment.train_data.num_examples
     facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
-    return facts | {"checkpoints": sorted(int(p.name) for p in checkpoints.glob("*") if p.name.isdigit())}
+    return facts | {"checkpoints": steps}
 
 
 @contextlib.contextmanager
-def _locked(workdir: Path, token: str) -> Iterator[None]:
-    if (workdir / "config.json").exists() and not is_workdir(workdir) and not (workdir / ".lock").exists():
-        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, and"
-                       f" would lose it; choose another --workdir.")  # fmt: skip
+def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
+    _check_own(workdir)
+    if is_url(workdir):
+        try:
+            with Lock(Objects(str(workdir)), token) as held:
+                yield held
+        except LockError as error:
+            raise RunError(str(error)) from None
+        return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        lock = open(workdir / ".lock", "a+")  # noqa: SIM115
+        lock = open(workdir / NAME, "a+")  # noqa: SIM115
     except OSError as error:
         raise RunError(f"cannot write in {workdir}: {error.strerror}; choose another --workdir.") from None
     with lock:
@@ -75,14 +85,24 @@ def _locked(workdir: Path, token: str) -> Iterator[None]:
         lock.truncate(0)
         lock.write(token)
         lock.flush()
-        yield
+        yield None
+
+
+def _check_own(workdir: Path) -> None:
+    """Refuses a directory of published weights, whose config.json a run would replace."""
+    objects = Objects(str(workdir)) if is_url(workdir) else None
+    has = (lambda name: objects.read(name) is not None) if objects else (lambda name: (workdir / name).exists())
+    if has("config.json") and not is_workdir(workdir) and not has(NAME):
+        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, and"
+                       f" would lose it; choose another --workdir.")  # fmt: skip
 
 
 def _is_visible(workdir: Path, token: str) -> bool:
     deadline = time.monotonic() + SEEING
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            if (workdir / ".lock").read_text() == token:
+            seen = Objects(str(workdir)).read(NAME) if is_url(workdir) else (workdir / NAME).read_bytes()
+            if token.encode() in (seen or b""):
                 return True
         time.sleep(0.2)
     return False

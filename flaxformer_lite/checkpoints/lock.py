@@ -1,0 +1,139 @@
+"""A lock on a run's workdir in an object store: an object that its owner rewrites, and that nobody else may while it does.
+
+It is created, rewritten and taken over by conditional requests, so that of two runs at most one succeeds. One that was
+killed leaves it behind; the next run takes it over at once if it sees that the owner is gone from its own machine, else
+when it has watched it for SILENCE and has seen no beat. No clocks are compared.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.files.objects import Objects, Version
+from flaxformer_lite.files.stores import StorageError
+
+NAME = ".lock"
+BEAT, SILENCE = 10.0, 60.0  # seconds between two beats, and without one until an owner counts as gone
+
+
+class LockError(RuntimeError):
+    """A lock that another run holds, or has taken over; the message says who, and since when."""
+
+
+class Lock(contextlib.AbstractContextManager):
+    """Holds the lock of a workdir within a block.
+
+    Args:
+      objects: the workdir.
+      token: known to the processes of this run only.
+
+    Raises:
+      LockError: another run holds it.
+      StorageError: the store cannot be used.
+    """
+
+    def __init__(self, objects: Objects, token: str):
+        self._objects, self._token, self._lost = objects, token, ""
+        now = datetime.datetime.now(datetime.UTC)
+        self._said = {
+            "owner": _me(),
+            "machine": _machine(),
+            "process": os.getpid(),
+            "since": f"{now:%Y-%m-%d %H:%M} UTC",
+        }
+        self._mark, self._beats, self._ended = b"", 0, threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> "Lock":
+        seen = self._objects.version(NAME)
+        if seen.content is not None and not _is_gone(_parsed(seen)):
+            seen = self._watched(seen)
+        if not self._replace(seen.mark):
+            raise LockError(_taken(self._objects, _parsed(self._objects.version(NAME))))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Lets the next run begin at once; where that fails, it waits for SILENCE."""
+        self._ended.set()
+        self._thread.join(BEAT)
+        with contextlib.suppress(StorageError):
+            self._objects.replace(NAME, None, self._mark)
+
+    def check(self) -> None:
+        """Raises LockError if another run has taken the lock over."""
+        if self._lost:
+            raise LockError(self._lost)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT):
+            with contextlib.suppress(StorageError):  # the next beat may come through
+                if not self._replace(self._mark):
+                    holder = _parsed(self._objects.version(NAME))
+                    self._lost = f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
+                    return
+
+    def _replace(self, seen: bytes) -> bool:
+        """Rewrites the lock if it is still what was seen; returns whether it is ours then."""
+        self._beats += 1
+        content = json.dumps({"token": self._token, "beat": self._beats, **self._said}, indent=2).encode()
+        mark = self._objects.replace(NAME, content, seen)
+        if mark is None and (now := self._objects.version(NAME)).content == content:
+            mark = now.mark  # the answer to an earlier try was lost
+        self._mark = mark or self._mark
+        return mark is not None
+
+    def _watched(self, seen: Version) -> Version:
+        """Waits until a lock that is held is released, or silent for long enough; raises LockError at a beat."""
+        holder, end = _parsed(seen), time.monotonic() + SILENCE
+        print(
+            f"notice: {_taken(self._objects, holder)} Waiting up to {SILENCE:.0f} s for a sign of life.",
+            file=sys.stderr,
+        )
+        while time.monotonic() < end:
+            time.sleep(BEAT / 2)
+            now = self._objects.version(NAME)
+            if now.content is None:
+                return now
+            if now.mark != seen.mark:
+                raise LockError(f"{_taken(self._objects, _parsed(now))} Wait for it, or choose another --workdir.")
+        return seen
+
+
+def _parsed(seen: Version) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        found = json.loads(seen.content or b"")
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _taken(objects: Objects, holder: dict[str, Any]) -> str:
+    return f"another run is writing to {objects}: {holder.get('owner', 'unknown')}, since {holder.get('since', 'unknown')}."
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    """Returns whether the owner was a process of this machine, and is no more."""
+    number = holder.get("process")
+    return holder.get("machine") == _machine() and isinstance(number, int) and not Path(f"/proc/{number}").exists()
+
+
+def _me() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _machine() -> str:
+    """Names what process numbers belong to: a start of a machine, and a container on it; "" if it cannot be told."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    return f"unknown to process {os.getpid()}"

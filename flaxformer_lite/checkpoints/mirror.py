@@ -1,0 +1,122 @@
+"""A local copy of the workdir of a run in an object store: all its files but the checkpoints, which stay where they are."""
+
+import contextlib
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from etils import epath
+
+from flaxformer_lite.checkpoints.lock import Lock, LockError
+from flaxformer_lite.files.objects import Objects, retried
+from flaxformer_lite.files.stores import StorageError, is_url, retries
+
+ORIGIN = ".origin"  # in a copy: the address
+LEFT = ("checkpoints/", "best/", ".lock")  # what is not copied
+_read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
+
+
+def place_of(workdir: str | Path) -> Path:
+    """Returns a path, or something like one for an address, to which names can be appended by `/`."""
+    return epath.Path(workdir) if is_url(workdir) else Path(workdir)
+
+
+def origin(folder: Path) -> str:
+    """Returns the address of which a folder is a copy; "" if it is none."""
+    with contextlib.suppress(OSError):
+        return (folder / ORIGIN).read_text()
+    return ""
+
+
+def fetch(url: str, folder: Path) -> None:
+    """Copies the files of a run to a folder."""
+    objects = Objects(url)
+    for name in objects.names():
+        if not name.startswith(LEFT) and (content := objects.read(name)) is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    (folder / ORIGIN).write_text(str(objects))
+
+
+def fetched(path: str) -> str:
+    """Copies the run at an address to a folder that lasts as long as this process, and returns it."""
+    _read.append(tempfile.TemporaryDirectory(prefix="flaxformer_lite-"))
+    fetch(path, Path(_read[-1].name))
+    return _read[-1].name
+
+
+class Mirror:
+    """The workdir of a run that writes; on a disk, the workdir itself.
+
+    Args:
+      place: the workdir.
+      folder: an empty folder for that of a store, which gets what earlier starts of the run have sent.
+      lock: what must be held to send.
+
+    Attributes:
+      folder: where files are written and read.
+    """
+
+    def __init__(self, place: Path, folder: Path | None = None, lock: Lock | None = None):
+        self.folder, self._lock, self._one = folder or place, lock, threading.Lock()
+        self._objects = Objects(str(place)) if folder else None
+        if folder:
+            fetch(str(place), folder)
+            self._sent = self._states()
+
+    def send(self) -> None:
+        """Sends the files that have changed since the last call.
+
+        Raises:
+          LockError: another run has taken the lock over.
+          StorageError: the store cannot be used.
+        """
+        if self._objects is None or self._lock is None:
+            return
+        with self._one:
+            self._lock.check()
+            states = self._states()
+            changed = [name for name, state in states.items() if self._sent.get(name) != state]
+            self._objects.write_all({name: (self.folder / name).read_bytes() for name in changed})
+            self._sent |= {name: states[name] for name in changed}
+
+    def _states(self) -> dict[str, tuple[int, int]]:
+        """Maps the name of each file to what tells that it has changed."""
+        found: dict[str, tuple[int, int]] = {}
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder)
+            if not any(part.startswith(".") for part in name.parts):
+                with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                    state = path.stat()
+                    found |= {name.as_posix(): (state.st_size, state.st_mtime_ns)} if path.is_file() else {}
+        return found
+
+
+@contextlib.contextmanager
+def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror]:
+    """Keeps the files of a workdir in a folder within the block, and sends them at its end, also after an error.
+
+    Args:
+      place: the workdir; one on a disk is its own folder.
+      lock: its lock.
+      writes: whether this process sends them.
+    """
+    if not is_url(place):
+        yield Mirror(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as folder:
+        before = retried() + retries()
+        mirror = Mirror(place, Path(folder), lock)
+        try:
+            yield mirror
+        except BaseException:
+            with contextlib.suppress(StorageError, LockError):
+                mirror.send()
+            raise
+        else:
+            mirror.send()
+        finally:
+            if writes and (times := retried() + retries() - before):
+                print(f"notice: storage: {times} requests were tried again.", file=sys.stderr)

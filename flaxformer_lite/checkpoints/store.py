@@ -1,0 +1,138 @@
+"""Checkpoints in an object store, written in the background; the record comes last, and without it there is none.
+
+30/state/ocdbt.process_0/...    what each process wrote of its own
+30/state/manifest.ocdbt, d/...  all of it, by reference
+30/meta/metadata                the record
+30/damaged                      what the record was before the checkpoint was found damaged
+"""
+
+import concurrent.futures
+import json
+from collections.abc import Callable
+from typing import Any
+
+from etils import epath
+
+from flaxformer_lite.checkpoints import arrays
+from flaxformer_lite.checkpoints.record import FILE, CheckpointError, read_record
+from flaxformer_lite.files.objects import Objects, explained
+from flaxformer_lite.runtime.processes import Processes
+
+SEARCHED = 1 << 30  # bytes of data files that are searched for a leaf
+DAMAGED = "damaged"
+
+
+class Store:
+    """The newest `keep` checkpoints below an address; leftovers of interrupted saves are removed.
+
+    Raises:
+      StorageError: the store cannot be reached, or forbids it.
+    """
+
+    def __init__(self, url: Any, *, keep: int, group: Processes, before: Callable[[], None]):
+        self.folder, self._keep, self._group, self._before = epath.Path(url), keep, group, before
+        self._objects = Objects(str(url))
+        names = self._objects.names()
+        self._steps = committed(names)
+        if group.first:
+            whole = {*map(str, self._steps), *(n.split("/")[0] for n in names if n.endswith(f"/{DAMAGED}"))}
+            for left in {name.split("/")[0] for name in names} - whole:
+                self._objects.delete(f"{left}/")
+        group.coordinate(f"leftovers in {url}", None, lambda _: None)
+        self._worker = concurrent.futures.ThreadPoolExecutor(1)
+        self._saving: concurrent.futures.Future | None = None
+
+    def check_room(self, state: Any) -> str:
+        """Returns ""; a store has room."""
+        return ""
+
+    def save(self, step: int, state: Any, record: dict[str, Any]) -> None:
+        """Copies the state to the host and returns; the objects are written in the background."""
+        copied = arrays.parts(state, first=self._group.first)
+        self._saving = self._worker.submit(self._write, step, copied, record)
+
+    def wait(self) -> None:
+        """Waits for the save in the background; raises if it failed."""
+        saving, self._saving = self._saving, None
+        if saving:
+            saving.result()
+
+    def steps(self) -> list[int]:
+        return list(self._steps)
+
+    @property
+    def latest_step(self) -> int | None:
+        return max(self._steps, default=None)
+
+    def record(self, step: int) -> dict[str, Any]:
+        return read_record(self._objects.below(str(step)))
+
+    def state(self, step: int, target: Any) -> Any:
+        """Reads this process's part of a state."""
+        return arrays.read(self._objects.below(str(step)), target)
+
+    def lies_in(self, step: int, leaf: str) -> list[str]:
+        """Names the objects that hold a leaf, by searching for its bytes, as the database keeps no list of them."""
+        at = self._objects.below(str(step))
+        names = [name for name in at.names() if name.split("/")[-2:-1] == ["d"]]
+        wanted, left, found = arrays.stored(at, leaf), SEARCHED, []
+        for name in names:
+            content = at.read(name) or b""
+            found += [name] if any(piece in content for piece in wanted) else []
+            if (left := left - len(content)) < 0:
+                break
+        return found
+
+    def set_aside(self, step: int) -> str:
+        """Takes a damaged checkpoint from the others; says where it is then."""
+        if self._group.first:
+            self._objects.write(f"{step}/{DAMAGED}", self._objects.read(f"{step}/{FILE}") or b"")
+            self._objects.delete(f"{step}/{FILE}")
+        self._group.coordinate("a damaged checkpoint", None, lambda _: None)
+        self._steps.remove(step)
+        return f"left in {self.folder / str(step)} without its record"
+
+    def close(self) -> None:
+        self._worker.shutdown()
+
+    def _write(self, step: int, copied: dict[str, arrays.Part], record: dict[str, Any]) -> None:
+        group, at = self._group, self._objects.below(str(step))
+
+        def together(what: str, do: Any) -> None:
+            """Does something on this process, and raises on all if it failed on one."""
+            why = ""
+            try:
+                with explained(at.url, content=True):
+                    do()
+            except Exception as error:
+                if group.alone:
+                    raise
+                why = f"process {group.index}: {error}"
+            if why := group.coordinate(
+                f"{what} of {self.folder}", why, lambda reasons: next(filter(None, reasons), "")
+            ):
+                raise CheckpointError(why)
+
+        def commit() -> None:
+            arrays.merge(at, group.count)
+            self._before()
+            at.write(FILE, json.dumps(record).encode())
+
+        def forget() -> None:
+            for old in sorted({*self._steps} - {step})[: -self._keep + 1 or None]:
+                self._objects.delete(f"{old}/{FILE}")
+                self._objects.delete(f"{old}/")
+
+        first = group.first
+        together("the start", lambda: at.delete() if first else None)
+        together("a part", lambda: arrays.write(at, copied, group.index))
+        together("the commit", lambda: commit() if first else None)
+        kept = sorted({*self._steps, step})[-self._keep :]
+        together("the rest", lambda: forget() if first else None)
+        self._steps = kept
+
+
+def committed(names: list[str]) -> list[int]:
+    """Returns the steps of whole checkpoints."""
+    found = [name.split("/")[0] for name in names if name.partition("/")[2] == FILE]
+    return sorted(int(step) for step in found if step.isdigit())

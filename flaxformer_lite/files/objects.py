@@ -1,0 +1,156 @@
+"""Objects below an address such as `gs://bucket/run`, by tensorstore: checkpoints, a lock, and what lies beside them.
+
+Requests that fail for a while are tried again by tensorstore, which counts them. Credentials are those that Google's and
+Amazon's own tools find; STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to other servers of the same kind.
+"""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from flaxformer_lite.files.stores import LOGIN, StorageError
+
+TRIED = 9  # times that a request is tried again, over at most 90 seconds
+REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
+UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'")
+
+
+class Version(NamedTuple):
+    """An object's content, None if there is none, and a mark that changes with it."""
+
+    content: bytes | None
+    mark: bytes
+
+
+class Objects:
+    """The objects whose names begin with `url/`.
+
+    Every method raises StorageError if the store cannot be reached or forbids it.
+    """
+
+    def __init__(self, url: str):
+        self.url = url.rstrip("/")
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    def below(self, name: str) -> "Objects":
+        return Objects(f"{self.url}/{name}")
+
+    def read(self, name: str) -> bytes | None:
+        """Reads an object; None if there is none."""
+        return self.version(name).content
+
+    def version(self, name: str) -> Version:
+        """Reads an object, or that there is none, for `replace`."""
+        with explained(self.url):
+            found = self._store.read(name).result()
+        return Version(found.value if found.state == "value" else None, found.stamp.generation)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes an object, which appears whole or not at all."""
+        self.write_all({name: content})
+
+    def write_all(self, contents: Mapping[str, bytes | None]) -> None:
+        """Writes objects at the same time; deletes those of None."""
+        with explained(self.url):
+            for done in [self._store.write(name, content) for name, content in contents.items()]:
+                done.result()
+
+    def replace(self, name: str, content: bytes | None, seen: bytes) -> bytes | None:
+        """Writes an object, or deletes it with None, if it is still the version that was seen; returns the new mark.
+
+        None says that another was faster, or that the answer to an earlier try of the same request was lost.
+        """
+        with explained(self.url):
+            return self._store.write(name, content, if_equal=seen).result().generation or None
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Lists all names that begin with a prefix."""
+        import tensorstore
+
+        end = prefix and prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        with explained(self.url):
+            found = [name.decode() for name in self._store.list(tensorstore.KvStore.KeyRange(prefix, end)).result()]
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def delete(self, prefix: str = "") -> None:
+        """Deletes all objects whose names begin with a prefix."""
+        self.write_all(dict.fromkeys(self.names(prefix)))
+
+    @functools.cached_property
+    def _store(self) -> Any:
+        import tensorstore
+
+        with explained(self.url):
+            return tensorstore.KvStore.open(spec(f"{self.url}/"), context=context()).result()
+
+
+def spec(url: str) -> dict[str, Any]:
+    """Returns tensorstore's description of the place of an address."""
+    scheme, _, place = url.partition("://")
+    bucket, _, path = place.partition("/")
+    if scheme == "gs":
+        if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+            os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
+        return {"driver": "gcs", "bucket": bucket, "path": path}
+    known: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+        known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
+    if region:
+        known["aws_region"] = region
+    if os.environ.get("AWS_ACCESS_KEY_ID"):  # else tensorstore looks further, and complains of each place on stderr
+        known["aws_credentials"] = {"type": "environment"}
+    return known
+
+
+def context(**more: Any) -> Any:
+    """Returns what requests share: how often and how soon they are tried again, and what is remembered of objects."""
+    import tensorstore
+
+    again = {"max_retries": TRIED, "initial_delay": "300ms", "max_delay": "20s"}
+    return tensorstore.Context({"gcs_request_retries": again, "s3_request_retries": again, **more})
+
+
+def retried() -> int:
+    """Returns how many requests of this process were tried again."""
+    import tensorstore
+
+    metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/")
+    return sum(
+        value["value"] for metric in metrics if metric["name"].endswith("/retries") for value in metric["values"]
+    )
+
+
+@contextlib.contextmanager
+def explained(url: str, *, content: bool = False) -> Iterator[None]:
+    """Turns what tensorstore raises into one sentence about the store.
+
+    Args:
+      url: the address.
+      content: lets errors pass that speak of what lies there, such as a part that is missing or cannot be read.
+    """
+    scheme, _, place = url.partition("://")
+    bucket = place.partition("/")[0]
+    try:
+        yield
+    except StorageError:
+        raise
+    except (ValueError, OSError, RuntimeError, TimeoutError) as error:
+        said = " ".join(re.split(r"\[(?:http_response|source loc)", str(error))[0].split())[:200]
+        if REFUSED.search(str(error)):
+            way = f"log in ({LOGIN[scheme]}), or ask for access to the bucket {bucket}"
+            raise StorageError(f"{url}: the store refuses access ({said}); {way}.") from error
+        if content and not UNREACHED.search(str(error)):
+            raise
+        if "NOT_FOUND" in said:
+            raise StorageError(f"{url}: there is no bucket {bucket}; make it, or check its name.") from error
+        raise StorageError(f"{url}: the store cannot be reached ({said}); the same command continues.") from error
