@@ -40,11 +40,13 @@ def fetch(url: str, folder: Path) -> None:
     (folder / ORIGIN).write_text(str(objects))
 
 
-def fetched(path: str) -> str:
-    """Copies the run at an address to a folder that lasts as long as this process, and returns it."""
+def fetched(url: str) -> Path:
+    """Copies the run at an address to a folder of its name that lasts as long as this process, and returns it."""
     _read.append(tempfile.TemporaryDirectory(prefix="flaxformer_lite-"))
-    fetch(path, Path(_read[-1].name))
-    return _read[-1].name
+    folder = Path(_read[-1].name, place_of(url).name)
+    folder.mkdir()
+    fetch(url, folder)
+    return folder
 
 
 class Mirror:

@@ -73,7 +73,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     must not exist yet; it appears once it is complete. An adapter of the run is merged into the weights.
     """
     add = parser.add_argument
-    add("src", metavar="SRC", type=command_line.path, help="directory to read")
+    add("src", metavar="SRC", type=command_line.place, help="directory to read")
     add("dst", metavar="DST", type=command_line.path, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add("--adapter", action="store_true", help="write the run's LoRA adapter alone, in the form of PEFT")
@@ -118,7 +118,7 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
 def inspect(parser: argparse.ArgumentParser) -> None:
     """Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents."""
     published = "published weights, Flax msgpack, or the --workdir of train"
-    parser.add_argument("directory", type=command_line.path, help=published)
+    parser.add_argument("directory", type=command_line.place, help=published)
     command_line.add_family(parser)
     parser.add_argument("--all", action="store_true", help="one line per layer, instead of one for all that are alike")
 
@@ -149,7 +149,7 @@ def similar(parser: argparse.ArgumentParser) -> None:
     country of London. Found are words that are one token; a given word of several tokens is the mean of their vectors.
     """
     add, text = parser.add_argument, command_line.text
-    add("--model", required=True, type=command_line.path, help="the --workdir of train, or published weights")
+    add("--model", required=True, type=command_line.place, help="the --workdir of train, or published weights")
     add("--word", action="append", type=text, default=[], help="may be given several times")
     add("--analogy", action="append", type=text, default=[], metavar='"A B C"', help="may be given several times")
     add("--questions", type=command_line.path, help="file of analogies, four words a line in sections (: name)")
@@ -181,7 +181,7 @@ def compare(parser: argparse.ArgumentParser) -> None:
 
     Runs that go on, were killed or stopped are compared as far as they came.
     """
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=command_line.path, help="the --workdir of a run")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=command_line.place, help="the --workdir of a run")
     parser.add_argument("--output", type=command_line.path, help="file for the held-out curves: .html or .png")
 
 
@@ -209,7 +209,7 @@ def replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_time(parser: argparse.ArgumentParser) -> Any:
-    parser.add_argument("--workdir", required=True, type=command_line.path, help="the --workdir of train")
+    parser.add_argument("--workdir", required=True, type=command_line.place, help="the --workdir of train")
     return parser.add_argument
 
 
@@ -256,6 +256,6 @@ def verify_mesh(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--model", required=True, type=command_line.path, help=what)
+    parser.add_argument("--model", required=True, type=command_line.place, help=what)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     command_line.add_family(parser)

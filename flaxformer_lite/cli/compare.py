@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.cli.open_model import notice
+from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.pretrained.load import parameter_shapes
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"--output={args.output}: its folder does not exist; make it first.")
     if output and len(args.runs) > page.COLORS:
         raise ConfigError(f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare fewer.")
-    runs = [read(Path(folder).expanduser(), args.runs) for folder in args.runs]
+    runs = [read(folder_of(folder) if is_url(folder) else Path(folder).expanduser(), args.runs) for folder in args.runs]
     metric, notes = choose(runs)
     results, fields = summary(runs, metric), differences(runs)
     for note in notes:

@@ -11,7 +11,7 @@ from flaxformer_lite.files.objects import Objects
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(lock, "BEAT", 0.05)
-    monkeypatch.setattr(lock, "SILENCE", 0.3)
+    monkeypatch.setattr(lock, "SILENCE", 10)
 
 
 @pytest.fixture
@@ -26,11 +26,11 @@ def hold(objects, **changes):
 
 
 def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_ends(objects):
-    with Lock(objects, "first"):
-        with pytest.raises(
-            LockError, match=r"another run is writing to .*: process \d+ on .*, since 20.* UTC. Wait for it"
-        ):
-            Lock(objects, "second").__enter__()
+    with (
+        Lock(objects, "first"),
+        pytest.raises(LockError, match=r"another run is writing to .*: process \d+ on .*, since 20.* UTC. Wait for it"),
+    ):
+        Lock(objects, "second").__enter__()
     assert objects.names() == []
     with Lock(objects, "third"):
         assert b'"third"' in objects.read(".lock")
@@ -49,7 +49,8 @@ def test_of_an_owner_that_is_gone_from_this_machine_is_taken_over_at_once(object
         assert b'"next"' in objects.read(".lock")
 
 
-def test_of_a_silent_owner_elsewhere_is_taken_over_after_a_while(objects, capsys):
+def test_of_a_silent_owner_elsewhere_is_taken_over_after_a_while(objects, monkeypatch, capsys):
+    monkeypatch.setattr(lock, "SILENCE", 0.3)
     hold(objects)
     before = time.monotonic()
     with Lock(objects, "next"):
@@ -61,7 +62,8 @@ def test_an_owner_learns_that_another_took_over(objects):
     with Lock(objects, "first") as held:
         held.check()
         hold(objects)
-        time.sleep(0.3)
+        while not held._ended.wait(0.02) and held._thread.is_alive():
+            pass
         with pytest.raises(LockError, match=r"process 5 on far.* took the lock over while this run was silent"):
             held.check()
     assert b"far" in objects.read(".lock")  # not ours to release
