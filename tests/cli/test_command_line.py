@@ -89,7 +89,10 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
             " model.d_model=128, model.num_heads=3: the width must be a multiple of the heads; try model.d_model=",
         ),
         ((CONFIG, "--workdir=x", "--config.seed=-1"), " seed=-1: must not be negative"),
-        ((CONFIG, "--workdir=az://bucket/x"), "--workdir: az://bucket/x: az:// is not read or written, only gs:// and s3://"),
+        (
+            (CONFIG, "--workdir=az://bucket/x"),
+            "--workdir: az://bucket/x: az:// is not read or written, only gs:// and s3://",
+        ),
         (
             (CONFIG, "--workdir=x", "--config.data.path=hf://user/text"),
             " data.path='hf://user/text': hf:// is not read or written, only gs:// and s3:// and local paths",
