@@ -85,7 +85,7 @@ class _Pages:
     def parse(self, path: Any) -> Any:
         from ml_collections import ConfigDict
 
-        from flaxformer_lite.config import choose_plugins
+        from flaxformer_lite.config import add_sections, choose_plugins
 
         page = self._pages.parse(path)
         if isinstance(page, ConfigDict):
@@ -95,6 +95,7 @@ class _Pages:
                 choose_plugins(page, {name.removesuffix(".name"): value for name, value in named.items()})
             except ConfigError as error:
                 fail(error, BAD_INPUT)
+            add_sections(page, given)
             for own, other in (("epochs", "steps"), ("steps", "epochs")):  # a run has one of them
                 if given.get(f"train.{own}", "0").strip("0.") and other in page.get("train", {}):
                     page.train[other] = 0
@@ -125,6 +126,7 @@ def _wrong_override(page: str, argv: list[str]) -> str:
     """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if there is none."""
     try:
         plugins = [arg for arg in argv if re.match(r"--config\.[\w.]+\.name=", arg)]
+        plugins += [f"{source}.path=x" for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(argv))]
         values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}", *plugins])
         sections, leaves = map(list, zip(*_paths(values), strict=True))
     except Exception:  # the page itself is at fault
@@ -134,7 +136,8 @@ def _wrong_override(page: str, argv: list[str]) -> str:
         path = name.removeprefix("--config.")
         if path in sections:
             inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
-            example = f"{path}.name={value or 'NAME'}" if f"{path}.name" in inside else f"{inside[0]}=VALUE"
+            first = f"{inside[0]}=VALUE" if inside else f"{path}.NAME.path=VALUE"
+            example = f"{path}.name={value or 'NAME'}" if f"{path}.name" in inside else first
             return f"{name}: is a section of fields; set one of them, like --config.{example}"
         if path not in leaves:
             near = " or ".join(f"--config.{field}" for field in nearest_fields(path, leaves))

@@ -7,7 +7,7 @@ import io
 import textwrap
 import tokenize
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from flaxformer_lite import registry
 from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_name
 from flaxformer_lite.config.parsing import plugin_fields
-from flaxformer_lite.config.rules import declared, is_optional, plain, rules_of
+from flaxformer_lite.config.rules import Sections, declared, is_optional, plain, rules_of
 
 COLUMN, WIDTH = 50, 120
 
@@ -35,9 +35,15 @@ def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
         yield _line(f"{path}.name", plugin_name(cfg) if cfg else "", f"str: {_one_of(registry.available(folder))}")
     if cfg is None:  # an optional plug-in that is not chosen
         return
-    helps, plugins, sections = comments(type(cfg)), plugin_fields(type(cfg)), []
+    helps, plugins = comments(type(cfg)), plugin_fields(type(cfg))
+    sections: list[Iterable[str]] = []
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
+        if isinstance(value, Sections):
+            record = typing.get_args(hint)[1]
+            sections.append([f"{path}.{name}.NAME: {helps.get(name)}; fields: {', '.join(declared(record))}"])
+            sections += [_section(item, f"{path}.{name}.{key}", "") for key, item in value.items()]
+            continue
         if name in plugins or dataclasses.is_dataclass(value):
             sections.append(_section(value, f"{path}.{name}", plugins.get(name, "")))
             continue

@@ -10,13 +10,13 @@ from flaxformer_lite.config.experiment import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.config.parsing import choose_plugins, fingerprint, from_config_dict, to_config_dict
+from flaxformer_lite.config.parsing import add_sections, choose_plugins, fingerprint, from_config_dict, to_config_dict
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
 from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Positive, Record, Size, plugin_name
 
 __all__ = [
     "Architecture", "ConfigError", "Count", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig",
     "LayerKind", "MeshConfig", "ModelConfig", "NormConfig", "NotNegative", "OneOf", "OptimizerConfig", "Positive", "Record",
-    "Size", "StackConfig", "TokenizerConfig", "TrainConfig", "check_family", "choose_plugins", "fingerprint",
+    "Size", "StackConfig", "TokenizerConfig", "TrainConfig", "add_sections", "check_family", "choose_plugins", "fingerprint",
     "from_config_dict", "plugin_name", "to_config_dict",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from flaxformer_lite.config import choices
 from flaxformer_lite.config.architecture import ModelConfig, check_family
+from flaxformer_lite.config.mixture import SourceConfig, check_mixture, is_schedule
 from flaxformer_lite.config.rules import (
     INT32,
     ConfigError,
@@ -23,6 +24,7 @@ from flaxformer_lite.config.rules import (
     Probability,
     Range,
     Record,
+    Sections,
     Share,
     Size,
     is_given,
@@ -60,6 +62,9 @@ class TokenizerConfig(Record):
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
     path: Place = ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
+    mixture: dict[str, SourceConfig] = field(default_factory=Sections)  # texts by name, with weights, instead of `path`
+    mixture_temperature: NotNegative = 0.0  # T: weights times size ** (1 / T); 0: sizes do not count
+    mixture_schedule: Annotated[str, is_schedule] = ""  # by steps, such as "9000: books=3; 9500-9900: web=0"
     eval_path: Place = ""  # the held-out rows of a table; empty: a share of those of `path`
     columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
     text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
@@ -72,7 +77,9 @@ class DataConfig(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text_field != "text" and not self.path:
+        object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))  # ConfigDict's order
+        check_mixture(self)
+        if self.text_field != "text" and not self.path and not self.mixture:
             raise ConfigError(
                 f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
             )

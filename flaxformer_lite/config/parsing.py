@@ -6,13 +6,15 @@ import json
 import numbers
 import re
 import typing
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 from ml_collections import ConfigDict, config_dict
 
 from flaxformer_lite import registry
 from flaxformer_lite.config.experiment import ExperimentConfig
-from flaxformer_lite.config.rules import FLOAT32, ConfigError, check, declared, plain, plugin_name, shown
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.config.rules import FLOAT32, ConfigError, Sections, check, declared, plain, plugin_name, shown
 
 T = TypeVar("T")
 
@@ -71,6 +73,8 @@ def to_config_dict(cfg: Any) -> ConfigDict:
             out[name] = tuple(to_config_dict(item).to_dict() for item in value)
         elif dataclasses.is_dataclass(value):
             out[name] = to_config_dict(value)
+        elif isinstance(value, Sections):
+            out[name] = ConfigDict({key: to_config_dict(item) for key, item in value.items()})
         else:
             out[name] = _placeholder(hint) if value is None else value
     return out
@@ -114,6 +118,21 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
             parent[last] = ConfigDict({"name": name, **defaults, **kept})
 
 
+def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
+    """Adds the named records that the command line sets and the page lacks, with their defaults, such as a source of a mixture.
+
+    Args:
+      values: changed in place.
+      given: paths of fields.
+    """
+    for path in given:
+        match = re.fullmatch(r"data\.mixture\.(\w+)\.\w+", path)
+        sources = values.get("data", {}).get("mixture") if match else None
+        if match and isinstance(sources, ConfigDict) and match[1] not in sources:
+            with sources.unlocked():
+                sources[match[1]] = ConfigDict(_defaults(SourceConfig))
+
+
 def fingerprint(cfg: Any) -> str:
     """Hashes a whole config, or the plain values of one; the hash is stored with the run and compared on resume."""
     text = json.dumps(cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True)
@@ -131,6 +150,12 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
             if isinstance(value, kind) or (value is None and kind is not hint)
             else from_config_dict(kind, value, where)
         )
+    if typing.get_origin(kind) is dict and hasattr(value, "items"):
+        inner = typing.get_args(kind)[1]
+        return Sections({
+            name: item if isinstance(item, inner) else from_config_dict(inner, item, f"{where}.{name}")
+            for name, item in value.items()
+        })  # fmt: skip
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
         return tuple(_build(f, inner, item, f"{where}[{i}]") for i, item in enumerate(value))

@@ -148,6 +148,13 @@ class Record:
         check(type(self), vars(self))
 
 
+class Sections(dict):
+    """Records by name, as the value of a field that is annotated `dict[str, RECORD]`; not to be changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]  # configs are keys of caches
+        return hash(tuple(self.items()))
+
+
 def check(cls: type, values: Mapping[str, Any]) -> None:
     """Checks the values of a record's fields.
 
@@ -227,6 +234,10 @@ def broken(hint: Any, value: Any) -> str:
         return ""
     if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (...,):
         return _broken_tuple(kind, value)
+    if typing.get_origin(kind) is dict:
+        record = typing.get_args(kind)[1]
+        fits = isinstance(value, dict) and all(isinstance(item, record) for item in value.values())
+        return "" if fits else f"must be a section with a record of type {record.__name__} under each name."
     if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
         return ""
     rules = [*rules_of(hint), *rules_of(ALWAYS.get(kind))]

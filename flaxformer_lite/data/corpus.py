@@ -5,15 +5,15 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
+from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import cache, progress, shards, token_files, tokenizer, tokenizer_training, tokenizing
 from flaxformer_lite.data.split import SPLITS, Split, held_out, split_of
 from flaxformer_lite.data.text import Source, open_source
@@ -61,6 +61,7 @@ class Records:
     document: np.ndarray  # [pieces]
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
     trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))  # the tokens of the training split
+    source: str = ""  # its name in a mixture
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -95,6 +96,38 @@ class Records:
         return self.piece(int(others[np.argmax(np.minimum(self.length_of[others], tokens))]))
 
 
+class Text(NamedTuple):
+    """A text before it is tokenized."""
+
+    source: Source
+    split: Callable[[], Split]  # decides it in a pass over the text, at the first call
+    key: str  # hash of text and split
+
+
+def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Text:
+    """Opens the text that a config names, as `open_corpus` does before it tokenizes.
+
+    Raises:
+      ConfigError: the text cannot be used.
+    """
+    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields))
+    key = _hash(FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction)
+    split = functools.cache(
+        lambda: held_out(source.documents()) if whole
+        else split_of(source.documents(), cfg.eval_fraction, source.where)
+    )  # fmt: skip
+    if source.has_tokens:
+        _check_tokens(cfg, source)
+    return Text(source, split, key)
+
+
+def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
+    """Returns the config of a tokenizer for several texts: the one that is given, or one that is trained on all of them."""
+    if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
+        return cfg.tokenizer
+    return TokenizerConfig(path=str(_trained(cfg, texts)))
+
+
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
     """Reads, splits and tokenizes the text that a config names, or finds the result in the cache.
 
@@ -106,16 +139,9 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
-    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields))
-    text = _hash(FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction)
-    split = functools.cache(
-        lambda: held_out(source.documents()) if whole
-        else split_of(source.documents(), cfg.eval_fraction, source.where)
-    )  # fmt: skip
-    if source.has_tokens:
-        _check_tokens(cfg, source)
-    chosen = _tokenizer(cfg, source, split, text)
-    key = _hash(text, chosen.fingerprint)
+    text = read_text(cfg, fields, whole=whole)
+    source, split, chosen = text.source, text.split, _tokenizer(cfg, [text])
+    key = _hash(text.key, chosen.fingerprint)
 
     def copy(folder: Path) -> None:
         token_files.copy(source.files, chosen, 1 if whole else cfg.eval_fraction, source.where, folder)
@@ -199,29 +225,36 @@ def _check_tokens(cfg: DataConfig, source: Source) -> None:
         raise ConfigError(f"{source.where}: holds token ids; set data.tokenizer.path to the tokenizer that wrote them.")
 
 
-def _tokenizer(cfg: DataConfig, source: Source, split: Callable[[], Split], text: str) -> Tokenizer:
+def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
         return tokenizer.load(cfg.tokenizer.path)
-    if cfg.tokenizer.name == "bytes":
-        return tokenizer.Bytes()
+    return tokenizer.Bytes() if cfg.tokenizer.name == "bytes" else tokenizer.load(_trained(cfg, texts))
+
+
+def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
+    """Trains a tokenizer on texts, or finds it in the cache; returns its folder."""
 
     def write(folder: Path) -> None:
-        most = TOKENIZER_TEXT[cfg.tokenizer.name]
-        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", split().characters) as advance:
-            tokenizer_training.train(cfg.tokenizer, _training_text(source, split(), most, advance)).save(folder)
+        characters = sum(text.split().characters for text in texts)
+        every = max(1, math.ceil(characters / TOKENIZER_TEXT[cfg.tokenizer.name]))
+        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", characters) as advance:
+            tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance)).save(folder)
 
     rarest = [cfg.tokenizer.min_count] * (cfg.tokenizer.name == "words")
-    name = f"tokenizer-{_hash(text, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)}"
-    return tokenizer.load(cache.folder(cfg.cache, name, write))
+    key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
+    return cache.folder(
+        cfg.cache, f"tokenizer-{_hash(key, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)}", write
+    )
 
 
-def _training_text(source: Source, split: Split, most: int, advance: Callable[[int], None]) -> Iterator[str]:
-    """Yields every n-th piece of the training split, with n chosen to stay within `most` characters."""
-    every, number = max(1, math.ceil(split.characters / most)), itertools.count()
-    for name, piece, _ in shards.pieces(split.deal(source.documents())):
-        advance(len(piece))
-        if name == "train" and next(number) % every == 0:
-            yield piece
+def _training_text(texts: Sequence[Text], every: int, advance: Callable[[int], None]) -> Iterator[str]:
+    """Yields every n-th piece of the training splits."""
+    number = itertools.count()
+    for text in texts:
+        for name, piece, _ in shards.pieces(text.split().deal(text.source.documents())):
+            advance(len(piece))
+            if name == "train" and next(number) % every == 0:
+                yield piece
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Dummy examples with the shapes of an experiment, for compiling before there is any text."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.data.corpus import Records
 from flaxformer_lite.data.labelled import LabelledRecords, encode
+from flaxformer_lite.data.mixture import tagged
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.task import Task
@@ -27,7 +29,7 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
         return objective.make_example(rows, 0, np.random.default_rng(0))
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     records = _records(cfg, np.full(DOCUMENTS, length + target_length + 1), tokenizer.Bytes().ordinary_ids[:1])
-    return cfg.objective.make_example(records, 0, np.random.default_rng(0))
+    return tagged(cfg.objective.make_example(records, 0, np.random.default_rng(0)), cfg.data.mixture, "")
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
@@ -42,6 +44,7 @@ def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarra
     lengths = rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (size + 1))
     records = _records(cfg, lengths, rng.permutation(tokenizer.Bytes().ordinary_ids))
     rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(size)]
+    rows = [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))]
     return jax.tree.map(lambda *arrays: np.stack(arrays), *rows)
 
 

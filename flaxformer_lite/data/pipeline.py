@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,9 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
+from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture
 from flaxformer_lite.data.split import SPLITS
+from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.task import Task
 
@@ -35,6 +35,7 @@ class Dataset:
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
     packing: Callable[[int], Any] | None = None  # opens one of `objective.packings` of the training text; None: has one
+    mixture: Mixture | None = None  # of several texts; None: there is one
 
     @property
     def records(self) -> Any:
@@ -80,8 +81,8 @@ class Dataset:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
         own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
-        find = self.finder(seed)
-        count = ENDLESS if trains else -(-self.num_examples // batch_size)
+        find, total = self.finder(seed), self.mixture.interleaving.total if self.mixture else None
+        count = -(-self.num_examples // batch_size) if not trains else ENDLESS if total is None else total // batch_size
 
         def example(number: int) -> Batch:
             step, row = divmod(int(number), len(own_rows))
@@ -97,18 +98,28 @@ class Dataset:
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
         """Returns the function that finds example p of the endless stream: the records, and the row in them."""
+        if self.mixture:
+            return self.mixture.finder(seed)
         return endless(self.packing or (lambda _: self.records), self.objective.packings if self.packing else 1, seed)
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
         """Builds one example, of the first packing by default, with a random generator seeded by (seed, position)."""
         records = self.records if records is None else records
-        return self.objective.make_example(records, row, np.random.default_rng([seed, position]))
+        if isinstance(records, Joined):
+            records, row = records.find(row)
+        example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
+        return self.mixture.tagged(example, records.source) if self.mixture else example
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
         data = dataclasses.replace(self, split=split)
-        for number, row in enumerate(data.order):
-            yield data.example(int(row), 0, number)["targets"]
+        if self.mixture and split == "train":  # in the proportions in which they are read
+            find, size = self.finder(0), min(data.num_examples, self.mixture.interleaving.total or data.num_examples)
+            found = (find(position)[::-1] for position in range(size))
+        else:
+            found = ((int(row), data.records) for row in data.order)
+        for number, (row, records) in enumerate(found):
+            yield data.example(row, 0, number, records)["targets"]
 
     def _held_out(self, position: int) -> Batch:
         example = self.example(int(self.order[position % len(self.order)]), 0, position)
@@ -121,6 +132,8 @@ class Dataset:
     @functools.cached_property
     def order(self) -> np.ndarray:
         """The order in which held-out examples are read: fixed and random, so that any prefix is a fair sample."""
+        if self.mixture:
+            return self.mixture.order(self.records)
         return np.random.default_rng(0).permutation(self.num_examples)
 
 
@@ -141,33 +154,25 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
         raise ValueError(f"split={split!r}: must be train or eval.")
     objective: Any = cfg.objective
     if isinstance(objective, Task):
+        if cfg.data.mixture:
+            raise ConfigError(
+                f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it, and leave the"
+                " mixture to objectives on text."
+            )
         objective, rows, described = open_labelled(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )
-        _check_vocabulary(cfg, rows["train"].tokenizer)
+        check_vocabulary(cfg, rows["train"].tokenizer)
         return Dataset(split, objective, rows, fingerprint(objective, rows), described=tuple(described))
-    corpus = open_corpus(cfg.data, objective.fields)
-    missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
-    if missing:
-        way = (
-            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
+    if cfg.data.mixture:
+        mixture = open_mixture(cfg)
+        return Dataset(
+            split, objective, mixture.splits, mixture.fingerprint, described=mixture.described, mixture=mixture
         )
-        raise ConfigError(
-            f"data.tokenizer.path={cfg.data.tokenizer.path!r}: {plugin_name(objective)} needs"
-            f" {', '.join(missing)}, which this vocabulary lacks; {way}."
-        )
-    _check_vocabulary(cfg, corpus.tokenizer)
-    splits = {name: open_records(cfg.data, corpus, objective, name) for name in SPLITS}
-    for records in splits.values():
-        objective.check(cfg.model, records)
-    shape = splits["train"].length, splits["train"].target_length
-    key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
-    packing = functools.cache(functools.partial(open_records, cfg.data, corpus, objective, "train"))
-    if split == "train":  # now and not in mid-run, for the disk may be full by then
-        epochs = cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(packing(0))
-        for number in range(min(math.ceil(epochs), objective.packings)):
-            packing(number)
-    return Dataset(split, objective, splits, key, corpus, packing=packing)
+    text = open_text_rows(cfg, cfg.data)
+    if split == "train":
+        text.prepare(cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"]))
+    return Dataset(split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing)
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
@@ -180,18 +185,8 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     Raises:
       ConfigError: it cannot be read, or is too short.
     """
-    data, objective = dataclasses.replace(cfg.data, path=path), cfg.objective
+    alone: dict[str, Any] = {"mixture": {}, "mixture_temperature": 0.0, "mixture_schedule": ""}
+    data, objective = dataclasses.replace(cfg.data, path=path, **alone), cfg.objective
     corpus = open_corpus(data, objective.fields, whole=True)
     records = open_records(data, corpus, objective, "eval")
     return Dataset("eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus)
-
-
-def _check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
-    used, published = known.vocab_size, cfg.train.init_from
-    if published and "sentinel_ids" not in cfg.objective.needs:  # published models other than T5 lack those at the end
-        used = min((used, *known.sentinel_ids))
-    if 0 < cfg.model.vocab_size < used:
-        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
-        raise ConfigError(
-            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
-        )

@@ -27,6 +27,7 @@ class CrossEntropy:
     weight_sum: jax.Array  # total weight of the tokens
     correct_sum: jax.Array  # total weight of the tokens where the label has the highest logit
     soft_sum: jax.Array | None = None  # t^2 KL from the teacher's distribution, if there is a teacher
+    nll_B: jax.Array | None = None  # of each row, if they are asked for
 
 
 class _Options(NamedTuple):
@@ -34,11 +35,12 @@ class _Options(NamedTuple):
     label_smoothing: float
     chunks: int
     platform: str
+    by_row: bool = False
 
 
 def cross_entropy(
     projection: DeferredLogits | jax.Array, labels: jax.Array, weights: jax.Array | None = None, /, *,
-    z_loss: float = 0.0, label_smoothing: float = 0.0, soft: SoftTargets | None = None, chunks: int = 4,
+    z_loss: float = 0.0, label_smoothing: float = 0.0, soft: SoftTargets | None = None, chunks: int = 4, by_row: bool = False,
 ) -> CrossEntropy:  # fmt: skip
     """Sums `w [(1 - e)(lse - z_y) + e mean_v(lse - z_v) + z_loss lse^2]`, `lse = log sum_v exp z_v`, in float32.
 
@@ -60,6 +62,7 @@ def cross_entropy(
       soft: a teacher's logits; `projection` must be a DeferredLogits then. Theirs too exist for one chunk at a time.
       chunks: number of chunks; 1 holds all logits. Up to D tokens are never split: each chunk adds a gradient of the
         kernel, [V, D], which is then as large as all their logits.
+      by_row: whether to return `nll_B` as well, sums over all axes of tokens but the first.
 
     Returns:
       Sums over all tokens. Reverse-mode gradients only, and only of `loss_sum`.
@@ -81,16 +84,17 @@ def cross_entropy(
     labels = labels.astype(jnp.int32)  # int8 could not index the columns of a vocabulary
     if isinstance(projection, DeferredLogits):
         pieces = pieces_of(labels.size, projection.x.shape[-1], chunks)
-        options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform)
+        options = _Options(z_loss, label_smoothing, pieces, projection.sharding.platform, by_row)
         if soft is not None:
             soft = dataclasses.replace(soft, projection=_by_part(soft.projection, labels, weights)[0])
         projection, labels, weights = _by_part(projection, labels, weights)
         loss_sum, *others = _fused(options, projection, soft, labels, weights)
     else:
-        options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform)
+        options = _Options(z_loss, label_smoothing, 1, UNSHARDED.platform, by_row)
         loss_sum, *others = _sums(options, projection.astype(jnp.float32), labels, weights)
-    nll_sum, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
-    return CrossEntropy(loss_sum, nll_sum, weights.sum(), correct_sum, *soft_sum)
+    nll, correct_sum, *soft_sum = jax.lax.stop_gradient(others)
+    sums = CrossEntropy(loss_sum, nll.sum() if by_row else nll, weights.sum(), correct_sum, *soft_sum)
+    return dataclasses.replace(sums, nll_B=nll) if by_row else sums
 
 
 def token_log_probs(projection: DeferredLogits, labels: jax.Array, /, *, chunks: int = 4) -> jax.Array:
@@ -152,7 +156,8 @@ def _sums(
         loss = (1 - options.label_smoothing) * nll + options.label_smoothing * (lse - logits.mean(axis=-1))
     if options.z_loss:
         loss += options.z_loss * lse**2
-    sums = (weights * loss).sum(), (weights * nll).sum(), jnp.where(label_logit >= top, weights, 0).sum()
+    of_nll = (weights * nll).sum(axis=tuple(range(1, nll.ndim)) if options.by_row else None)
+    sums = (weights * loss).sum(), of_nll, jnp.where(label_logit >= top, weights, 0).sum()
     if soft is None:
         return sums
     divergence = (weights * soft.divergence(logits)).sum()

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig, Record
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.packing import Packing, beginnings
 from flaxformer_lite.objectives.rows import with_decoder_start
-from flaxformer_lite.objectives.sums import LossSums, ratio
+from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums, ratio
 
 SKELETONS = ("encoder", "decoder", "encoder_decoder")
 
@@ -141,8 +142,12 @@ class Objective(Record, abc.ABC):
         """Computes loss and metrics of a batch, or a part of one, as sums with their weights."""
 
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of each metric."""
-        return {"loss": sums.mean(), **{name: ratio(total, weight) for name, (total, weight) in sums.metrics.items()}}
+        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of each metric.
+
+        The loss of a source without rows is NaN.
+        """
+        empty = {name: jnp.nan if name.startswith(BY_SOURCE) else 0.0 for name in sums.metrics}
+        return {"loss": sums.mean(), **{name: ratio(*pair, empty[name]) for name, pair in sums.metrics.items()}}
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         """Returns what evaluation keeps of each example for `scores` and `decode`, arrays [B, ...]; {} by default."""

@@ -11,6 +11,8 @@ from flaxformer_lite.functions.soft_targets import SoftTargets
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
+SOURCE = "source/"  # before the name of a source in a mixture: targets that tell whether a row is of it, bool [B]
+BY_SOURCE = "loss/"  # before it in the name of a metric
 
 
 class LossSums(NamedTuple):
@@ -75,9 +77,9 @@ def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
     return {key: jnp.sum(x, dtype=jnp.float32) for key, x in targets.items() if jnp.issubdtype(x.dtype, jnp.floating)}
 
 
-def ratio(total: Array, weight: Array) -> Array:
-    """Computes total / weight, or 0 if the weight is 0."""
-    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), 0.0)
+def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
+    """Computes total / weight, or `empty` if the weight is 0."""
+    return jnp.where(weight > 0, total / jnp.where(weight > 0, weight, 1.0), empty)
 
 
 def token_loss(
@@ -97,12 +99,26 @@ def token_loss(
       teacher, `divergence`.
     """
     options: dict[str, Any] = dict(z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks)
+    if any(key.startswith(SOURCE) for key in targets):
+        options["by_row"] = True
     entropy = cross_entropy(features.projection, targets["labels"], targets["weights"], soft=soft, **options)
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
     if entropy.soft_sum is not None:
         metrics["divergence"] = entropy.soft_sum, weight
+    if entropy.nll_B is not None:
+        metrics |= by_source(targets, entropy.nll_B)
     return LossSums({TOKENS: entropy.loss_sum}, {TOKENS: weight}, metrics)
+
+
+def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Array, Array]]:
+    """Sums losses of rows, and the weights of their tokens, for each source of a mixture; {} if there is none."""
+    weight_B = targets[TOKENS].reshape(len(loss_B), -1).sum(axis=1, dtype=jnp.float32)
+    rows = {key.removeprefix(SOURCE): is_own_B for key, is_own_B in targets.items() if key.startswith(SOURCE)}
+    return {
+        BY_SOURCE + name: (jnp.where(is_own_B, loss_B, 0.0).sum(), jnp.where(is_own_B, weight_B, 0.0).sum())
+        for name, is_own_B in rows.items()
+    }
 
 
 def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:

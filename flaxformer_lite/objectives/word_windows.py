@@ -14,7 +14,7 @@ from flaxformer_lite.config.rules import ConfigError, NotNegative, Size
 from flaxformer_lite.functions.tables import take_rows
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.packing import Packing, windows
-from flaxformer_lite.objectives.sums import TOKENS, LossSums
+from flaxformer_lite.objectives.sums import TOKENS, LossSums, by_source
 from flaxformer_lite.objectives.text import label_counts
 
 
@@ -66,7 +66,8 @@ class WordWindows(Objective):
         other_BSN = (words_BT[..., None] != noise_BN[:, None]).astype(jnp.float32)
         false_BTN = jnp.einsum("BTS,BSN->BTN", true_BTS, other_BSN) * (self.negatives / self.draws)
         true, false = true_BTS * jax.nn.softplus(-scores(words_BT)), false_BTN * jax.nn.softplus(scores(noise_BN))
-        return LossSums({TOKENS: true.sum() + false.sum()}, {TOKENS: targets["weights"].sum()}, {})
+        losses = by_source(targets, jax.lax.stop_gradient(true.sum(axis=(1, 2)) + false.sum(axis=(1, 2))))
+        return LossSums({TOKENS: true.sum() + false.sum()}, {TOKENS: targets["weights"].sum()}, losses)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds an example, T = records.length, N = draws.

@@ -1,12 +1,13 @@
 """Evaluation on held-out examples."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from flaxformer_lite.objectives.sums import LossSums
+from flaxformer_lite.objectives.sums import BY_SOURCE, LossSums
 
 WRITTEN = 2  # held-out examples whose texts are shown
 
@@ -46,6 +47,7 @@ def show(objective: Any, written: dict[str, np.ndarray], examples: np.ndarray, d
 def metrics_of(objective: Any, total: LossSums, predictions: dict[str, np.ndarray], data: Any) -> dict[str, float]:
     """Computes the objective's metrics from what `run` returns."""
     metrics = {name: float(value) for name, value in objective.metrics(total).items()}
+    metrics = {name: value for name, value in metrics.items() if not (name.startswith(BY_SOURCE) and math.isnan(value))}
     if predictions:
         examples = data.order[: len(next(iter(predictions.values())))]
         metrics |= objective.scores(predictions, examples, data)

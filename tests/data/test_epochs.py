@@ -60,7 +60,7 @@ def placed(cfg, steps, hosts=1, start=0, size=12):
     """Returns rows of an experiment's stream as tuples of (start, length), put together from those of several hosts."""
     data = open_dataset(cfg)
     data = dataclasses.replace(data, objective=Places(data.objective.packings))
-    own = [data.batches(batch_size=size, start_step=start, rows=r) for r in np.split(np.arange(size), hosts)]
+    own = [data.batches(batch_size=size, start_step=start, rows=r) for r in np.array_split(np.arange(size), hosts)]
     batches = [batch["inputs"] for step in itertools.islice(zip(*own, strict=True), steps) for batch in step]
     joined = (np.concatenate([batch[name] for batch in batches]).tolist() for name in ("at", "length"))
     return [tuple((a, n) for a, n in zip(*row, strict=True) if n) for row in zip(*joined, strict=True)]
@@ -91,7 +91,7 @@ def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, nam
     assert max(abs(np.diff(ends) / ends[1] - 1)) < 0.02, "as many rows, or nearly"
 
 
-@pytest.mark.parametrize("hosts", [1, 4])
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
 def test_resumed_in_the_middle_of_an_epoch_by_any_number_of_hosts(experiment, hosts):
     cfg = experiment(length=512)
     steps = sum(sizes(cfg, 3)) // 12

@@ -334,3 +334,16 @@ def test_log_probs_of_tokens_and_their_gradients_are_those_of_whole_logits(chunk
 
     for a, b in zip(*(jax.tree.leaves(jax.value_and_grad(f, (0, 1))(x, kernel)) for f in (ours, plain)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_losses_of_rows_beside_their_sum(case, chunks):
+    x, kernel, bias, labels, weights = case
+    whole, by_row = (
+        cross_entropy(DeferredLogits(x, kernel, bias), labels, weights, chunks=chunks, by_row=asked)
+        for asked in (False, True)
+    )
+    due = [plain(x[b : b + 1], kernel, bias, labels[b : b + 1], weights[b : b + 1])[1] for b in range(B)]
+    np.testing.assert_allclose(by_row.nll_B, due, rtol=1e-5)
+    np.testing.assert_allclose([by_row.loss_sum, by_row.nll_sum], [whole.loss_sum, whole.nll_sum], rtol=1e-6)
+    assert whole.nll_B is None

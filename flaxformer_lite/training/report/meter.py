@@ -1,10 +1,12 @@
 """Averages of a step's metrics and of its time, over an interval."""
 
 import collections
+import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flaxformer_lite.objectives.sums import BY_SOURCE
 from flaxformer_lite.training.report.clock import STEPPING, Clock, goodput, parts
 from flaxformer_lite.training.report.metrics import LATEST, SECONDS, Record
 
@@ -76,7 +78,11 @@ class Meter:
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Averages the metrics of neighboring steps; of a step whose update was skipped, only that counts."""
     taken = [step for step in steps if not step.get("skipped")] or steps
-    values = {name: sum(step[name] for step in taken) / len(taken) for name in steps[-1]}
+    of = {
+        name: [step[name] for step in taken if not (name.startswith(BY_SOURCE) and math.isnan(step[name]))]
+        for name in steps[-1]
+    }
+    values = {name: sum(known) / len(known) for name, known in of.items() if known}  # a source may have had no row
     if "skipped" in values:
         values["skipped"] = sum(step["skipped"] for step in steps) / len(steps)
     return values | {name: steps[-1][name] for name in LATEST if name in values}

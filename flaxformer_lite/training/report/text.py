@@ -11,6 +11,7 @@ import jax
 
 from flaxformer_lite.config import ExperimentConfig, check_family, fingerprint, plugin_name
 from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.sums import BY_SOURCE
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training import optimizer
@@ -113,6 +114,9 @@ def closing(
     if baseline:
         rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
     rows += [(m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last]
+    by_source = {name.removeprefix(BY_SOURCE): value for name, value in last.items() if name.startswith(BY_SOURCE)}
+    if by_source:
+        rows.append(("held-out loss by source", ", ".join(f"{name} {value:.3f}" for name, value in by_source.items())))
     rows += [("best", f"{best}; {workdir / 'best'}")] if best else []
     speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
     if speeds:
@@ -152,7 +156,7 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))
-    if not cfg.data.path:
+    if not cfg.data.path and not cfg.data.mixture:
         rows.append(("your text", _rerun(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
     if not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}

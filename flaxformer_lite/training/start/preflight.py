@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite.checkpoints.lock import NAME, Lock, LockError
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.runtime.processes import Processes
@@ -52,7 +53,7 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     """Collects what determines the steps of a process and must be the same on all: config, code, libraries."""
     fields = flatten_dict(resume.plain(cfg), sep=".")
-    return {f"config.{name}": value for name, value in fields.items() if name not in OWN} | resume.versions()
+    return {f"config.{name}": value for name, value in fields.items() if not _is_own(name)} | resume.versions()
 
 
 def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
@@ -60,6 +61,10 @@ def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
     examples = experiment.train_data.num_examples
     facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
     return facts | {"checkpoints": steps}
+
+
+def _is_own(field: str) -> bool:
+    return field in OWN or is_source_path(field)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict
 
 import flaxformer_lite
 from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, to_config_dict
+from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.training import optimizer
 
 # Fields that may change between starts: they control what is written and where, or how the same sums are computed.
@@ -61,7 +62,7 @@ def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) 
       ConfigError: lists the fields that differ, then -> now, and the way out.
     """
     then, now, step = flatten_dict(stored["config"], sep="."), flatten_dict(plain(cfg), sep="."), stored["step"]
-    changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and f not in FREE]
+    changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
     lines = [f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}" for field in changed]
@@ -83,6 +84,10 @@ def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     old, new = stored["versions"], versions()
     changed += [name for name in new if old.get(name) != new[name]]
     return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."] if changed else []
+
+
+def _is_free(field: str) -> bool:
+    return field in FREE or is_source_path(field)
 
 
 @functools.cache

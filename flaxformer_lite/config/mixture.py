@@ -1,0 +1,104 @@
+"""The config of a mixture: its sources by name, and the changes of their weights."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from flaxformer_lite import registry
+from flaxformer_lite.config import choices
+from flaxformer_lite.config.rules import ConfigError, Place, NotNegative, OneOf, Record, require, shown
+
+MOST = 256  # sources
+CHANGE = r"(?:(\d+)-)?(\d+):((?:[\w ]+=[^=,;]+,?)+)"  # FROM-TO: name=weight, name=weight
+
+
+class Change(NamedTuple):
+    """New weights of some sources, reached in a straight line between two steps, or at once."""
+
+    begin: int
+    end: int  # the first step with the new weights
+    weights: dict[str, float]
+
+
+def read_changes(text: str) -> list[Change]:
+    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: from step 9000 on, and linearly from step 10000 to 12000.
+
+    Raises:
+      ValueError: it is not of this form; says why.
+    """
+    found: list[Change] = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        match = re.fullmatch(CHANGE, part)
+        if not match:
+            raise ValueError(f"{shown(part)} must be like 9000: books=3, web=0.1 or 8000-9000: books=3.")
+        pairs = [pair.split("=") for pair in match[3].split(",") if pair.strip()]
+        weights = {name.strip(): _weight(value, part) for name, value in pairs}
+        end = int(match[2])
+        begin = end if match[1] is None else int(match[1])
+        if not (found[-1].end if found else 0) <= begin <= end < 2**31 or len(weights) < len(pairs):
+            raise ValueError(
+                f"{part!r} must come after the change before it, end after it begins, and name a source once."
+            )
+        found.append(Change(begin, end, weights))
+    return found
+
+
+def _weight(value: str, part: str) -> float:
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < 1e30:
+        raise ValueError(f"{shown(part)} has a weight that is no number from 0 on.")
+    return weight
+
+
+def is_source_path(field: str) -> bool:
+    """Returns whether a field, by its whole name, is the path of a source, which may differ where data.path may."""
+    return re.fullmatch(r"data\.mixture\.\w+\.path", field) is not None
+
+
+def is_schedule(value: str) -> str:
+    try:
+        read_changes(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig(Record):
+    path: Place = ""  # of its text, as data.path
+    corpus: Annotated[str, OneOf(("", *choices.CORPORA))] = ""  # or a built-in one
+    text_field: str = ""  # as data.text_field; empty: that
+    weight: NotNegative = 1.0  # its rows beside those of others; with a temperature, a factor of it
+    epochs: NotNegative = 0.0  # how often its rows may be read before it leaves the mixture; 0: without end
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.path) == bool(self.corpus):
+            raise ConfigError(f"path={self.path!r}: give the source a path, or a built-in corpus, and not both.")
+
+
+def check_mixture(data: Any) -> None:
+    """Checks the fields about a mixture in a data section together.
+
+    Raises:
+      ConfigError: names the field, the rule and the way out.
+    """
+    sources, schedule = data.mixture, data.mixture_schedule
+    if not sources:
+        for name, value in (("mixture_schedule", schedule), ("mixture_temperature", data.mixture_temperature)):
+            require(name, value, "is for the sources of data.mixture, and there are none; name some." if value else "")
+        return
+    require("path", data.path, "is one text, and data.mixture names others; empty one of them." if data.path else "")
+    require("mixture", len(sources), f"has more than {MOST} sources; join some." if len(sources) > MOST else "")
+    for name in sources:
+        require("mixture", name, "" if re.fullmatch(r"[A-Za-z]\w*", name) else "a name has letters, digits and _ only.")
+    changes = read_changes(schedule)
+    if not any([source.weight for source in sources.values()] + [change.end == 0 for change in changes]):
+        raise ConfigError("mixture: no source has a weight; raise one above 0.")
+    for name in (name for change in changes for name in change.weights):
+        near = registry.nearest(name, list(sources))
+        known = "" if name in sources else f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
+        require("mixture_schedule", schedule, known)

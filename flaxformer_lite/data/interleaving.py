@@ -1,0 +1,223 @@
+"""The source of each row of a mixture: a function of the row's number alone, with every share held within one row.
+
+At row t source i is due W_i(t) rows, the sum of its shares of the rows before. The schedule gives it floor(W_i(t)) or
+ceil(W_i(t)) of them, for all sources and all t, which is proportionate fairness on one processor (Baruah et al. 1996,
+"Proportionate Progress: A Notion of Fairness in Resource Allocation"): the k-th row of a source must lie between the rows
+where W_i passes k - 1 and k, and taking the earliest deadline first keeps all of them. So that nothing is run from the start,
+rows are cut into blocks, and where one begins follows from the W_i alone (`Interleaving.counts`).
+
+All amounts are whole numbers of UNITs: nothing is rounded twice, and no machine rounds otherwise.
+"""
+
+import bisect
+import functools
+import heapq
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+UNIT = 1 << 60  # one row
+BLOCK = 1 << 14  # rows
+LEAST = 2 * UNIT // BLOCK  # a lower share counts as none, so that each source is due whole rows in each block
+FOREVER = 1 << 62  # rows
+_Node = tuple[str, int]
+
+
+class Stage(NamedTuple):
+    """Weights from a row on, until the next stage."""
+
+    row: int
+    weights: tuple[float, ...]  # of each source; they need not add up to 1
+
+
+class _Segment(NamedTuple):
+    row: int
+    due: tuple[int, ...]  # UNITs of each source before it
+    shares: tuple[int, ...]  # UNITs of each source a row; together one row
+
+
+class Interleaving:
+    """Assigns rows to sources by weights, until their limits are reached.
+
+    A source that has reached its limit leaves, and the others share its part by their weights.
+
+    Args:
+      stages: the first begins at row 0.
+      limits: rows of each source; None: endless.
+
+    Attributes:
+      total: rows until no source with a weight is left; None: endless.
+    """
+
+    def __init__(self, stages: Sequence[Stage], limits: Sequence[int | None]):
+        self._limits = [FOREVER if limit is None else limit for limit in limits]
+        self._segments = self._plan(stages)
+        end = self._segments[-1].row
+        self.total = end if end < FOREVER else None
+        self._starts = [segment.row for segment in self._segments]
+        self._dues = list(zip(*(segment.due for segment in self._segments), strict=True))
+        self._block = functools.lru_cache(maxsize=8)(self._make_block)
+
+    def find(self, row: int) -> tuple[int, int]:
+        """Returns the source of a row, and how many rows of that source come before it."""
+        sources, numbers = self._block(row // BLOCK)
+        return int(sources[row % BLOCK]), int(numbers[row % BLOCK])
+
+    def shares(self, row: int) -> list[float]:
+        """Returns the share that each source has of a row."""
+        segment = self._segments[bisect.bisect_right(self._starts, row) - 1]
+        return [share / UNIT for share in segment.shares]
+
+    @property
+    def largest_shares(self) -> list[float]:
+        """The largest share that each source ever has."""
+        return [max(shares) / UNIT for shares in zip(*(segment.shares for segment in self._segments), strict=True)]
+
+    def counts(self, row: int) -> list[int]:
+        """Returns how many of the rows before `row` are of each source, for rows where a block begins.
+
+        It is W_i rounded up or down such that rows on both sides can meet their deadlines. For that it is enough that among
+        the sources with the earliest next deadlines, for any number of them, those rounded up are their part of W_i rounded up
+        or down, and likewise among those whose present row could be given first: both follow from Hall's theorem.
+        """
+        due = self._due(row)
+        counts, parts = map(list, zip(*(divmod(amount, UNIT) for amount in due), strict=True))
+        between = [i for i, part in enumerate(parts) if part]
+        deadlines = sorted(between, key=lambda i: (self._reaches(i, (counts[i] + 1) * UNIT), i))
+        releases = sorted(between, key=lambda i: (self._reaches(i, counts[i] * UNIT + 1), i))
+        for i in _rounded_up(parts, deadlines, releases):
+            counts[i] += 1
+        return counts
+
+    def _plan(self, stages: Sequence[Stage]) -> list[_Segment]:
+        """Lists the stretches of equal shares; the last begins where no row is left."""
+        due, segments = [0] * len(self._limits), [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
+        for stage, end in zip(stages, [*(stage.row for stage in stages[1:]), FOREVER], strict=True):
+            while segments[-1].row < end:
+                row, left = segments[-1].row, [limit * UNIT - d for limit, d in zip(self._limits, due, strict=True)]
+                weights = _kept(stage.weights, left)
+                shares = _apportioned(UNIT, weights, left)
+                begun = [-d % UNIT if not share else 0 for d, share in zip(due, shares, strict=True)]
+                length = min([end - row, *(rest // share for share, rest in zip(shares, left, strict=True) if share)])
+                if any(begun) or not length:  # a row in which sources end
+                    shares, length = _filled(weights, left, begun), 1
+                if sum(shares) < UNIT:
+                    return segments
+                segments[-1] = segments[-1]._replace(shares=tuple(shares))
+                due = [d + share * length for d, share in zip(due, shares, strict=True)]
+                segments.append(_Segment(row + length, tuple(due), (0,) * len(due)))
+        return segments
+
+    def _due(self, row: int) -> list[int]:
+        segment = self._segments[bisect.bisect_right(self._starts, row) - 1]
+        return [a + share * (row - segment.row) for a, share in zip(segment.due, segment.shares, strict=True)]
+
+    def _reaches(self, source: int, amount: int) -> int:
+        """Returns the first row before which a source is due so many UNITs."""
+        at = bisect.bisect_left(self._dues[source], amount) - 1
+        if at < 0:
+            return 0
+        segment = self._segments[at]
+        share = segment.shares[source]
+        return segment.row - (segment.due[source] - amount) // share if share else FOREVER
+
+    def _make_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Deals the rows of a block, each to the source whose next row is due first."""
+        begin = number * BLOCK
+        end = min(begin + BLOCK, self._segments[-1].row)
+        given, goal = self.counts(begin), self.counts(end)
+        coming: list[
+            tuple[int, int, int]
+        ] = []  # row from which the next row of a source may be given, its last, source
+        ready: list[tuple[int, int]] = []
+
+        def ask(i: int) -> None:
+            if given[i] < goal[i]:
+                first, last = self._reaches(i, given[i] * UNIT + 1), self._reaches(i, (given[i] + 1) * UNIT)
+                heapq.heappush(coming, (first - 1, min(last, end), i))
+
+        for i in range(len(given)):
+            ask(i)
+        sources, numbers = np.zeros(end - begin, np.int32), np.zeros(end - begin, np.int64)
+        for row in range(begin, end):
+            while coming and coming[0][0] <= row:
+                heapq.heappush(ready, heapq.heappop(coming)[1:])
+            _, i = heapq.heappop(ready)
+            sources[row - begin], numbers[row - begin] = i, given[i]
+            given[i] += 1
+            ask(i)
+        return sources, numbers
+
+
+def _kept(weights: Sequence[float], left: Sequence[int]) -> list[float]:
+    """Returns the weights with 0 for those whose share would be below LEAST."""
+    return [w * (part >= LEAST) for w, part in zip(weights, _apportioned(UNIT, weights, left), strict=True)]
+
+
+def _apportioned(total: int, weights: Sequence[float], left: Sequence[int]) -> list[int]:
+    """Divides a whole number by the weights of the sources that have something left; zeros if there are none."""
+    exact = [Fraction(weight) if rest else Fraction(0) for weight, rest in zip(weights, left, strict=True)]
+    whole = sum(exact)
+    if not whole:
+        return [0] * len(exact)
+    ends = [int(total * part / whole) for part in itertools.accumulate(exact)]
+    return [end - begin for begin, end in itertools.pairwise([0, *ends])]
+
+
+def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int]) -> list[int]:
+    """Divides one row, of which those get all they need that end with a row begun; those with too little left end with it.
+
+    Args:
+      weights: of the sources.
+      left: UNITs until their limits.
+      begun: UNITs that complete the rows of sources without a share.
+    """
+    ends = [min(end, UNIT) for end in itertools.accumulate(begun)]
+    shares = [end - begin for begin, end in itertools.pairwise([0, *ends])]
+    while rest := UNIT - sum(shares):
+        still = [limit - share for limit, share in zip(left, shares, strict=True)]
+        more = [min(part, limit) for part, limit in zip(_apportioned(rest, weights, still), still, strict=True)]
+        if not any(more):
+            break
+        shares = [a + b for a, b in zip(shares, more, strict=True)]
+    return shares
+
+
+def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
+    """Chooses which fractions to round up, so that in two orders the sum of the first so many is rounded up or down.
+
+    In each order the fractions, laid one after another, fill whole rows. A choice is a matching: each row of the first order
+    takes a source that lies in it, and each source so taken a row of the second.
+
+    Args:
+      parts: UNITs of each source, below one row.
+      orders: the two orders of the sources with a fraction.
+    """
+    covers: list[dict[int, range]] = []  # by order and source: the whole rows that its fraction lies in
+    for order in orders:
+        ends = list(itertools.accumulate(parts[i] for i in order))
+        covers.append({i: range((end - parts[i]) // UNIT, -(-end // UNIT)) for i, end in zip(order, ends, strict=True)})
+    reaches: dict[_Node, list[_Node]] = {
+        ("out", i): [("in", i), *(("second", row) for row in covers[1][i])] for i in covers[1]
+    }
+    for i, rows in covers[0].items():
+        for row in rows:
+            reaches.setdefault(("first", row), []).append(("in", i))
+    taken: dict[_Node, _Node] = {("in", i): ("out", i) for i in covers[0]}  # at first none is rounded up
+
+    def place(node: _Node, seen: set[_Node]) -> bool:
+        """Finds a node for this one along an augmenting path."""
+        for other in reaches[node]:
+            if other not in seen:
+                seen.add(other)
+                if other not in taken or place(taken[other], seen):
+                    taken[other] = node
+                    return True
+        return False
+
+    for node in [node for node in reaches if node[0] == "first"]:
+        place(node, set())
+    return [i for i in covers[0] if taken["in", i][0] == "first"]

@@ -1,0 +1,193 @@
+"""A mixture of texts: each is tokenized and packed for itself, with one tokenizer, and their rows are interleaved by weight.
+
+Weights that follow from sizes by a temperature are those of Raffel et al. 2020 (T5), section 3.5.2: size ** (1 / T).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig
+from flaxformer_lite.config.mixture import SourceConfig, read_changes
+from flaxformer_lite.data.corpus import Records, read_text, shared_tokenizer
+from flaxformer_lite.data.interleaving import LEAST, UNIT, Interleaving, Stage
+from flaxformer_lite.data.text_rows import TextRows, open_text_rows
+from flaxformer_lite.objectives.sums import SOURCE
+
+STAIRS = 100  # equal steps of a weight that changes linearly
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Joined:
+    """The records of one split of all sources, one after another."""
+
+    parts: Sequence[Records]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("tokenizer", "length", "target_length"):  # which all have in common
+            return getattr(self.parts[0], name)
+        raise AttributeError(name)
+
+    def find(self, row: int) -> tuple[Records, int]:
+        """Returns the records that hold a row, and its number there."""
+        at = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return self.parts[at], row - int(self.starts[at])
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        return np.cumsum([0, *map(len, self.parts)])
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """How often each id occurs in the training split of all sources, int64 [V]."""
+        return np.sum([part.counts for part in self.parts], axis=0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixture:
+    """The sources of a mixture, and which of them each training row comes from."""
+
+    sources: Mapping[str, TextRows]
+    interleaving: Interleaving
+
+    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
+        """Returns the function that finds row p of the stream: the records, which know their source, and the row in them.
+
+        Each source has an order of its own, which stays when others are added.
+        """
+        own = [rows.finder((seed + zlib.crc32(name.encode())) % 2**32) for name, rows in self.sources.items()]
+
+        def find(position: int) -> tuple[Any, int]:
+            source, number = self.interleaving.find(position)
+            return own[source](number)
+
+        return find
+
+    @functools.cached_property
+    def splits(self) -> dict[str, Joined]:
+        return {split: Joined([rows.splits[split] for rows in self.sources.values()]) for split in ("train", "eval")}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        known = [(name, rows.fingerprint) for name, rows in self.sources.items()]
+        return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+
+    @functools.cached_property
+    def described(self) -> tuple[tuple[str, str], ...]:
+        """What the banner of a run says of the sources, in words."""
+        shares, held = self.interleaving.shares(0), self.splits["eval"]
+        rows = [("data", f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples")]
+        for (name, text), share in zip(self.sources.items(), shares, strict=True):
+            source, count = text.corpus.source, len(text.splits["train"])
+            rows.append((name, f"{share:.1%} of the first rows, {source.kinds()}; {count:,} examples"))
+            rows += [("notice", source.unread())] if source.left_out else []
+        return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
+
+    def order(self, records: Joined) -> np.ndarray:
+        """Returns an order of all rows that takes from the sources in turn, so that few rows tell as much of each."""
+        turns = Interleaving([Stage(0, (1.0,) * len(records.parts))], [len(part) for part in records.parts])
+        own = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
+        found = (turns.find(place) for place in range(len(records)))
+        return np.asarray([own[part][number] + records.starts[part] for part, number in found])
+
+    def tagged(self, example: dict[str, dict[str, Any]], source: str) -> dict[str, dict[str, Any]]:
+        return tagged(example, self.sources, source)
+
+
+def tagged(example: dict[str, dict[str, Any]], sources: Any, own: str) -> dict[str, dict[str, Any]]:
+    """Returns an example that tells its source, where there are several, so that the loss can be summed by source."""
+    tags = {f"{SOURCE}{name}": np.bool_(name == own) for name in sources if len(sources) > 1}
+    return {**example, "targets": {**example["targets"], **tags}} if tags else example
+
+
+def open_mixture(cfg: ExperimentConfig) -> Mixture:
+    """Opens the sources of `data.mixture`; the first call tokenizes and packs them into `data.cache`.
+
+    Raises:
+      ConfigError: a source, the tokenizer or the weights cannot work, or the mixture ends before the run.
+    """
+    data, texts = cfg.data, []
+    sections = {name: _section(data, source) for name, source in data.mixture.items()}
+    for name, section in sections.items():
+        with _naming(name):
+            text = read_text(section, cfg.objective.fields)
+        texts.append(text._replace(split=_naming(name)(text.split)))
+    chosen, sources = shared_tokenizer(data, texts), {}
+    for name, section in sections.items():
+        with _naming(name):
+            sources[name] = open_text_rows(cfg, dataclasses.replace(section, tokenizer=chosen), name)
+    epochs = {name: source.epochs for name, source in data.mixture.items()}
+    limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
+    mixture = Mixture(sources, Interleaving(_stages(cfg, sources), limits))
+    _check_shares(data, mixture)
+    _prepare(cfg, mixture)
+    return mixture
+
+
+def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
+    """Returns the data section of an experiment on this source alone."""
+    own: dict[str, Any] = {"path": source.path, "corpus": source.corpus or data.corpus}
+    own["text_field"] = "text" if source.corpus else source.text_field or data.text_field
+    return dataclasses.replace(data, mixture={}, mixture_temperature=0.0, mixture_schedule="", **own)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Lets errors name the field of a source instead of that of a single text."""
+    try:
+        yield
+    except ConfigError as error:
+        said = re.sub(r"\bdata\.(path|corpus|text_field)=", rf"data.mixture.{name}.\1=", str(error))
+        raise ConfigError(said) from error
+
+
+def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stage]:
+    """Turns weights, temperature and schedule into stages; a weight that changes linearly takes STAIRS equal steps."""
+    data, size = cfg.data, cfg.train.batch_size
+    power = 1 / data.mixture_temperature if data.mixture_temperature else 0.0
+    factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
+    weights = {name: source.weight for name, source in data.mixture.items()}
+    stages = {0: weights}
+    for change in read_changes(data.mixture_schedule):
+        before, weights = weights, {**weights, **change.weights}
+        stairs = min(STAIRS, change.end - change.begin)
+        for stair in range(stairs):
+            part, step = (stair + 0.5) / stairs, change.begin + stair * (change.end - change.begin) // stairs
+            stages[step] = {name: (1 - part) * before[name] + part * weights[name] for name in weights}
+        stages[change.end] = weights
+    return [Stage(step * size, tuple(w[name] * factors[name] for name in sources)) for step, w in stages.items()]
+
+
+def _check_shares(data: DataConfig, mixture: Mixture) -> None:
+    for name, largest in zip(mixture.sources, mixture.interleaving.largest_shares, strict=True):
+        if not largest:
+            raise ConfigError(
+                f"data.mixture.{name}.weight={data.mixture[name].weight:g}: gives it less than 1 of {UNIT // LEAST} rows, so"
+                " that none would be read; raise it, or leave the source out."
+            )
+
+
+def _prepare(cfg: ExperimentConfig, mixture: Mixture) -> None:
+    """Refuses a run that is longer than the mixture, and plans the packings that it will read."""
+    train, total = cfg.train, mixture.interleaving.total
+    due = math.ceil(train.epochs * len(mixture.splits["train"])) or train.steps * train.batch_size
+    if total is not None and due > total:
+        asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
+        raise ConfigError(
+            f"train.{asked}: needs {due:,} rows, and the mixture holds {total:,}, in which its sources with a weight reach"
+            f" their epochs; set train.steps to {total // train.batch_size} at most, or raise the epochs of one in data.mixture"
+            " (0: without end)."
+        )
+    for rows, count in zip(mixture.sources.values(), mixture.interleaving.counts(due), strict=True):
+        rows.prepare(count / len(rows.splits["train"]))

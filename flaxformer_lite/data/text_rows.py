@@ -1,0 +1,90 @@
+"""A tokenized text with the rows that its packings give an objective."""
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, plugin_name
+from flaxformer_lite.data.corpus import Corpus, Records, open_corpus, open_records
+from flaxformer_lite.data.epochs import endless
+from flaxformer_lite.data.split import SPLITS
+from flaxformer_lite.data.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextRows:
+    """The rows of both splits of a text, and the packings of its epochs."""
+
+    corpus: Corpus
+    splits: Mapping[str, Records]  # the training split in its first packing
+    packing: Callable[[int], Records]  # opens one of `packings` of the training split
+    packings: int
+    fingerprint: str  # hash of text, tokenizer, objective and lengths
+
+    def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
+        """Returns the function that finds row p of the endless stream of training rows: the records, and the row in them."""
+        return endless(self.packing, self.packings, seed)
+
+    def rows_of(self, epochs: float) -> int:
+        """Returns the training rows of so many epochs; a last part of one is rounded up."""
+        whole = int(epochs)
+        cycles, rest = divmod(whole, self.packings)
+        cycle = sum(len(self.packing(n)) for n in range(self.packings)) if cycles else 0
+        ends = len(self.packing(whole % self.packings)) * (epochs - whole) if epochs > whole else 0
+        return cycles * cycle + sum(len(self.packing(n)) for n in range(rest)) + math.ceil(ends - 1e-6)
+
+    def prepare(self, epochs: float) -> None:
+        """Plans the packings of so many epochs now and not in mid-run, for the disk may be full by then."""
+        for number in range(min(math.ceil(epochs), self.packings)):
+            self.packing(number)
+
+
+def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "") -> TextRows:
+    """Opens the rows of a text; the first call tokenizes and packs it into `data.cache`.
+
+    Args:
+      cfg: the experiment.
+      data: its data section, or that of one source of a mixture.
+      name: that of the source.
+
+    Raises:
+      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
+    """
+    objective = cfg.objective
+    corpus = open_corpus(data, objective.fields)
+    missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
+    if missing:
+        way = (
+            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
+        )
+        raise ConfigError(
+            f"data.tokenizer.path={data.tokenizer.path!r}: {plugin_name(objective)} needs"
+            f" {', '.join(missing)}, which this vocabulary lacks; {way}."
+        )
+    check_vocabulary(cfg, corpus.tokenizer)
+
+    @functools.cache
+    def opened(split: str, number: int = 0) -> Records:
+        return dataclasses.replace(open_records(data, corpus, objective, split, number), source=name)
+
+    splits = {split: opened(split) for split in SPLITS}
+    for records in splits.values():
+        objective.check(cfg.model, records)
+    shape = splits["train"].length, splits["train"].target_length
+    key = hashlib.sha256(f"{corpus.fingerprint} {objective!r} {shape}".encode()).hexdigest()[:16]
+    return TextRows(corpus, splits, functools.partial(opened, "train"), objective.packings, key)
+
+
+def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
+    """Refuses a model with fewer tokens than its tokenizer."""
+    used, published = known.vocab_size, cfg.train.init_from
+    if published and "sentinel_ids" not in cfg.objective.needs:  # published models other than T5 lack those at the end
+        used = min((used, *known.sentinel_ids))
+    if 0 < cfg.model.vocab_size < used:
+        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
+        raise ConfigError(
+            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
+        )
