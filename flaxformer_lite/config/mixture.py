@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, Place, NotNegative, OneOf, Record, require, shown
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Place, Record, require, shown
 
 MOST = 256  # sources
 CHANGE = r"(?:(\d+)-)?(\d+):((?:[\w ]+=[^=,;]+,?)+)"  # FROM-TO: name=weight, name=weight
