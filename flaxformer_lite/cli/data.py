@@ -16,6 +16,7 @@ from rich.text import Text
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.render_example import Renderer, parts_of
 from flaxformer_lite.config import ExperimentConfig, plugin_name
+from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.training.start import warm_start
@@ -26,6 +27,7 @@ SHARES = 1, 5, 25, 50, 75, 95, 99  # percentiles
 MOST_LABELS = 20  # listed with their numbers
 BAR = 40  # columns
 Rows = list[tuple[str, str]]
+Texts = Mapping[str, tuple[Corpus, Records]]  # by the name of the source; the records are those of the training split
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,15 +41,15 @@ def run(args: argparse.Namespace) -> None:
     if args.what == "show":
         _show(out, data, args.rows, cfg.seed if args.seed is None else args.seed)
     elif args.what == "tokenize":
-        _print(out, _kept(data, cfg, seconds, begun))
+        _print(out, _kept(data, seconds, begun))
     else:
-        lengths = _document_lengths(data)
-        examples = list(_sample(data))
-        _print(out, [*_contents(data), *_rows(data, cfg, examples), ("time", f"{seconds:.1f} s to open")])
-        if lengths is None:
-            _histogram(out, "tokens of an example", [read for read, _ in map(_filled, examples)])
+        examples, texts = list(_sample(data)), _texts(data)
+        _print(out, [*_contents(data, texts), *_rows(data, cfg, examples), ("time", f"{seconds:.1f} s to open")])
+        if texts:
+            lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
+            _histogram(out, "tokens of a document", np.concatenate(lengths))
         else:
-            _histogram(out, "tokens of a document", lengths)
+            _histogram(out, "tokens of an example", np.asarray([read for read, _ in map(_filled, examples)]))
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
@@ -59,19 +61,36 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
         _print(out, renderer.lines(example))
 
 
-def _contents(data: Dataset) -> Rows:
-    if data.corpus is None:
-        return [row for row in data.described if not row[0].startswith("example ")] + _label_counts(data)
-    source, counts = data.corpus.source, data.splits["train"].counts
+def _texts(data: Dataset) -> Texts:
+    if data.mixture:
+        return {name: (rows.corpus, rows.splits["train"]) for name, rows in data.mixture.sources.items()}
+    return {"": (data.corpus, data.splits["train"])} if data.corpus else {}
+
+
+def _contents(data: Dataset, texts: Texts) -> Rows:
+    described = [row for row in data.described if not row[0].startswith("example ")]
+    if not texts:
+        return described + _label_counts(data)
+    if data.corpus:
+        source = data.corpus.source
+        described = [("data", f"{source.where}: {source.kinds()} on disk")]
+        described += [("notice", source.unread())] if source.unread() else []
+    bytes_of = np.asarray([len(piece) for piece in data.tokenizer.pieces()])
+    return described + [
+        (f"{name} {title}".lstrip(), value)
+        for (name, (corpus, records)) in texts.items()
+        for title, value in _sizes(corpus, records.counts, bytes_of)
+    ]
+
+
+def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray) -> Rows:
     documents, tokens = {}, {}
-    for name, split in data.corpus.tokens.items():
-        documents[name], tokens[name] = (len(split.offsets) - 1) // len(source.fields), len(split.ids)
-    text = int(sum(count * len(piece) for count, piece in zip(counts.tolist(), data.tokenizer.pieces(), strict=True)))
+    for name, split in corpus.tokens.items():
+        documents[name], tokens[name] = (len(split.offsets) - 1) // len(corpus.source.fields), len(split.ids)
+    text = int(counts @ bytes_of)
     held_out = "the end of each" if documents["train"] == documents["eval"] else f"{documents['eval']:,}"
-    vocabulary = f"{np.count_nonzero(counts):,} of the {data.vocab_size:,} in the vocabulary occur"
+    vocabulary = f"{np.count_nonzero(counts):,} of the {len(counts):,} in the vocabulary occur"
     return [
-        ("data", f"{source.where}: {source.kinds()} on disk"),
-        *([("notice", source.unread())] if source.unread() else []),
         ("documents", f"{documents['train']:,} to train on, {held_out} held out"),
         ("tokens", f"{tokens['train']:,} to train on, {tokens['eval']:,} held out; {vocabulary}"),
         ("text", f"{text:,} bytes to train on: {text / max(tokens['train'], 1):.2f} bytes a token,"
@@ -96,15 +115,14 @@ def _label_counts(data: Dataset) -> Rows:
 def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     read, room = (sum(column) for column in zip(*map(_filled, examples), strict=True))
     train, size = data.num_examples, cfg.train.batch_size
-    epochs = cfg.train.epochs or cfg.train.steps * size / train
-    steps = cfg.train.steps or round(cfg.train.epochs * train / size)
-    records = data.splits["train"]
+    steps, records = cfg.train.steps or round(cfg.train.epochs * train / size), data.records
+    epochs = "" if data.mixture else f": {cfg.train.epochs or steps * size / train:.3g} epochs"
     lengths = f"{records.length} tokens" + (f" and {records.target_length}" if records.target_length else "")
     held_out = f"{len(data.splits['eval']):,} held out"
     return [
         ("rows", f"{train:,} an epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}"),
         ("padding", f"{1 - read / room:.1%} of {room:,} tokens of {len(examples):,} rows"),
-        ("the run", f"{steps:,} steps of {size} rows: {epochs:.3g} epochs"),
+        ("the run", f"{steps:,} steps of {size} rows{epochs}"),
     ]
 
 
@@ -120,13 +138,8 @@ def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
     return sum(int((part > 0).sum()) for part in parts), sum(part.size for part in parts)
 
 
-def _document_lengths(data: Dataset) -> np.ndarray | None:
-    return None if data.corpus is None else np.diff(data.corpus.tokens["train"].offsets)
-
-
-def _histogram(out: Console, title: str, lengths: Any) -> None:
+def _histogram(out: Console, title: str, found: np.ndarray) -> None:
     """Prints percentiles, and how many lengths lie between powers of two."""
-    found = np.asarray(lengths)
     out.print(f"\n{title}: mean {found.mean():,.1f}, longest {found.max():,}")
     out.print(
         "  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, np.percentile(found, SHARES), strict=True))
@@ -137,18 +150,23 @@ def _histogram(out: Console, title: str, lengths: Any) -> None:
         out.print(f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,} {powers[power]:>12,} {bar}".rstrip())
 
 
-def _kept(data: Dataset, cfg: ExperimentConfig, seconds: float, begun: float) -> Rows:
-    if data.corpus is None:
+def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
+    if not (texts := _texts(data)):
         return [*data.described[:1], ("kept", "nothing but the tokenizer: a table is tokenized whenever a run starts")]
-    ids, source = {name: tokens.ids for name, tokens in data.corpus.tokens.items()}, data.corpus.source
-    folder = Path(next(str(x.filename) for x in ids.values() if isinstance(x, np.memmap)))
-    made = folder.stat().st_mtime >= begun
-    how = f"made in {seconds:.1f} s, {source.size / 1e6 / seconds:.1f} MB/s" if made else "were there"
+    rows = []
+    for name, (corpus, _) in texts.items():
+        ids = [tokens.ids for tokens in corpus.tokens.values()]
+        folder = Path(next(str(x.filename) for x in ids if isinstance(x, np.memmap))).parent
+        how = "made" if folder.stat().st_mtime >= begun else "there already"
+        rows += [
+            (f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"),
+            ("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"),
+        ]
+    size = sum(corpus.source.size for corpus, _ in texts.values())
     return [
-        ("data", f"{source.where}: {source.kinds()}"),
-        ("tokens", f"{sum(map(len, ids.values())):,}, {how}"),
-        ("rows", f"{data.num_examples:,} of {cfg.data.length} tokens to train on"),
-        ("kept in", str(folder.parent)),
+        *rows,
+        ("rows", f"{data.num_examples:,} to train on"),
+        ("time", f"{seconds:.1f} s, {size / 1e6 / seconds:.1f} MB/s"),
     ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.objectives.sums import SOURCE
 
 MASKS = ("segment_ids", "attention_mask", "token_type_ids")  # say where padding is and what belongs together
 SHOWN_ELSEWHERE = ("masked_positions", "answers")  # the places of labels
@@ -48,6 +49,9 @@ class Renderer:
         for name, array in sorted(arrays.items(), key=lambda item: (item[0] != "input_ids", item[0] == "weights")):
             classes = self._labels and name in ("label", "labels") and array.dtype.kind == "i"
             if name.endswith(MASKS) or name in SHOWN_ELSEWHERE:
+                continue
+            if name.startswith(SOURCE):
+                yield from [("source", Text(name.removeprefix(SOURCE)))] * bool(array)
                 continue
             if classes and name == "labels" and array.ndim:
                 yield name, self._tags(array, arrays)

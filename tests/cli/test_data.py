@@ -1,5 +1,6 @@
 import json
 import os
+import re
 
 import pytest
 
@@ -91,9 +92,9 @@ def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     out = printed(capsys, "tokenize", *text)
     (folder,) = (tmp_path / "cache").glob("tokens-*")
-    assert f"kept in  {folder}" in out and ", made in " in out and "MB/s" in out
+    assert f"tokens, made: {folder}" in out and "MB/s" in out
     monkeypatch.setattr(shards, "encode", None)
-    assert ", were there" in printed(capsys, "tokenize", *text)
+    assert "tokens, there already: " in printed(capsys, "tokenize", *text)
 
 
 def test_tokenize_keeps_nothing_of_a_table(table, capsys):
@@ -106,3 +107,20 @@ def test_wrong_words_are_one_line(text, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["data", "stat", *text])
     assert "argument what: invalid choice: 'stat'" in capsys.readouterr().err
+
+
+def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("quite another text\n" * 200)
+    config = [arg for arg in text if not arg.startswith("--config.data.path")]
+    config += [f"--config.data.mixture.many.path={tmp_path / 'text.jsonl'}"]
+    config += [f"--config.data.mixture.few.path={tmp_path / 'few.txt'}"]
+    out = printed(capsys, "stats", *config)
+    assert re.search(r"^few documents +1 to train on, the end of each held out$", out, re.M)
+    assert re.search(r"^many documents +[78]\d to train on, [12]\d held out$", out, re.M)
+    assert "\nthe run         10 steps of 4 rows\n" in out
+    shown = printed(capsys, "show", *config, "--rows", "20")
+    assert shown.count("source     few") == shown.count("source     many") == 10
+    for row in shown.split("row ")[1:]:
+        assert ("another" in row) == ("few" in row)
+    out = printed(capsys, "tokenize", *config)
+    assert out.count("tokens, there already: ") == 2
