@@ -18,6 +18,7 @@ from jax import lax
 
 from flaxformer_lite.attentions import arguments
 from flaxformer_lite.functions import kernels, masks
+from flaxformer_lite.functions.saved import ATTENTION, named
 
 
 def attend(
@@ -126,7 +127,7 @@ def _attend_forward(
         return None, ((out_BTNH / jnp.swapaxes(total_BNT1, 1, 2)).astype(v_BSKH.dtype), lse_BNT1)
 
     _, (out, lse) = lax.scan(rows, None, jnp.arange(len(given.spans)))
-    out_BTNH = _joined(out)
+    out_BTNH, lse = named(ATTENTION, _joined(out), lse)
     return out_BTNH, (q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.attentions.arguments import Arguments, scores
 from flaxformer_lite.functions import kernels
+from flaxformer_lite.functions.saved import ATTENTION, named
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:
@@ -22,7 +23,8 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Argume
       (arXiv:2305.13245); soft cap, Gemma 2 (arXiv:2408.00118), section 2.
     """
     scores_BNTS, visible_BTS = logits(q_BTNH, k_BSKH, v_BSKH, args)
-    return kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, dropout_factor(args, scores_BNTS.shape))
+    factor = dropout_factor(args, scores_BNTS.shape)
+    return named(ATTENTION, kernels.softmax_pool(scores_BNTS, v_BSKH, visible_BTS, factor))
 
 
 def weights(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments, /) -> jax.Array:

@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.functions.kernels import MASKED
+from flaxformer_lite.functions.saved import ATTENTION, named
 
 BLIND = 1e30  # the log of the sum for a row that sees nothing: subtracting it makes every weight zero
 
@@ -57,6 +58,7 @@ def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array
         interpret=plan.interpret,
         name="relative_fwd",
     )(q_BNTH, k_BNSH, v_BNSH, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None])
+    out_BNTH, lse_BNT1 = named(ATTENTION, out_BNTH, lse_BNT1)
     return out_BNTH, (*arrays, out_BNTH, lse_BNT1)
 
 

@@ -16,6 +16,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from flaxformer_lite.attentions import arguments
 from flaxformer_lite.attentions.mask_structure import Structure, check_supported, structure_of, unsupported_arguments
 from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.saved import ATTENTION
 
 LANES = 128  # width of a TPU's vector unit; lengths are padded to a multiple of it
 ROWS = 128  # rows compared with all columns at a time
@@ -109,6 +110,7 @@ def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: b
     return splash_attention_kernel.make_splash_mha(
         splash_attention_mask.MultiHeadMask([_mask(window, (T, S))] * N),
         block_sizes=blocks, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap or None, interpret=interpret,
+        residual_checkpoint_name=ATTENTION,
     )  # fmt: skip
 
 

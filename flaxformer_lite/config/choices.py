@@ -11,7 +11,8 @@ MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
-REMATS = ("none", "dots", "full")  # modules/stack.py
+# modules/stack.py; the joined names are of what is kept, each longer list more than the one before (functions/saved.py)
+REMATS = ("none", "dots", "full", "attention", "attention+qkv", "attention+qkv+out", "attention+qkv+out+mlp")
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 STORES = ("gs", "s3")  # files/remote.py

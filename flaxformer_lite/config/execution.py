@@ -26,7 +26,9 @@ class Execution(Record):
     dtype: Dtype = "float32"  # of activations and matmuls
     param_dtype: Dtype = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
-    remat: Remat = "none"  # none, dots (keep matmul outputs) or full (keep only the residual stream)
+    # What the backward pass recomputes: none of it, all but matmul outputs (dots), all but the residual stream (full), or all
+    # but the named results: of attention, the rotated queries, keys and values, the output projection, the MLP's inputs.
+    remat: Remat = "none"
     # Where activations live (functions/sharding.py); set by the trainer, never by a config page.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
     # What is trained beside frozen matrices; set by ModelConfig, whose field it is.

@@ -16,6 +16,7 @@ from flaxformer_lite.attentions.dispatch import select_implementation
 from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfig, choices, parts, rules
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import Phase, rotate
+from flaxformer_lite.functions.saved import OUT, QKV, named
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context, with_options
@@ -162,9 +163,10 @@ class Attention(nn.Module):
         sharding = sharding_of(run)
         args = Arguments(mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index,
                          sharding=sharding, **dropout)  # fmt: skip
-        q_BTNH, k_BSKH = sharding.constrain(q_BTNH, "BTNH"), sharding.constrain(k_BSKH, "BSKH")
-        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, sharding.constrain(v_BSKH, "BSKH"), args), "BTNH")
-        y_BTD = self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1])
+        q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
+        q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
+        out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
+        y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
 
     def attend(self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: Arguments) -> jax.Array:

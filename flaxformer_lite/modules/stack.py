@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.config import Execution, StackConfig
-from flaxformer_lite.functions import masks
+from flaxformer_lite.config import Execution, StackConfig, choices
+from flaxformer_lite.functions import masks, saved
 from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.cache import check_room, check_stack, length_of
 from flaxformer_lite.modules.context import Context, with_options
@@ -17,7 +17,11 @@ from flaxformer_lite.modules.position_tables import PositionTables
 from flaxformer_lite.modules.sharding import sharding_of
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
-POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
+POLICIES = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None} | {
+    remat: jax.checkpoint_policies.save_only_these_names(*remat.split("+"))
+    for remat in choices.REMATS
+    if saved.ATTENTION in remat
+}
 
 
 class Group(nn.Module):

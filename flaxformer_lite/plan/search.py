@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.config import ExperimentConfig, choices
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.plan import aot, planner
 from flaxformer_lite.plan.planner import Plan
@@ -70,25 +70,24 @@ def shown(overrides: dict[str, object]) -> str:
 
 def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Candidate]:
     """Yields, for each mesh, batch and policy, the plan with the fewest microbatches that fits."""
-    wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), ("none", "dots", "full"), BATCH))
-    say(f"{len(wanted)} combinations of mesh, remat policy and batch, by data sheets")
-    for mesh, remat, times in wanted:
+    wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), BATCH))
+    say(f"{len(wanted) * len(choices.REMATS)} combinations of mesh, remat policy and batch, by data sheets")
+    for mesh, times in wanted:
         overrides = {f"mesh.{axis}": size for axis, size in mesh.items()} | {
-            "model.remat": remat,
-            "train.batch_size": times * cfg.train.batch_size,
+            "train.batch_size": times * cfg.train.batch_size
         }
         try:
             program = planner.build(changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True)
         except ConfigError:  # this mesh does not divide the batch or the model
             continue
-        for accumulate in ACCUMULATE:
-            if memory.rows(program) % accumulate:
-                break
-            part = dataclasses.replace(program, cfg=changed(program.cfg, {"train.accumulate": accumulate}))
-            if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
-                plan = planner.analytic_plan(part, topology, "one of many")
-                yield Candidate({**overrides, "train.accumulate": accumulate}, plan)
-                break
+        rows = memory.rows(program)
+        for remat in choices.REMATS:
+            for accumulate in (number for number in ACCUMULATE if rows % number == 0):
+                own = {"model.remat": remat, "train.accumulate": accumulate}
+                part = dataclasses.replace(program, cfg=changed(program.cfg, own))
+                if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
+                    yield Candidate(overrides | own, planner.analytic_plan(part, topology, "one of many"))
+                    break
 
 
 def _meshes(count: int) -> Iterator[dict[str, int]]:
