@@ -54,7 +54,7 @@ def generate(parser: argparse.ArgumentParser) -> None:
     add, text = parser.add_argument, command_line.text
     integer = command_line.integer(-command_line.INT32)  # generate explains values that are too small
     _add_model(parser, "directory of published weights, or the --workdir of train")
-    add("--adapter", metavar="DIR", type=command_line.path, help="LoRA adapter of the model, as PEFT saves it")
+    add("--adapter", metavar="DIR", type=command_line.place, help="LoRA adapter of the model, as PEFT saves it")
     add("--prompt", required=True, action="append", type=text, help="may be given several times; - reads stdin")
     add("--max_new_tokens", type=integer, metavar="INT", help="the most tokens to write (default: 64, or what fits)")
     for name, kind, what in SETTINGS:
@@ -74,7 +74,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     """
     add = parser.add_argument
     add("src", metavar="SRC", type=command_line.place, help="directory to read")
-    add("dst", metavar="DST", type=command_line.path, help="directory to write")
+    add("dst", metavar="DST", type=command_line.place, help="directory to write")
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add("--adapter", action="store_true", help="write the run's LoRA adapter alone, in the form of PEFT")
     add("--head", help="head of the model, if not the one that config.json names")
@@ -165,7 +165,7 @@ def look(parser: argparse.ArgumentParser) -> None:
     """
     add, least = parser.add_argument, command_line.integer(1)
     _add_model(parser, "directory of published weights, or the --workdir of train")
-    add("--adapter", metavar="DIR", type=command_line.path, help="LoRA adapter of the model, as PEFT saves it")
+    add("--adapter", metavar="DIR", type=command_line.place, help="LoRA adapter of the model, as PEFT saves it")
     add("--text", required=True, type=command_line.text, help="what the model reads")
     add(
         "--target", type=command_line.text, help="an answer (default: the model's own) or, of a decoder, a continuation"

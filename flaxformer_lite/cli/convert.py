@@ -14,9 +14,9 @@ from flaxformer_lite.cli.open_model import folder_of, notice, notices
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.choices import DTYPES
 from flaxformer_lite.data.progress import reading
-from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.pretrained import folder
 from flaxformer_lite.pretrained.load import open_pretrained
+from flaxformer_lite.pretrained.places import new_place
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.pretrained.save_adapter import save_adapter
 
@@ -47,7 +47,7 @@ def convert(
       ConfigError, WeightsError, CheckpointError: the source cannot be read or has no published form.
     """
     source, shard_bytes = folder_of(src), _bytes_of(shard_size)
-    with new_directory(Path(dst).expanduser()) as made:
+    with new_place(dst) as made:
         if workdir.is_workdir(source):
             if head is not None:
                 raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")

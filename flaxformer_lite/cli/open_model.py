@@ -1,7 +1,6 @@
 """Opening of models and tokenizers from a directory of published weights or a training workdir."""
 
 import contextlib
-import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,12 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.adapters.merge import merge_adapter
-from flaxformer_lite.checkpoints import mirror
-from flaxformer_lite.checkpoints.mirror import place_of
-from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import read_object
-from flaxformer_lite.files.stores import is_url
+from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import load_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
@@ -46,24 +42,15 @@ def open_model(
 
 
 def folder_of(path: str) -> Path:
-    """Returns the directory that a user names; of the workdir at an address, a copy of all but its checkpoints.
+    """Returns the directory that a user names; of an address, a copy of what is read there.
 
     Raises:
       ConfigError: it does not exist.
     """
-    if is_url(path):
-        return _copy_of(path)
-    folder = Path(path).expanduser()
+    folder = places.on_disk(path)
     if not folder.is_dir():
-        raise ConfigError(f"{path}: no such directory; models are read from disk, never downloaded.")
+        raise ConfigError(f"{path}: no such directory; models are read from disk, gs:// or s3://, never from a hub.")
     return folder
-
-
-@functools.cache
-def _copy_of(url: str) -> Path:
-    if not is_workdir(place_of(url)):
-        raise ConfigError(f"{url}: no run has written a config.json there; pass the --workdir of a run.")
-    return mirror.fetched(url)
 
 
 def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:

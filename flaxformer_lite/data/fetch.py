@@ -9,14 +9,14 @@ from flaxformer_lite.files import remote
 from flaxformer_lite.files.stores import StorageError, is_url
 
 
-def on_disk(path: str | Path, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -> Path:
     """Returns a path on this machine: the same one, or, of an address, that of a copy in FLAXFORMER_LITE_CACHE.
 
     The copy is verified when it is made, and made anew when the store's listing says that a file has changed.
 
     Args:
       path: a file or folder.
-      wanted: whether a file of the folder is copied, by its name below it.
+      choose: returns which files of a folder are copied, of their names below it.
 
     Raises:
       StorageError: it does not exist, or the store cannot be used.
@@ -26,10 +26,9 @@ def on_disk(path: str | Path, wanted: Callable[[str], bool] = lambda name: True)
     url = str(path).rstrip("/")
     single = remote.find(url)
     below = {str(file)[len(url) + 1 :]: file for file in ([] if single else remote.find_below(url))}
-    files = {single.name: single} if single else {name: file for name, file in below.items() if wanted(name)}
     if not (single or below):
         raise remote.missing(url)
-
+    files = {single.name: single} if single else {name: below[name] for name in choose([*below])}
     if outside := [file for name, file in files.items() if ".." in name.split("/")]:
         raise StorageError(f"{outside[0]}: a name with '..' would lie elsewhere on a disk; rename it.")
 

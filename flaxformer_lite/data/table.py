@@ -65,7 +65,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     Raises:
       ConfigError: there is no such file, it is empty, or it cannot be read; names the line where there is one.
     """
-    file = on_disk(path)
+    file = on_disk(path, _of_datasets)
     if file.is_dir():
         return _read_folder(file, where, split)
     if not file.is_file():
@@ -84,8 +84,13 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
 
 def splits_of(path: str) -> tuple[str, ...]:
     """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
-    listed = on_disk(path) / "dataset_dict.json"
+    listed = on_disk(path, _of_datasets) / "dataset_dict.json"
     return tuple(read_object(listed).get("splits", ())) if listed.is_file() else ()
+
+
+def _of_datasets(names: list[str]) -> list[str]:
+    """Returns what to copy of a folder in a store, which may be large and something else."""
+    return names if {"state.json", "dataset_dict.json"} & set(names) else []
 
 
 def _table(where: str, rows: list[Row], digest: str, names: Mapping[str, tuple[str, ...]]) -> Table:

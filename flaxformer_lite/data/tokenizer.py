@@ -287,7 +287,7 @@ def load(path: str | Path) -> Tokenizer:
 
     where = f"data.tokenizer.path={str(path)!r}"
     names = [HuggingFace.file, SentencePiece.file, "spiece.model", Bytes.file]
-    path = on_disk(path, lambda name: name in names)
+    path = on_disk(path, lambda found: [name for name in names if name in found])
     if path.is_dir():
         path = next((path / name for name in names if (path / name).exists()), path / names[0])
     kinds = {".json": HuggingFace, ".model": SentencePiece, ".bytes": Bytes}

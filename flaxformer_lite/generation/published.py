@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.files.read import Kind, read_object
+from flaxformer_lite.pretrained import places
 
 SAME = (
     "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "min_length",
@@ -28,8 +29,9 @@ def published_settings(path: str | Path) -> dict[str, Any]:
       ConfigError: a file is not JSON, or a setting has another type.
     """
     found: dict[str, Any] = {}
+    folder = places.on_disk(path, weights=False)
     for name in ("config.json", "generation_config.json"):
-        file = Path(path).expanduser() / name
+        file = folder / name
         if file.exists():
             found |= {key: value for key, value in read_object(file, KINDS).items() if value is not None}
     settings = {key: _frozen(found[key]) for key in SAME if key in found}

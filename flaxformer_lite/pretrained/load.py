@@ -17,8 +17,9 @@ from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.workdir import Run, is_workdir, read_config as read_run_config, read_run
 from flaxformer_lite.config import ConfigError, ModelConfig, check_family
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models.weight_map import Fields
-from flaxformer_lite.pretrained import check_tensors, folder, hf_config, load_adapter, tensor_names
+from flaxformer_lite.pretrained import check_tensors, folder, hf_config, load_adapter, places, tensor_names
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.stored import reader_of, stored_tree
@@ -53,9 +54,9 @@ def load_pretrained(
         >>> logits = model.apply({"params": params}, input_ids, attention_mask=mask).logits  # doctest: +SKIP
 
     Args:
-      path: a directory with config.json and model.safetensors (or shards with their index, or Flax's old msgpack
-        files); or the `--workdir` of a training run, in which case the best weights are read if it
-        keeps them, else the newest undamaged checkpoint.
+      path: a directory, here or at a gs:// or s3:// address, with config.json and model.safetensors (or shards with their
+        index, or Flax's old msgpack files); or the `--workdir` of a training run, in which case the best weights are read
+        if it keeps them, else the newest undamaged checkpoint.
       head: what sits on top; None takes what `architectures` in config.json names, or what the run trained.
       dtype: of activations and matmuls, `float32` or `bfloat16`.
       param_dtype: of the parameters; None is dtype.
@@ -93,7 +94,7 @@ def load_labels(path: str | Path) -> list[str]:
     Raises:
       ConfigError, WeightsError: there is no config.json, or its names are invalid.
     """
-    path = Path(path).expanduser()
+    path = places.on_disk(path, weights=False)
     if is_workdir(path):
         run = read_run_config(path)
         return list(getattr(run.objective, "labels", ())) or [f"LABEL_{i}" for i in range(run.model.num_labels)]
@@ -120,11 +121,12 @@ def open_pretrained(
     Raises:
       ConfigError, WeightsError, CheckpointError: as `load_pretrained`.
     """
-    path = Path(path).expanduser()
+    source = str(path if is_url(path) else Path(path).expanduser())
     if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
         raise ConfigError(
             f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
         )
+    path = places.on_disk(path)
     if is_workdir(path):
         if adapter is not None:
             raise ConfigError(
@@ -147,7 +149,7 @@ def open_pretrained(
         raise WeightsError(f"{path}: config.json has {max(cfg.encoder_layers, cfg.decoder_layers)} layers, but the weights"
                            f" are only {len(tensors)} tensors; one of the two is from another model.")  # fmt: skip
     cfg = check_tensors.untie_where_tables_differ(plugin.PUBLISHED, cfg, tensors)
-    model = check_family(cfg)(cfg, source=str(path))
+    model = check_family(cfg)(cfg, source=source)
     shapes = parameter_shapes(model)
     found = tensor_names.places(plugin.PUBLISHED, cfg, {k: v.shape for k, v in side_by_side(cfg, shapes).items()})
     new = {one for one, place in found.items() if new_head and is_of_head(one) and not _has(tensors, place)}

@@ -16,7 +16,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import is_pattern
 from flaxformer_lite.files.read import brief, is_kind, read_object, shown
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained import places, tensor_names
 from flaxformer_lite.pretrained.adapter_places import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
@@ -153,7 +153,7 @@ def open_adapter(path: str | Path) -> PublishedAdapter:
       ConfigError: it computes something that is not computed here.
       WeightsError: a file is missing or damaged, or holds other tensors than factors and whole modules.
     """
-    folder = Path(path).expanduser()
+    folder = places.on_disk(path)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise WeightsError(f"{folder}: no {name}; pass the directory that PEFT's save_pretrained wrote.")

@@ -15,9 +15,9 @@ from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.data import tokenizer as plain
-from flaxformer_lite.files.publish import new_directory
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import hf_config, tensor_names
+from flaxformer_lite.pretrained import hf_config, places, tensor_names
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
 from flaxformer_lite.pretrained.harmless_fields import HARMLESS
@@ -52,7 +52,7 @@ def save_pretrained(
     model's, whole or not at all; other files in it stay.
 
     Args:
-      path: the directory, created if missing.
+      path: the directory, created if missing, or a gs:// or s3:// address.
       model: a linen module of a family with published weights.
       params: its parameters, scanned or not, on any mesh that is visible to this process as a whole.
       like: a published directory or workdir to copy the tokenizer, generation config, label names and token ids from;
@@ -65,9 +65,16 @@ def save_pretrained(
         written, or is being written by another process.
       WeightsError: params do not belong to the model.
     """
-    path = Path(path).expanduser()
-    _check_kind(path)
-    with new_directory(path, carry=lambda name: not fnmatch(name, "model*.safetensors*")) as made:
+    if not is_url(path):
+        _check_kind(Path(path).expanduser())
+
+    def stays(name: str) -> bool:
+        return not fnmatch(name, "model*.safetensors*")
+
+    def check(names: list[str]) -> None:
+        _check_names(str(path), list(filter(stays, names)))
+
+    with places.new_place(path, check=check, carry=stays) as made:
         write_pretrained(made, model, params, like=like, labels=labels, shard_bytes=shard_bytes)
 
 
@@ -91,7 +98,7 @@ def write_pretrained(
     cfg, flat = model.cfg, flatten_dict(params, sep="/")
     config = hf_config.write_config(family, cfg)
     source = like or model.source
-    like = Path(source).expanduser() if source else None
+    like = places.on_disk(source, weights=False) if source else None
     if like and workdir.is_workdir(like):
         run = workdir.read_config(like)
         told = run.objective.published_fields()
@@ -147,9 +154,15 @@ class Pieces(list):
 
 def _check_kind(path: Path) -> None:
     """Refuses a directory that holds something else than a model."""
-    if workdir.is_workdir(path) or (path / "checkpoints").is_dir():
+    if workdir.is_workdir(path):
         raise ConfigError(f"{path}: is a training workdir, whose config.json would be lost; choose another directory.")
-    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    _check_names(str(path), [entry.name for entry in path.iterdir()] if path.is_dir() else [])
+
+
+def _check_names(path: str, names: list[str]) -> None:
+    names = sorted({name.partition("/")[0] for name in names})
+    if "checkpoints" in names:
+        raise ConfigError(f"{path}: is a training workdir, whose config.json would be lost; choose another directory.")
     foreign = [name for name in names if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE"))]
     if foreign and "config.json" not in names:
         raise ConfigError(f"{path}: holds {foreign[0]} and no config.json, so it is not a model's directory; choose a new or"

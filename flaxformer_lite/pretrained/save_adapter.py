@@ -13,9 +13,8 @@ from flaxformer_lite import registry
 from flaxformer_lite.adapters.lora import A, B, LoraConfig
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.models.weight_map import Published
-from flaxformer_lite.pretrained import tensor_names
+from flaxformer_lite.pretrained import places, tensor_names
 from flaxformer_lite.pretrained.adapter_places import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
@@ -75,7 +74,7 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
         "fan_in_fan_out": any(spot.is_transposed for parts in modules.values() for spot, _ in parts),
         "modules_to_save": sorted(whole) or None,
     }
-    with new_directory(Path(path).expanduser()) as made:
+    with places.new_place(path) as made:
         (made / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         save_file(made / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values())
 

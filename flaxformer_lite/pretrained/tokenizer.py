@@ -7,7 +7,7 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
-from flaxformer_lite.pretrained import hf_config
+from flaxformer_lite.pretrained import hf_config, places
 from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer, JsonTokenizer, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
@@ -43,7 +43,7 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
     Raises:
       ConfigError: no tokenizer that we read, or a damaged one.
     """
-    folder = Path(path).expanduser()
+    folder = places.on_disk(path, weights=False)
     if workdir.is_workdir(folder):
         cfg = workdir.read_config(folder)
         template = cfg.objective.published_fields().get("chat_template", "")

@@ -14,6 +14,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.functions.nearest import nearest
 from flaxformer_lite.functions.pooling import to_unit_length
+from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
 from flaxformer_lite.registry import nearest as suggestion
@@ -114,7 +115,7 @@ def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVec
     Raises:
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary is a whole word.
     """
-    path = Path(path).expanduser()
+    path = places.on_disk(path)
     _, stored = open_pretrained(path, family=family)
     if "embedding" not in stored.get("token_embed", {}):
         raise ConfigError(f"{path}: this model has no token table, token_embed/embedding, to take vectors from.")

@@ -11,6 +11,7 @@ from configs import bert_tiny, gpt2_small
 from flaxformer_lite import load_pretrained, save_pretrained
 from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.data.tokenizer import load
+from flaxformer_lite.files import remote
 from flaxformer_lite.models import llama
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import text
@@ -55,6 +56,27 @@ def test_a_run_begins_where_the_page_is_of_another_family(published, tmp_path):
     rows = dict(text.banner(experiment, tmp_path / "run", 0))
     assert rows["taken from"] == f"{published}: model, weights and tokenizer, in place of the config's"
     assert rows["model"].startswith("llama: 2 layers")
+
+
+def test_a_run_begins_with_weights_of_a_store(published, tmp_path, gcs, monkeypatch):
+    monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path / "fetched"))
+    url = f"{gcs.url}/llama"
+    for path in published.iterdir():
+        remote.upload(path, f"{url}/{path.name}")
+    small = {"train.batch_size": 8, "train.accumulate": 1, "model.dtype": "float32", "data.eval_fraction": 0.1}
+    shared = small | {"data.cache": f"{gcs.url}/cache", "train.init_from": url}
+    cfg = read_experiment(page(tmp_path, **shared))
+    assert cfg.data.tokenizer.path == url
+    experiment = prepare(dataclasses.replace(cfg, mesh=MeshConfig(data=1)))
+    params = initial_state(experiment, cfg.train.init_from).params
+    jax.tree.map(np.testing.assert_array_equal, params, load_pretrained(published)[1])
+    rows = dict(text.banner(experiment, tmp_path / "run", 0))
+    assert rows["taken from"] == f"{url}: model, weights and tokenizer, in place of the config's"
+    assert [file for file in remote.find_below(f"{gcs.url}/cache") if "/tokens-" in str(file)]
+    with pytest.raises(
+        ConfigError, match=r"^train.init_from: gs://bucket/nothing: the bucket has no object of this name"
+    ):
+        read_experiment(page(tmp_path, **shared | {"train.init_from": f"{gcs.url}/nothing"}))
 
 
 def test_the_command_line_may_repeat_the_weights_sizes_and_change_how_they_are_run(published, tmp_path):

@@ -25,8 +25,8 @@ from flaxformer_lite.config import (
 )
 from flaxformer_lite.config.architecture import INIT_FIELDS, TASK_FIELDS, WEIGHTLESS_FIELDS
 from flaxformer_lite.config.execution import EXECUTION_FIELDS
-from flaxformer_lite.files.stores import is_url
-from flaxformer_lite.pretrained import chat, folder, hf_config
+from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.pretrained import chat, folder, hf_config, places
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import JSON
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -65,7 +65,7 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     begun = _begun(run, train.init_from)
     try:
         model = begun.model if begun else _model_of(config, train.init_from)
-    except WeightsError as error:
+    except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     data, section = dict(config.get("data", {})), dict(config.get("model", {}))
     chosen = dict(data.get("tokenizer", {}))
@@ -91,7 +91,7 @@ def _begun_with(begun: ExperimentConfig) -> dict[str, Any]:
 
 def _told(objective: dict[str, Any], init_from: str) -> dict[str, str]:
     """Returns what a directory says to an objective: the chat template of conversations, the pooling of sentences."""
-    path, plugin = Path(init_from).expanduser(), from_config_dict(_Task, {"objective": objective}).objective
+    path, plugin = places.on_disk(init_from), from_config_dict(_Task, {"objective": objective}).objective
     if hasattr(plugin, "template"):
         return {"template": chat.template_of(path)}
     if not hasattr(plugin, "pooling"):
@@ -137,7 +137,7 @@ def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
 
 
 def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
-    path, where = Path(init_from).expanduser(), f"train.init_from={init_from}"
+    path, where = places.on_disk(init_from), f"train.init_from={init_from}"
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
     stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
     published = {} if stored else folder.read_config(path)
@@ -193,18 +193,22 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
     Raises:
       ConfigError: it has none that we read; names the field.
     """
-    path = Path(folder).expanduser()
+    path = places.on_disk(folder, weights=False)
     if workdir.is_workdir(path):
-        return str(workdir.tokenizer_folder(path))
+        own = workdir.tokenizer_folder(path)
+        return f"{folder.rstrip('/')}/{own.name}" if is_url(folder) else str(own)
     if not any((path / name).is_file() for name in (JSON, BYTES, *SENTENCEPIECE)):
         try:
             load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:
             raise ConfigError(f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
-    return str(path)
+    return folder if is_url(folder) else str(path)
 
 
 def _kept_tokenizer(begun: ExperimentConfig, run: Path) -> str:
     """Returns the tokenizer of a resumed run, from its original place or the run's own copy."""
     path = begun.data.tokenizer.path
-    return path if not path or Path(path).expanduser().exists() else str(workdir.tokenizer_folder(run))
+    with contextlib.suppress(StorageError):
+        if not path or places.on_disk(path, weights=False).exists():
+            return path
+    return str(workdir.tokenizer_folder(run))

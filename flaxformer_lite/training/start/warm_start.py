@@ -3,14 +3,15 @@
 import logging
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig
+from flaxformer_lite.files.stores import StorageError
 from flaxformer_lite.models.skeletons import parts
+from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import is_of_head, load_labels, open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.training.program import Program
@@ -74,7 +75,12 @@ def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
     """Returns the names of the classes that the weights to start from were trained for; () if they have none."""
     folder = cfg.train.init_from
-    if not folder or not cfg.objective.new_head or not Path(folder).expanduser().is_dir():
+    if not folder or not cfg.objective.new_head:
+        return ()
+    try:
+        if not places.on_disk(folder, weights=False).is_dir():
+            return ()
+    except StorageError:  # as of a directory, which a run with a checkpoint no longer needs
         return ()
     named = tuple(load_labels(folder))
     return () if all(name == f"LABEL_{i}" for i, name in enumerate(named)) else named
