@@ -19,9 +19,11 @@ RECORD = {
 }
 
 
-def terminal(is_terminal):
+def terminal(is_terminal, kind="xterm"):
     out = io.StringIO()
-    console = Console(file=out, force_terminal=is_terminal, width=100, highlight=False, soft_wrap=True)
+    console = Console(
+        file=out, force_terminal=is_terminal, _environ={"TERM": kind}, width=100, highlight=False, soft_wrap=True
+    )
     return Terminal(100, (LOSS, ACCURACY), console=console), out
 
 
@@ -35,6 +37,14 @@ def test_plain_lines_where_there_is_no_terminal():
     assert lines[0].startswith("step 20/100  loss 3.210  12,346 tokens/s  eta 1:06:40  41% of peak")
     assert lines[0].endswith("gradient 0.50  rate 1.0e-03")
     assert lines[1] == "step 20/100  held out: loss 3.500  accuracy 25.0%"
+
+
+def test_plain_lines_on_a_terminal_that_cannot_move_its_cursor():
+    plain, out = terminal(True, "dumb")
+    with plain.training(0):
+        plain.advance(20)
+        plain.train_record(RECORD)
+    assert out.getvalue().startswith("step 20/100  loss 3.210  ") and out.getvalue().count("\n") == 1
 
 
 def test_one_loss_has_one_name_and_meaning():
