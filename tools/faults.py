@@ -149,10 +149,10 @@ def stop_once(lines: list[list[str]], workdir: Path, aim: str, number: signal.Si
     return hit, newest, resumed[0] if resumed else -1, outcome
 
 
-def end(process: subprocess.Popen) -> int | None:
+def end(process: subprocess.Popen, patience: float = PATIENCE) -> int | None:
     """Returns the exit code of a process, None if it had to be killed."""
     try:
-        return process.wait(PATIENCE)
+        return process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait() and None

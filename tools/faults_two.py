@@ -28,7 +28,7 @@ SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every"
 CAUSES = re.compile(r"^(error|waiting for|tokenizing|SIGTERM: stopping)|^$")
 DAMAGES = ("a flipped bit", "a damaged record", "a missing file")  # of the newest checkpoint
 DISK = 6 << 20  # bytes of the small disk
-MOST = 180  # seconds that a fault may take
+MOST = 300  # seconds until an instant is reached, and from then until a run that does not end counts as hanging
 
 
 def start(folder: Path, workdir: Path, steps: int) -> list[subprocess.Popen]:
@@ -97,7 +97,7 @@ def damage(checkpoints: Path, how: str) -> None:
 
 def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tuple[str, str, bool]:
     """Returns the exit codes, what the living processes said on stderr, and whether that is as it should be."""
-    codes = [faults.end(process) for process in run]
+    codes = [faults.end(process, MOST) for process in run]
     said = [(folder / f"err{i}").read_text() for i in (0, 1)]
     living = [i for i in (0, 1) if i != killed]
     errors = [[line for line in said[i].splitlines() if line.startswith("error")] for i in living]
