@@ -155,5 +155,5 @@ if __name__ == "__main__":
                   sys.executable, "-m", "tools.launch.check", *sys.argv[1:], f"--folder={place}"])  # fmt: skip
     place.mkdir(parents=True, exist_ok=True)
     {"slurm": slurm, "mpi": mpi, "pods": pods}[options.what](
-        place, options.steps or (3000 if options.what == "slurm" else 300)
+        place, options.steps or (1500 if options.what == "slurm" else 300)
     )
