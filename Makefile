@@ -3,7 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults faults-two opponent canary lint clean
+.PHONY: help install demo test nightly test-fast matrix examples mails sentiment positions menus words compare browser parity meshes bench faults faults-two faults-remote opponent canary lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,10 @@ faults: $(STAMP)  ## kill -9 runs and writers of weights at random instants and 
 
 faults-two: $(STAMP)  ## as root: kill, fill the disk of and damage a run of two processes at chosen instants
 	$(BIN)/python tools/faults_two.py
+
+faults-remote: $(STAMP)  ## kill -9 runs in stand-ins of object stores at random requests, alone and of two processes
+	$(BIN)/python -m tools.faults_remote --kills=20 --folder=runs/faults-remote
+	$(BIN)/python -m tools.faults_remote --kills=5 --steps=60 --processes=2 --folder=runs/faults-remote-two
 
 # Of Debian, as root: apt-get install slurm-wlm openmpi-bin
 .PHONY: slurm mpi pods

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import ThreadingHTTPServer
 from typing import Any
 
@@ -28,11 +28,13 @@ class Store:
     Attributes:
       url: its bucket.
       environment: variables that lead the clients to it.
+      objects: returns the content of each object by its name.
       seen: "PUT /path?query" of each request so far.
     """
 
     url: str
     environment: dict[str, str]
+    objects: Callable[[], dict[str, bytes]]
     seen: list[str] = dataclasses.field(default_factory=list)
     faults: list[tuple[str, int]] = dataclasses.field(default_factory=list)  # (pattern of requests, status)
 
@@ -140,7 +142,12 @@ def google() -> Iterator[Store]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, storage))
     endpoint = f"http://127.0.0.1:{server.server_port}"
     environment = {"STORAGE_EMULATOR_HOST": endpoint, "TENSORSTORE_GCS_HTTP_URL": endpoint}
-    store = Store(f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"})
+
+    def objects() -> dict[str, bytes]:
+        with one_by_one:
+            return {name: storage.get_file(BUCKET, name) for name in storage.objects.get(BUCKET, {})}
+
+    store = Store(f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"}, objects)
     with _serving(server):
         yield store
 
@@ -167,10 +174,14 @@ def amazon() -> Iterator[Store]:
     endpoint = f"http://127.0.0.1:{server.server_port}"
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    store = Store(f"s3://{BUCKET}", {"AWS_ENDPOINT_URL": endpoint, **keys})
     account = s3_backends["123456789012"]["aws"]
     account.reset()
-    account.create_bucket(BUCKET, "us-east-1")
+    made = account.create_bucket(BUCKET, "us-east-1")
+
+    def objects() -> dict[str, bytes]:
+        return {key.name: key.value for key in list(made.keys.values())}
+
+    store = Store(f"s3://{BUCKET}", {"AWS_ENDPOINT_URL": endpoint, **keys}, objects)
     with _serving(server):
         yield store
 

@@ -14,6 +14,11 @@ from flaxformer_lite.sharding.parameters import path_of
 Index = tuple[slice, ...]
 NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}  # of a database's tree; each call remembers its own
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
+NEARBY = {
+    "threshold_bytes": 10**6,
+    "merged_bytes": LARGEST,
+    "interval": "1ms",
+}  # reads that are made one, as orbax does
 
 
 class Part(NamedTuple):
@@ -122,7 +127,8 @@ def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
 
 
 def _database(base: dict[str, Any]) -> dict[str, Any]:
-    return {"driver": "ocdbt", "base": base, "target_data_file_size": LARGEST, "cache_pool": "cache_pool#nodes"}
+    own = {"driver": "ocdbt", "base": base, "target_data_file_size": LARGEST, "cache_pool": "cache_pool#nodes"}
+    return own | {f"experimental_read_coalescing_{name}": value for name, value in NEARBY.items()}
 
 
 def _spec(base: dict[str, Any], path: str) -> dict[str, Any]:

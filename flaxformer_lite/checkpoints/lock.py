@@ -20,6 +20,7 @@ from flaxformer_lite.files.objects import Objects, Version
 from flaxformer_lite.files.stores import StorageError
 
 NAME = ".lock"
+_held: set["Lock"] = set()  # by this process
 BEAT, SILENCE = 10.0, 60.0  # seconds between two beats, and without one until an owner counts as gone
 
 
@@ -58,6 +59,7 @@ class Lock(contextlib.AbstractContextManager):
         if not self._replace(seen.mark):
             raise LockError(_taken(self._objects, _parsed(self._objects.version(NAME))))
         self._thread.start()
+        _held.add(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -65,8 +67,9 @@ class Lock(contextlib.AbstractContextManager):
 
     def release(self) -> None:
         """Lets the next run begin at once; where that fails, it waits for SILENCE."""
+        _held.discard(self)
         self._ended.set()
-        self._thread.join(BEAT)
+        self._thread.join(1)  # else it is in a request, whose answer changes the mark
         with contextlib.suppress(StorageError):
             self._objects.replace(NAME, None, self._mark)
 
@@ -108,6 +111,12 @@ class Lock(contextlib.AbstractContextManager):
             if now.mark != seen.mark:
                 raise LockError(f"{_taken(self._objects, _parsed(now))} Wait for it, or choose another --workdir.")
         return seen
+
+
+def release_held() -> None:
+    """Releases what this process holds, before it ends without leaving its blocks."""
+    for lock in [*_held]:
+        lock.release()
 
 
 def _parsed(seen: Version) -> dict[str, Any]:

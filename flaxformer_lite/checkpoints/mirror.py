@@ -14,7 +14,7 @@ from flaxformer_lite.files.objects import Objects, retried
 from flaxformer_lite.files.stores import StorageError, is_url, retries
 
 ORIGIN = ".origin"  # in a copy: the address
-LEFT = ("checkpoints/", "best/", ".lock")  # what is not copied
+LEFT = ("checkpoints/", "best/", "tensorboard/", ".lock")  # what is not copied
 _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
 
 

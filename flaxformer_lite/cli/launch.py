@@ -14,6 +14,7 @@ from rich.console import Console
 
 from flaxformer_lite import versions
 from flaxformer_lite.checkpoints.manager import CheckpointError
+from flaxformer_lite.checkpoints.lock import release_held
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.objects import Objects
@@ -52,6 +53,7 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
         what = "interrupted" if received == signal.SIGINT else f"{received.name}: ended at once"
         try:
             Console(stderr=True).show_cursor()  # which a bar hides
+            release_held()
             _end(group, f"{what}; {CONTINUES}", 128 + received, at_once=True)
         finally:
             os._exit(128 + received)  # where nobody reads stderr
