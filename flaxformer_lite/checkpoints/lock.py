@@ -53,6 +53,7 @@ class Lock(contextlib.AbstractContextManager):
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> "Lock":
+        self._objects.names(NAME)  # raises where there is no bucket
         seen = self._objects.version(NAME)
         if seen.content is not None and not _is_gone(_parsed(seen)):
             seen = self._watched(seen)

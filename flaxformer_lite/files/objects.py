@@ -8,12 +8,15 @@ import contextlib
 import functools
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer_lite.files.stores import LOGIN, StorageError
 
-TRIED = 9  # times that a request is tried again, over at most 90 seconds
+TRIED = 9  # times that a request is tried again, over up to 80 seconds
+SILENT = 15  # seconds without an answer, after which a notice says what is waited for
 REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
 UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'")
 
@@ -140,6 +143,10 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
     """
     scheme, _, place = url.partition("://")
     bucket = place.partition("/")[0]
+    waiting = f"notice: {url}: no answer yet; requests are tried again for up to 80 s."
+    notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
+    notice.daemon = True
+    notice.start()
     try:
         yield
     except StorageError:
@@ -154,3 +161,5 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
         if "NOT_FOUND" in said:
             raise StorageError(f"{url}: there is no bucket {bucket}; make it, or check its name.") from error
         raise StorageError(f"{url}: the store cannot be reached ({said}); the same command continues.") from error
+    finally:
+        notice.cancel()

@@ -6,6 +6,7 @@ import pytest
 from flaxformer_lite.checkpoints import lock
 from flaxformer_lite.checkpoints.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects
+from flaxformer_lite.files.stores import StorageError
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,11 @@ def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_
     assert objects.names() == []
     with Lock(objects, "third"):
         assert b'"third"' in objects.read(".lock")
+
+
+def test_a_bucket_that_does_not_exist_is_told(s3):
+    with pytest.raises(StorageError, match="there is no bucket elsewhere; make it, or check its name"):
+        Lock(Objects("s3://elsewhere/run"), "first").__enter__()
 
 
 def test_released_after_an_error_too(objects):
