@@ -27,11 +27,14 @@ class TextOrigins:
     Args:
       cfg: the data section.
       corpus: the tokenized text.
+
+    Attributes:
+      size: bytes of text to look through for the first place.
     """
 
     def __init__(self, cfg: DataConfig, corpus: Corpus):
         self._cfg, self._source, self._known = cfg, corpus.source, corpus.tokenizer
-        self._tokens, self._key = corpus.tokens["train"], corpus.fingerprint
+        self._tokens, self._key, self.size = corpus.tokens["train"], corpus.fingerprint, corpus.source.size
         self._bytes = functools.lru_cache(maxsize=1)(self._bytes_before)  # of a long text, several times its size
 
     def places(self, rows: Sequence[Row]) -> list[list[str]]:
@@ -179,10 +182,13 @@ class TableOrigins:
 
     Args:
       cfg: the data section.
+
+    Attributes:
+      size: bytes of text to look through, none as a table is in memory.
     """
 
     def __init__(self, cfg: DataConfig):
-        self._cfg = cfg
+        self._cfg, self.size = cfg, 0
 
     def places(self, rows: Sequence[Row]) -> list[list[str]]:
         """Returns the place of each row of a table that is in an example: `FILE, row 3`."""
@@ -226,6 +232,6 @@ def _number(records: Any, row: int) -> int:
     return records.table.numbers[row] if records.table.numbers else row + 1
 
 
-def _is(path: str | Path, name: str) -> bool:
-    """Returns whether a name is that of a file, or the end of its path."""
-    return Path(path).parts[-len(Path(name).parts) :] == Path(name).parts
+def _is(path: Any, name: str) -> bool:
+    """Returns whether a name is that of a file, or the end of its path or address."""
+    return Path(str(path)).parts[-len(Path(name).parts) :] == Path(name).parts

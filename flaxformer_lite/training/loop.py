@@ -13,6 +13,7 @@ from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.best import Best, Selection
 from flaxformer_lite.training.interrupt import Interrupt
+from flaxformer_lite.training.past import Past
 from flaxformer_lite.training.report import text
 from flaxformer_lite.training.report.clock import Clock
 from flaxformer_lite.training.report.meter import Meter
@@ -27,6 +28,7 @@ from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.trainer import Trainer
 from flaxformer_lite.training.watchers.finite import Finite
 from flaxformer_lite.training.watchers.profile import Profile
+from flaxformer_lite.training.watchers.spikes import Spikes, culprits
 from flaxformer_lite.training.watchers.tracking import Tracking, check_installed
 from flaxformer_lite.training.watchers.upload import Upload
 from flaxformer_lite.training.watchers.watcher import Watcher
@@ -86,8 +88,8 @@ def run(
             write_inputs(workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
-        watchers = _watchers(experiment, workdir, last_step, checkpoints, terminal, group, clock)
-        watchers.append(Upload(mirror, lock, terminal))
+        watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group)
+        watchers += [*_watchers(experiment, workdir, last_step, terminal, group, clock), Upload(mirror, lock, terminal)]
         for watcher in watchers:
             stack.callback(watcher.close)
         parts = experiment, checkpoints, selection, recorder, terminal, report, place, group, meter, watchers
@@ -128,13 +130,22 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
     return Meter(experiment.tokens_per_step, experiment.flops_per_step, whole, clock, earlier)
 
 
-def _watchers(
-    experiment: Experiment, workdir: Path, last_step: int, checkpoints: Checkpoints, terminal: Terminal,
-    group: Processes, clock: Clock,
+def _guards(
+    experiment: Experiment, place: str, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal,
+    group: Processes,
 ) -> list[Watcher]:  # fmt: skip
+    """Lists what looks after the loss, before all others."""
+    rows = Past(experiment.cfg, experiment.train_data).named if group.first else lambda step: []
+    finite = Finite(checkpoints, lambda step: culprits(rows(step), place, step))
+    return [finite, Spikes(rows, place, recorder, terminal.note)]
+
+
+def _watchers(
+    experiment: Experiment, workdir: Path, last_step: int, terminal: Terminal, group: Processes, clock: Clock
+) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
     cfg, step, note = experiment.cfg, experiment.train_step, terminal.note
-    watchers: list[Watcher] = [Finite(checkpoints)]
+    watchers: list[Watcher] = []
     if group.first:
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:

@@ -14,7 +14,7 @@ from optax import contrib
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.functions import cpu_tuning
 from flaxformer_lite.sharding.parameters import path_of
-from flaxformer_lite.training import rates
+from flaxformer_lite.training import rates, spikes
 from flaxformer_lite.training.average import with_average
 
 DECAYED = re.compile(
@@ -67,7 +67,9 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda keys, _: bool(DECAYED.search(path_of(keys))), params)
 
 
-def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> optax.GradientTransformation:
+def build(
+    cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, join_small: bool = False
+) -> optax.GradientTransformation:
     """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
 
     The rate of a parameter may have a factor (rates.py), and the average of the weights may be kept (average.py).
@@ -75,6 +77,7 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
     Args:
       cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2 or eps.
       steps: number of steps in the whole run, for the schedule.
+      skip_spikes: leaves out updates that are spikes by so many standard deviations (spikes.py); 0: none.
       join_small: see `norm`.
 
     Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4;
@@ -100,6 +103,7 @@ def build(cfg: OptimizerConfig, steps: int, *, join_small: bool = False) -> opta
             return chain.update(wide(updates), state, wide(params), **more)
 
     tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
+    tx = spikes.leave_out(tx, skip_spikes) if skip_spikes else tx
     return with_average(tx, cfg.ema, functools.partial(_frozen, cfg)) if cfg.ema else tx
 
 

@@ -1,5 +1,6 @@
 """The rows that the steps of a run saw, from its workdir alone: what batches are a function of is all there."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from flaxformer_lite.data.progress import counting
 from flaxformer_lite.data.provenance import Row, TableOrigins, TextOrigins
 from flaxformer_lite.training.report import metrics
 
+QUICK = 1 << 30  # bytes of text that a run in progress looks through
 COUNTED = 1 << 12  # positions between two signs of progress
 
 
@@ -33,9 +35,12 @@ class Past:
         return self.data.finder(self.cfg.seed)
 
     @functools.cached_property
-    def _origins(self) -> TextOrigins | TableOrigins:
+    def _origins(self) -> dict[str, TextOrigins | TableOrigins]:
+        """Where rows come from by the name of their source, which is empty outside a mixture."""
+        if mixture := self.data.mixture:
+            return {name: TextOrigins(self.cfg.data, rows.corpus) for name, rows in mixture.sources.items()}
         corpus = self.data.corpus
-        return TextOrigins(self.cfg.data, corpus) if corpus is not None else TableOrigins(self.cfg.data)
+        return {"": TextOrigins(self.cfg.data, corpus) if corpus is not None else TableOrigins(self.cfg.data)}
 
     def rows(self, step: int) -> list[Row]:
         """Returns the rows of the whole batch of a step, counted from 1, as the records and the number in them.
@@ -50,7 +55,18 @@ class Past:
 
     def places(self, step: int) -> list[list[str]]:
         """Returns for each row of a step the files and lines that it came from."""
-        return self._origins.places(self.rows(step))
+        rows, places = self.rows(step), dict[int, list[str]]()
+        for name, origins in self._origins.items():
+            own = [number for number, (records, _) in enumerate(rows) if _source(records) == name]
+            places |= dict(zip(own, origins.places([rows[number] for number in own]), strict=True))
+        return [places[number] for number in range(len(rows))]
+
+    def named(self, step: int) -> list[str]:
+        """Returns the places of each row of a step as one text; [] where that would take long, or the text is gone."""
+        if sum(origins.size for origins in self._origins.values()) <= QUICK:
+            with contextlib.suppress(OSError, ConfigError):
+                return [", ".join(places) for places in self.places(step)]
+        return []
 
     def texts(self, step: int) -> list[str]:
         """Returns the text of each row of a step."""
@@ -58,20 +74,35 @@ class Past:
 
     def saw(self, wanted: str, last: int) -> Iterator[tuple[int, int]]:
         """Yields each step up to `last`, and the row in its batch, that held a document (`rows` of data/provenance.py)."""
-        size, hits = self.cfg.train.batch_size, functools.cache(lambda records: self._origins.rows(records, wanted))
-        rows = functools.cache(lambda records: frozenset(hits(records).tolist()))
+        size, find, missing = self.cfg.train.batch_size, self._find, set[str]()
+
+        @functools.cache
+        def held(records: Any) -> frozenset[int]:
+            name = _source(records)
+            try:
+                return frozenset(self._origins[name].rows(records, wanted).tolist())
+            except ConfigError:
+                missing.add(name)
+                if missing == set(self._origins):  # in none of the sources
+                    raise
+                return frozenset()
+
         with counting("looking through the steps", last * size) as advance:
             for position in range(last * size):
-                records, row = self._find(position)
-                if row in rows(records):
+                records, row = find(position)
+                if row in held(records):
                     yield position // size + 1, position % size
                 if position % COUNTED == 0:
                     advance(COUNTED)
 
     def _text(self, records: Any, row: int) -> str:
-        if self.data.corpus is None:
+        if isinstance(self._origins[_source(records)], TableOrigins):
             return self.data.objective.show(records, row)
         return " | ".join(records.tokenizer.decode(piece) for piece in records.row(row))
+
+
+def _source(records: Any) -> str:
+    return getattr(records, "source", "")
 
 
 def open_past(folder: Path) -> Past:

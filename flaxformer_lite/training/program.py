@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
@@ -66,7 +67,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    both, tx = models.build(cfg), optimizer.build(models.optimizer_config(cfg), cfg.train.steps)
+    both, tx = models.build(cfg), update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
 
@@ -159,7 +160,7 @@ def train_step(
     return step.train_step(
         _outputs(cfg, both),
         cfg.objective,
-        optimizer.build(models.optimizer_config(cfg), cfg.train.steps, join_small=placed.is_single_cpu),
+        update_rule(cfg, join_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
         dropout_key=dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None,
         accumulate=cfg.train.accumulate,
@@ -167,6 +168,11 @@ def train_step(
         over=over,
         join_small=placed.is_single_cpu,
     )
+
+
+def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
+    """Builds the optimizer of an experiment; options are those of `optimizer.build`."""
+    return optimizer.build(models.optimizer_config(cfg), cfg.train.steps, skip_spikes=cfg.train.skip_spikes, **options)
 
 
 def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:

@@ -132,4 +132,4 @@ def save(moment: Moment, state: TrainState, folder: Path) -> None:
 
 def _gap(record: Values, own: Values) -> float:
     pairs = [(record[name], own[name]) for name in ("loss", "grad_norm")]
-    return max(0.0 if a == b else abs(a - b) / max(abs(a), math.ulp(1.0)) for a, b in pairs)
+    return max(0.0 if a == b or (a != a and b != b) else abs(a - b) / max(abs(a), math.ulp(1.0)) for a, b in pairs)

@@ -10,6 +10,7 @@ import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.sums import LossSums, tokens, weight_sums
+from flaxformer_lite.training import spikes
 from flaxformer_lite.training.optimizer import norm
 from flaxformer_lite.training.state import TrainState
 
@@ -44,7 +45,7 @@ def train_step(
 
     Returns:
       A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's metrics, grad_norm
-      (before clipping), param_norm (after the update) and learning_rate.
+      (before clipping), param_norm (after the update) and learning_rate; skipped, 1 or 0, if `tx` leaves out spikes.
     """
     whole = functools.partial(jax.lax.psum, axis_name=over) if over else lambda sums: sums
     gradient = functools.partial(_gradient, outputs, functools.partial(objective.loss, chunks=chunks))
@@ -57,15 +58,20 @@ def train_step(
         grads, sums = whole(_accumulate(gradient, state.params, batch, totals, key, accumulate))
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        before, watched = spikes.left_out(state.opt_state), {}
+        if before is not None:
+            watched = {"loss": objective.metrics(sums)["loss"], "grad_norm": norm(grads, join_small=join_small)}
+        updates, opt_state = tx.update(grads, state.opt_state, state.params, **watched)
         with jax.numpy_dtype_promotion("standard"):  # a bfloat16 weight and its float32 update are added in float32
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
             "grad_norm": norm(grads, join_small=join_small),
             "param_norm": norm(params, join_small=join_small),
-            "learning_rate": rate(state.step),
+            "learning_rate": rate(state.step if before is None else state.step - before),
         }
+        if before is not None and (after := spikes.left_out(opt_state)) is not None:
+            metrics["skipped"] = after - before
         metrics = jax.tree.map(lambda m: m.astype(jnp.float32), metrics)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 

@@ -166,7 +166,8 @@ class Trainer:
                 watcher.step_done(step, values, seconds)
             self._done = step
             self._terminal.advance(step)
-            if step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps:
+            due = step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps
+            if due and not self._meter.is_empty:
                 record = self._meter.record(step) | usage.memory()
                 self._record(record)
                 self._terminal.train_record(record)

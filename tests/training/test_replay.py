@@ -1,29 +1,36 @@
 """What a run's steps saw and computed is found again from its workdir, bit for bit, and the workdir stays as it was."""
 
+import collections
 import contextlib
 import dataclasses
 import json
+import math
+import re
 import shutil
+from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from flaxformer_lite import __main__ as door
+from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.checkpoints.digest import describe
-from flaxformer_lite.checkpoints.manager import read_record
+from flaxformer_lite.checkpoints.record import read_record
+from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.training import loop, past, replay
-from tests.training import tiny_runs
+from flaxformer_lite.training.report import metrics
+from flaxformer_lite.training.start import resume
+from flaxformer_lite.training.start.preflight import RunError
+from tests.training import poison
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Sixteen steps and two epochs, with checkpoints of steps 8 and 16."""
+    """Sixteen steps and more than an epoch, with checkpoints of steps 8 and 16; the updates with a bad line are left out."""
     folder = tmp_path_factory.mktemp("replay")
-    cfg = tiny_runs.config(
-        folder, train={"steps": 16, "batch_size": 80, "log_every": 3, "checkpoint_every": 8, "keep": 2}
-    )
-    loop.run(cfg, folder / "run")
+    loop.run(poison.config(folder, steps=16, checkpoint_every=8, keep=2, skip_spikes=6.0), folder / "run")
     return folder / "run"
 
 
@@ -80,24 +87,6 @@ def test_a_step_is_printed_with_its_lines(run, opened, capsys):
     assert any(part in text for part in lines[at + 1].strip().split(" | "))
 
 
-@pytest.mark.parametrize(("step", "start"), [(16, 8), (8, 0)])
-def test_a_step_again_is_the_same_bit_for_bit(run, step, start):
-    before = files_of(run)
-    moment = replay.before_step(run, step)
-    assert (moment.start, list(moment.values)) == (start, list(range(start + 1, step)))
-    state, values = replay.take(moment)
-    gaps = replay.compare(run, {**moment.values, step: values})
-    assert set(gaps) == {n for n in (3, 6, 9, 12, 15, 16) if start < n - (n != 16) * 2 and n <= step} and not any(
-        gaps.values()
-    )
-    if (run / "checkpoints" / str(step)).exists():
-        assert describe(state) == read_record(run / "checkpoints" / str(step))["leaves"]
-    assert files_of(run) == before
-    assert replay.compare(
-        run, {n: {**v, "loss": v["loss"] * 1.001} for n, v in moment.values.items()}
-    ) == pytest.approx({n: 1e-3 for n in gaps if n != step}, rel=1e-3)
-
-
 def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
     moment = replay.before_step(run, 9)
     rows = replay.row_losses(moment)
@@ -107,14 +96,38 @@ def test_the_losses_of_rows_make_the_loss_of_the_batch(run):
     assert (rows * weights).sum() / weights.sum() == pytest.approx(float(whole), rel=1e-5)
 
 
-def test_replay_writes_a_checkpoint_that_continues(run, tmp_path, capsys):
-    told = said(capsys, "replay", "--workdir", run, "--at", "12", "--output", tmp_path / "new")
-    assert "from checkpoint 8\nloss and grad_norm equal the records of step 12 bit for bit" in told
-    losses = [float(line.split()[0]) for line in told.splitlines() if "  row " in line]
+def test_a_step_again_is_the_same_bit_for_bit(run, opened, tmp_path, capsys):
+    before = files_of(run)
+    told = said(capsys, "replay", "--workdir", run, "--at", "16", "--output", tmp_path / "new").splitlines()
+    assert files_of(run) == before
+    assert told[0] == "step 16 of 16, run again from checkpoint 8"
+    assert told[1] == "loss and grad_norm equal the records of 3 steps from 12 to 16 bit for bit"
+    losses = [float(line.split()[0]) for line in told if re.match(r" *\S+  row \d+  ", line)]
     assert len(losses) == 80 and losses == sorted(losses, reverse=True)
-    loop.run(past.read_config(run), tmp_path / "new")
-    ends = [read_record(folder / "checkpoints" / "16")["leaves"] for folder in (run, tmp_path / "new")]
-    assert ends[0] == ends[1]
+    mine, theirs = (read_record(folder / "checkpoints" / "16") for folder in (tmp_path / "new", run))
+    assert mine["leaves"] == theirs["leaves"]
+    resume.check(mine, workdir.read_config(tmp_path / "new"), opened.data.fingerprint)  # the same run continues
+
+
+def test_a_mixture_has_the_files_of_each_source(tmp_path):
+    for name in ("a", "b"):
+        lines = [json.dumps({"text": f"{name} tells {n}: {'and so on ' * (n % 5)}"}) for n in range(80)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    cfg = poison.config(tmp_path, steps=6)
+    sources = {name: SourceConfig(path=str(tmp_path / f"{name}.jsonl")) for name in ("a", "b")}
+    cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="", mixture=sources))
+    mixed = past.Past(cfg, open_dataset(cfg))
+    seen = collections.defaultdict(set)
+    for step in range(1, 7):
+        for row, (places, text) in enumerate(zip(mixed.places(step), mixed.texts(step), strict=True)):
+            for place, piece in zip(places, text.split(" | "), strict=True):
+                path, line = place.rsplit(":", 1)
+                assert piece in Path(path).read_text().splitlines()[int(line) - 1]
+                seen[place].add((step, row))
+    place = next(place for place in seen if "b.jsonl" in place)
+    assert set(mixed.saw(place, 6)) == seen[place]
+    with pytest.raises(ConfigError, match="not in the training text"):
+        list(mixed.saw("no such words", 6))
 
 
 def test_misuse_is_one_sentence(run, tmp_path, capsys):
@@ -124,6 +137,33 @@ def test_misuse_is_one_sentence(run, tmp_path, capsys):
     assert "is there already" in refused(capsys, "replay", "--workdir", run, "--at", "3", "--output", tmp_path)
     assert "no run has written a config.json" in refused(capsys, "steps", "--workdir", tmp_path, "--at", "3")
     assert "no such directory" in refused(capsys, "steps", "--workdir", tmp_path / "none", "--at", "3")
+
+
+def test_a_bad_line_is_found_end_to_end(tmp_path, capsys):
+    with pytest.raises(
+        RunError, match=r"not finite at step \d+: .*; its rows are from .*text.jsonl:\d+, .* and 76 more"
+    ) as ended:
+        loop.run(poison.config(tmp_path, steps=16), tmp_path / "run")
+    step = int(re.search(r"replay --workdir \S+ --at (\d+) shows the loss of each", str(ended.value))[1])
+    capsys.readouterr()
+    *_, title, first, _ = said(capsys, "replay", "--workdir", tmp_path / "run", "--at", step).split("\n", 6)[:7]
+    assert title.startswith("rows by their loss")
+    assert first.split()[0] == "nan" and f"text.jsonl:{poison.LINE}" in first
+
+
+def test_left_out_updates_are_recorded_with_their_rows(run, opened):
+    records = metrics.read(run / "metrics.jsonl")
+    spikes = [record for record in records if record["split"] == "spike"]
+    assert [record["step"] for record in spikes] == sorted(
+        {step for step, _ in opened.saw(f"text.jsonl:{poison.LINE}", 16)}
+    )
+    for record in spikes:
+        assert record["skipped"] == 1 and "loss" not in record
+        assert record["rows"] == [", ".join(places) for places in opened.places(record["step"])]
+    assert all(math.isfinite(record["loss"]) for record in records if record["split"] == "train")
+    assert sum(record["skipped"] for record in records if record["split"] == "train") == pytest.approx(len(spikes) / 3)
+    report = (run / "report.html").read_text()
+    assert "updates left out" in report and f"{len(spikes)}, at step {spikes[0]['step']}" in report
 
 
 def test_changed_text_is_refused(run, tmp_path, capsys):
@@ -140,10 +180,13 @@ def test_changed_text_is_refused(run, tmp_path, capsys):
             assert "has changed since the run read it" in line
 
 
-def test_a_damaged_checkpoint_is_passed_over(run, tmp_path):
+def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints" / "8").rglob("d/*"):
         path.write_bytes(bytes(len(path.read_bytes())))
     moment = replay.before_step(tmp_path / "run", 9)
     assert moment.start == 0 and "checkpoint of step 8 cannot be read" in moment.notices[0]
-    assert jax.tree.leaves(moment.state)
+    assert describe(moment.state) == read_record(run / "checkpoints" / "8")["leaves"]
+    assert replay.compare(run, moment.values) == {3: 0.0, 6: 0.0}
+    other = {step: {**values, "loss": values["loss"] * 1.001} for step, values in moment.values.items()}
+    assert replay.compare(run, other) == pytest.approx({3: 1e-3, 6: 1e-3}, rel=1e-3)

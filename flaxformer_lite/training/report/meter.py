@@ -58,6 +58,11 @@ class Meter:
         self._timed += 1
         return self._ended - before
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all updates since the last record were left out, so that there is nothing to average."""
+        return all(metrics.get("skipped") for metrics in self._steps)
+
     def record(self, step: int) -> Record:
         """Returns the record of the steps since the last call, for `metrics.jsonl`."""
         now = self.clock.read()

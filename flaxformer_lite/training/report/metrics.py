@@ -107,11 +107,13 @@ def _read(path: Path, parse: Callable[[bytes], Record]) -> tuple[list[Record], l
 
 def _record(line: bytes) -> Record:
     record = parse_object(line, "metrics.jsonl")
-    numbers = [value for name, value in record.items() if name != "split"]
+    numbers = [value for name, value in record.items() if name not in ("split", "rows")]
     if not (is_kind(record.get("step"), int) and is_kind(record.get("split"), str)):
         raise ConfigError("metrics.jsonl: not a record of a step")
     if not all(isinstance(value, (int, float)) for value in numbers):
         raise ConfigError("metrics.jsonl: holds a value that is no number")
+    if not is_kind(record.get("rows", []), list):
+        raise ConfigError("metrics.jsonl: rows are not a list")
     return record
 
 

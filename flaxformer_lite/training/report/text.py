@@ -21,6 +21,7 @@ from flaxformer_lite.training.start.setup import Experiment
 from flaxformer_lite.training.state import param_count
 
 Rows = list[tuple[str, str]]
+NAMED = 8  # most steps that a line names
 
 
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
@@ -121,6 +122,10 @@ def closing(
     speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
+    left_out = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
+    if left_out:
+        more = ", ..." if len(left_out) > NAMED else ""
+        rows.append(("updates left out", f"{len(left_out)}, at step {', '.join(left_out[:NAMED])}{more}"))
     warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,

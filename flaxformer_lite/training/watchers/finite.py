@@ -1,7 +1,7 @@
 """Ends a run whose loss is no longer finite."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flaxformer_lite.checkpoints.manager import Checkpoints
 from flaxformer_lite.training.start.preflight import RunError
@@ -9,17 +9,23 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 class Finite(Watcher):
-    """Raises RunError at the first step whose loss, gradient or parameters are not finite."""
+    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless its update was left out.
 
-    def __init__(self, checkpoints: Checkpoints):
-        self._checkpoints = checkpoints
+    Args:
+      checkpoints: the run's.
+      culprits: names the rows of a step in words.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, culprits: Callable[[int], str]):
+        self._checkpoints, self._culprits = checkpoints, culprits
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        if all(math.isfinite(values[name]) for name in ("loss", "grad_norm", "param_norm")):
+        names = ("param_norm",) if values.get("skipped") else ("loss", "grad_norm", "param_norm")
+        if all(math.isfinite(values[name]) for name in names):
             return
         good = self._checkpoints.latest_step
         where = "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
         raise RunError(f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter"
                        f" norm {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower"
                        " optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm=1 in another"
-                       " --workdir.")  # fmt: skip
+                       f" --workdir, or train.skip_spikes=6; {self._culprits(step)}.")  # fmt: skip
