@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import os
 import re
 import shutil
@@ -12,8 +13,15 @@ from typing import IO
 
 
 def divert() -> IO[bytes]:
-    """Sends what is written to file descriptor 2 to a file without a name, and sys.stderr to where that led before."""
-    file = tempfile.TemporaryFile("a+b")  # noqa: SIM115
+    """Sends what is written to file descriptor 2 to a file without a name, and sys.stderr to where that led before.
+
+    Does nothing, and returns an empty file, where stderr is closed or there is no folder for temporary files.
+    """
+    try:
+        os.fstat(2)
+        file = tempfile.TemporaryFile("a+b")  # noqa: SIM115
+    except OSError:
+        return io.BytesIO()
     sys.stderr.flush()
     shown = os.dup(2)
     os.dup2(file.fileno(), 2)

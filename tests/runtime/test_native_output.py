@@ -45,3 +45,16 @@ def test_a_failed_check_is_told_from_a_lost_process(tmp_path):
 def test_a_log_that_cannot_be_written_is_done_without_and_a_crash_is_reported(tmp_path):
     said = written(tmp_path / "nowhere" / "errors.log", crash=True)
     assert said.startswith("before of Python\nFatal Python error: Aborted") and "below Python" not in said
+
+
+def test_nothing_is_diverted_where_there_is_no_place_for_it_or_no_stderr(tmp_path):
+    program = WRITES.format(log=str(tmp_path / "errors.log"), crash=False)
+    nowhere = f"import tempfile\ntempfile.tempdir = {str(tmp_path / 'nowhere')!r}\n"
+    done = subprocess.run([sys.executable, "-c", nowhere + program], capture_output=True, text=True)
+    assert done.stderr == "before below Python\nof Python\n" and done.returncode == 0
+    closed = "import os\nos.close(2)\n" + program.replace("os.write(2, b", "str(b").replace(
+        "sys.stderr)", "sys.stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", closed], capture_output=True, text=True)
+    assert done.stdout == "of Python\n" and done.returncode == 0, done
+    assert not (tmp_path / "errors.log").exists()
