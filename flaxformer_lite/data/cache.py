@@ -66,13 +66,12 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
             with _alone(root / f"{name}.{socket.gethostname()}.lock"):
                 share(prepared, lambda: _whole(final))
         with _alone(root / f"{name}.lock"):
-            if _whole(final):
-                return final
-            temporary.mkdir()
-            write(temporary)
-            files = {str(p.relative_to(temporary)): _checksums(p) for p in temporary.rglob("*") if p.is_file()}
-            (temporary / MANIFEST).write_text(json.dumps(files))
-            _publish(temporary, final)
+            if not _whole(final):
+                temporary.mkdir()
+                write(temporary)
+                files = {str(p.relative_to(temporary)): _checksums(p) for p in temporary.rglob("*") if p.is_file()}
+                (temporary / MANIFEST).write_text(json.dumps(files))
+                _publish(temporary, final)
             shutil.rmtree(prepared, ignore_errors=True)
     except ChildProcessError:
         raise

@@ -6,10 +6,10 @@ so that a process starts in a fraction of a second and stays small.
 
 import contextlib
 import os
-import pickle
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -98,22 +98,20 @@ def is_whole(path: Path) -> bool:
 
 
 def main() -> None:
-    """Reads a tokenizer, then shards with the paths to save them under, from stdin; answers None or an exception to each."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
-    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):  # the end, or that of the parent
-        kind, definition, dtype = pickle.load(sys.stdin.buffer)
+    """Receives a tokenizer, then shards with the paths to save them under; answers None or an exception to each."""
+    line: Connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError, OSError):  # the end, or that of the parent
+        kind, definition, dtype = line.recv()
         chosen = kind(definition)
         chosen.threads = 1
         while True:
-            shard, path = pickle.load(sys.stdin.buffer)
+            shard, path = line.recv()
             failure: Exception | None = None
             try:
                 save(path, encode(shard, chosen, dtype))
             except Exception as error:
                 failure = error
-            pickle.dump(failure, answers)
-            answers.flush()
+            line.send(failure)
 
 
 if __name__ == "__main__":

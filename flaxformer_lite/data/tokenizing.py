@@ -7,8 +7,8 @@ first that finds all of them there joins them. A lock ends with its process, how
 import collections
 import contextlib
 import fcntl
+import multiprocessing
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -27,7 +27,7 @@ from flaxformer_lite.data.text import Source
 from flaxformer_lite.data.tokenizer import Tokenizer
 
 SMALL = 1 << 24  # characters of a text that is tokenized before other processes would have started
-MOST = 32  # processes that one can read for
+MOST = 16  # processes that one can read for
 
 
 class Tokenizing:
@@ -58,21 +58,19 @@ class Tokenizing:
         if self._split().characters < SMALL or done():
             return
         parts.mkdir(exist_ok=True)
-        while not done():
-            try:
-                paths = self._fill(parts, done)
-            except FileNotFoundError:  # another host has just joined and removed them
-                if done():
+        try:
+            while not done():
+                self._made = self._fill(parts, done)
+                others = [path for path in self._made if not path.exists()]
+                if not others:
                     return
+                with progress.working("waiting for other hosts to tokenize their shards"):
+                    for path in others:
+                        with _claimed(path, wait=True):
+                            pass
+        except FileNotFoundError:  # another host has just joined the shards and removed them
+            if not done():
                 raise
-            others = [path for path in paths if not path.exists()]
-            if not others:
-                self._made = paths
-                return
-            with progress.working("waiting for other hosts to tokenize their shards"):
-                for path in others:
-                    with _claimed(path, wait=True):
-                        pass
 
     def write(self, folder: Path) -> None:
         """Writes train.bin and eval.bin (ids), train.offsets and eval.offsets."""
@@ -97,11 +95,11 @@ class Tokenizing:
         count = min(len(os.sched_getaffinity(0)), MOST, -(-characters // shards.SHARD))
         with (
             progress.reading("tokenizing", characters) as advance,
-            _processes(count, (type(self._chosen), self._chosen.definition, self._dtype)) as submit,
+            _processes(count, (type(self._chosen), self._chosen.definition, self._dtype), done) as submit,
         ):
             for number, shard in enumerate(self._shards()):
                 if done():
-                    break
+                    return []
                 paths.append(parts / f"{number:06}-{shards.SHARD >> 10}k.npz")
                 waiting.append((sum(len(piece) for _, piece, _ in shard), submit(shard, paths[-1])))
                 while len(waiting) > 2 * count:
@@ -147,20 +145,19 @@ def _claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _processes(count: int, tokenizer: tuple[type, bytes, type]) -> Iterator[Callable[[list[Piece], Path], Future]]:
+def _processes(
+    count: int, tokenizer: tuple[type, bytes, type], done: Callable[[], bool]
+) -> Iterator[Callable[[list[Piece], Path], Future]]:
     """Starts processes that tokenize shards, and ends them; yields a function that hands them a shard and its path."""
-    command = [sys.executable, "-m", shards.__name__]
-    one_thread = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "1"}  # "false" takes a quarter longer
-    environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
 
     def make(shard: list[Piece], path: Path) -> None:
         with _claimed(path) as mine:
-            if not mine or shards.is_whole(path):
+            if not mine or shards.is_whole(path) or done():  # in this order: shards are removed when all is done
                 return
             process = idle.get()
             try:
-                _ask(process, (shard, path))
+                process.make(shard, path)
             finally:
                 idle.put(process)
 
@@ -168,45 +165,47 @@ def _processes(count: int, tokenizer: tuple[type, bytes, type]) -> Iterator[Call
         threads = ThreadPoolExecutor(count)
         stack.callback(threads.shutdown, cancel_futures=True)
         for _ in range(count):
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                process_group=0,  # ctrl-c is for its parent
-            )
-            stack.callback(_end, process)
-            _send(process, tokenizer)
+            process = _Process(tokenizer)
+            stack.callback(process.end)
             idle.put(process)
         yield lambda shard, path: threads.submit(make, shard, path)
 
 
-def _ask(process: subprocess.Popen, shard: tuple[list[Piece], Path]) -> None:
-    _send(process, shard)
-    try:
-        failure = pickle.load(process.stdout)  # type: ignore[arg-type]  # it has one
-    except (EOFError, pickle.UnpicklingError):
-        raise _ended(process) from None
-    if failure:
-        raise failure
+class _Process:
+    """A process that runs `shards.main`, with one thread: "false" for TOKENIZERS_PARALLELISM takes a quarter longer."""
 
+    def __init__(self, tokenizer: tuple[type, bytes, type]):
+        self._line, other = multiprocessing.Pipe()
+        one = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", shards.__name__, str(other.fileno())]
+        with other:  # a group of its own, as ctrl-c is for its parent
+            self._run = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # of the parent; what libraries print is no result
+                env=os.environ | one,
+                pass_fds=[other.fileno()],
+                process_group=0,
+            )
+        with contextlib.suppress(OSError):  # it has ended, as `make` will say
+            self._line.send(tokenizer)
 
-def _send(process: subprocess.Popen, value: object) -> None:
-    try:
-        pickle.dump(value, process.stdin)  # type: ignore[arg-type]  # it has one
-        process.stdin.flush()  # type: ignore[union-attr]
-    except OSError:
-        raise _ended(process) from None
+    def make(self, shard: list[Piece], path: Path) -> None:
+        """Tokenizes a shard into a file; raises what the process raised."""
+        try:
+            self._line.send((shard, path))
+            failure = self._line.recv()
+        except (EOFError, OSError):
+            code = self._run.wait()
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            why = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
+            said = f"a process that tokenizes {how}{why}; what is done is kept: run the same command again."
+            raise ChildProcessError(said) from None
+        if failure:
+            raise failure
 
-
-def _ended(process: subprocess.Popen) -> ChildProcessError:
-    code = process.wait()
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-    why = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
-    return ChildProcessError(f"a process that tokenizes {how}{why}; what is done is kept: run the same command again.")
-
-
-def _end(process: subprocess.Popen) -> None:
-    process.kill()
-    with contextlib.suppress(OSError), process:  # closes its pipes
-        pass
+    def end(self) -> None:
+        """Ends it, whatever it does."""
+        self._run.kill()
+        self._run.wait()
+        self._line.close()

@@ -23,10 +23,15 @@ def _short_pieces(monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """Makes every text a large one, of shards of 2,000 characters; lists those that are handed to a process."""
-    handed, ask = [], tokenizing._ask
+    handed, make = [], tokenizing._Process.make
     monkeypatch.setattr(tokenizing, "SMALL", 0)
     monkeypatch.setattr(shards, "SHARD", 2000)
-    monkeypatch.setattr(tokenizing, "_ask", lambda process, shard: handed.append(shard[1].name) or ask(process, shard))
+
+    def listed(process, shard, path):
+        handed.append(path.name)
+        make(process, shard, path)
+
+    monkeypatch.setattr(tokenizing._Process, "make", listed)
     return handed
 
 
@@ -60,15 +65,15 @@ def fails_at(monkeypatch):
     """fails_at(n, how) ends the work at its shard n."""
 
     def install(number, how):
-        ask, count = tokenizing._ask, iter(range(1000))
+        make, count = tokenizing._Process.make, iter(range(1000))
 
-        def ask_or_fail(process, shard):
+        def make_or_fail(process, shard, path):
             if next(count) == number:
                 how(process)
-            ask(process, shard)
+            make(process, shard, path)
 
-        monkeypatch.setattr(tokenizing, "_ask", ask_or_fail)
-        return lambda: monkeypatch.setattr(tokenizing, "_ask", ask)
+        monkeypatch.setattr(tokenizing._Process, "make", make_or_fail)
+        return lambda: monkeypatch.setattr(tokenizing._Process, "make", make)
 
     return install
 
@@ -80,7 +85,11 @@ def interrupt(_):
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [
-        (lambda process: process.kill(), ChildProcessError, "killed by SIGKILL, as .* memory runs out; what is done"),
+        (
+            lambda process: process._run.kill(),
+            ChildProcessError,
+            "killed by SIGKILL, as .* memory runs out; what is done",
+        ),
         (interrupt, KeyboardInterrupt, None),
     ],
 )
@@ -115,19 +124,23 @@ def test_another_text_finds_nothing_of_the_old(experiment, jsonl, asked, fails_a
     assert min(asked).startswith("000000-")
 
 
-def test_hosts_that_share_the_cache_share_the_work(experiment, whole, cores, monkeypatch, request):
+def test_hosts_that_share_the_cache_share_the_work(experiment, tmp_path, whole, cores, monkeypatch, request):
     due, named = whole(), threading.local()
     asked = request.getfixturevalue("asked")
     cores(1)
     monkeypatch.setattr(socket, "gethostname", lambda: named.host)
-    found, by = {}, []
-    ask, both = tokenizing._ask, threading.Barrier(2)
-    monkeypatch.setattr(tokenizing, "_ask", lambda process, shard: by.append(process.pid) or ask(process, shard))
+    found, by, fingerprints = {}, [], []
+    make, both = tokenizing._Process.make, threading.Barrier(2)
+    monkeypatch.setattr(
+        tokenizing._Process, "make", lambda process, *shard: by.append(process) or make(process, *shard)
+    )
 
     def host(number):
         named.host = f"host-{number}"
         both.wait()
-        found[number] = arrays(open_corpus(experiment().data, TEXT))
+        opened = open_corpus(experiment().data, TEXT)
+        found[number] = arrays(opened)
+        fingerprints.append(opened.fingerprint)
 
     hosts = [threading.Thread(target=host, args=(number,)) for number in range(2)]
     for thread in hosts:
@@ -137,6 +150,9 @@ def test_hosts_that_share_the_cache_share_the_work(experiment, whole, cores, mon
     assert found == {0: due, 1: due}
     assert len(asked) == len(set(asked)), "no shard is made twice"
     assert len(set(by)) == 2, "both have made some"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"tokens-{fingerprints[0]}"], (
+        "and left nothing else"
+    )
 
 
 def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):
