@@ -60,6 +60,7 @@ class Mixture:
 
     sources: Mapping[str, TextRows]
     interleaving: Interleaving
+    due: int  # rows of the whole run
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
         """Returns the function that finds row p of the stream: the records, which know their source, and the row in them.
@@ -86,11 +87,12 @@ class Mixture:
     @functools.cached_property
     def described(self) -> tuple[tuple[str, str], ...]:
         """What the banner of a run says of the sources, in words."""
-        shares, held = self.interleaving.shares(0), self.splits["eval"]
+        shares, counts, held = self.interleaving.shares(0), self.interleaving.counts(self.due), self.splits["eval"]
         rows = [("data", f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples")]
-        for (name, text), share in zip(self.sources.items(), shares, strict=True):
-            source, count = text.corpus.source, len(text.splits["train"])
-            rows.append((name, f"{share:.1%} of the first rows, {source.kinds()}; {count:,} examples"))
+        for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):
+            source, own = text.corpus.source, len(text.splits["train"])
+            read = f"{share:.1%} of the rows at first, {count / own:.3g} epochs in all"
+            rows.append((name, f"{read}; {source.kinds()}; {own:,} examples"))
             rows += [("notice", source.unread())] if source.left_out else []
         return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
 
@@ -129,9 +131,13 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
             sources[name] = open_text_rows(cfg, dataclasses.replace(section, tokenizer=chosen), name)
     epochs = {name: source.epochs for name, source in data.mixture.items()}
     limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
-    mixture = Mixture(sources, Interleaving(_stages(cfg, sources), limits))
+    interleaving = Interleaving(_stages(cfg, sources), limits)
+    size, train = sum(len(text.splits["train"]) for text in sources.values()), cfg.train
+    mixture = Mixture(sources, interleaving, math.ceil(train.epochs * size) or train.steps * train.batch_size)
     _check_shares(data, mixture)
-    _prepare(cfg, mixture)
+    _check_length(cfg, mixture)
+    for text, count in zip(sources.values(), interleaving.counts(mixture.due), strict=True):
+        text.prepare(count / len(text.splits["train"]))
     return mixture
 
 
@@ -178,16 +184,13 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
             )
 
 
-def _prepare(cfg: ExperimentConfig, mixture: Mixture) -> None:
-    """Refuses a run that is longer than the mixture, and plans the packings that it will read."""
+def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
+    """Refuses a run that is longer than the mixture."""
     train, total = cfg.train, mixture.interleaving.total
-    due = math.ceil(train.epochs * len(mixture.splits["train"])) or train.steps * train.batch_size
-    if total is not None and due > total:
+    if total is not None and mixture.due > total:
         asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
         raise ConfigError(
-            f"train.{asked}: needs {due:,} rows, and the mixture holds {total:,}, in which its sources with a weight reach"
-            f" their epochs; set train.steps to {total // train.batch_size} at most, or raise the epochs of one in data.mixture"
-            " (0: without end)."
+            f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,}, in which its sources with a weight"
+            f" reach their epochs; set train.steps to {total // train.batch_size} at most, or raise the epochs of a source in"
+            " data.mixture (0: without end)."
         )
-    for rows, count in zip(mixture.sources.values(), mixture.interleaving.counts(due), strict=True):
-        rows.prepare(count / len(rows.splits["train"]))

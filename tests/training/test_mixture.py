@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import sharding
-from flaxformer_lite.config import MeshConfig
+from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import dummy
-from flaxformer_lite.training import program
+from flaxformer_lite.training import loop, past, program
 from flaxformer_lite.training.report.meter import means
 from flaxformer_lite.training.report.metrics import read
 from flaxformer_lite.training.start import setup
@@ -99,15 +99,32 @@ def test_one_source_adds_nothing_to_the_step(mixed):
     assert texts[0] == texts[1] != lowered(cfg)
 
 
-def test_a_run_reports_each_source_and_resumes_exactly(mixed, tmp_path, capsys):
-    cfg = mixed(mixture_schedule="2-6: letters=3")
-    assert tiny_runs.resumes_exactly(cfg, tmp_path)
-    straight, twice = (read(tmp_path / name / "metrics.jsonl") for name in ("straight", "twice"))
-    for records in (straight, twice):
-        for record in records:
-            assert record["loss/words"] > 0 and record["loss/letters"] > 0
+@pytest.mark.nightly  # batches of any restart are tested in tests/data, and the state's in test_loop.py
+def test_a_run_resumes_exactly_in_the_middle_of_a_schedule(mixed, tmp_path):
+    assert tiny_runs.resumes_exactly(mixed(mixture_schedule="2-6: letters=3"), tmp_path)
+    straight, twice = (read(tmp_path / name / "metrics.jsonl")[-2] for name in ("straight", "twice"))
     names = "loss", "loss/words", "loss/letters"
-    assert [straight[-2][name] for name in names] == [twice[-2][name] for name in names]
+    assert [straight[name] for name in names] == [twice[name] for name in names]
+
+
+def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys):
+    cfg = mixed(train={"steps": 5})
+    loop.run(cfg, tmp_path / "run")
+    for record in read(tmp_path / "run" / "metrics.jsonl"):
+        assert record["loss/words"] > 0 and record["loss/letters"] > 0
     printed = capsys.readouterr().out
-    assert "held-out loss by source  letters " in printed and "of the first rows" in printed
-    assert "loss/letters" in (tmp_path / "twice" / "report.html").read_text()
+    assert "held-out loss by source  letters " in printed and "25.0% of the rows at first, " in printed
+    assert "loss/letters" in (tmp_path / "run" / "report.html").read_text()
+    assert_the_past_is_known(tmp_path / "run", cfg)
+
+
+def assert_the_past_is_known(folder, cfg):
+    """The rows that a step saw are found again, each in the file of its source."""
+    opened = past.open_past(folder)
+    (batch,) = itertools.islice(opened.data.batches(batch_size=8, seed=cfg.seed, start_step=4), 1)
+    places = opened.places(5)
+    for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):
+        assert all(place.startswith(cfg.data.mixture["words" if is_words else "letters"].path) for place in own)
+    assert any(step == 5 for step, _ in opened.saw(places[0][0], 8))
+    with pytest.raises(ConfigError, match="not in the training text"):
+        list(opened.saw("nowhere.jsonl:1", 8))
