@@ -136,8 +136,8 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
     mixture = Mixture(sources, interleaving, math.ceil(train.epochs * size) or train.steps * train.batch_size)
     _check_shares(data, mixture)
     _check_length(cfg, mixture)
-    for text, count in zip(sources.values(), interleaving.counts(mixture.due), strict=True):
-        text.prepare(count / len(text.splits["train"]))
+    for rows, count in zip(sources.values(), interleaving.counts(mixture.due), strict=True):
+        rows.prepare(count / len(rows.splits["train"]))
     return mixture
 
 
