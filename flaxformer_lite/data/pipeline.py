@@ -96,16 +96,6 @@ class Dataset:
         placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
         return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
 
-    @property
-    def sources(self) -> dict[str, "Dataset"]:
-        """The sources of a mixture, each as if it were alone; else itself, without a name."""
-        if not self.mixture:
-            return {"": self}
-        return {
-            name: Dataset(self.split, self.objective, text.splits, text.fingerprint, text.corpus, packing=text.packing)
-            for name, text in self.mixture.sources.items()
-        }
-
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
         """Returns the function that finds example p of the endless stream: the records, and the row in them."""
         if self.mixture:
