@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.data import provenance
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.data.tokenizer import Bytes
@@ -124,3 +124,22 @@ def test_pairs_count_both_texts(experiment, tmp_path, documents):
         numbers = [int(place.removeprefix(f"{path}:")) for place in told]
         assert texts == [text for n in numbers for text in (documents[n // 2][:60], f"to {n // 2}")]
         assert row in origins.rows(records, f"pairs.jsonl:{numbers[-1]}")
+
+
+def test_examples_of_tasks_lead_to_rows_of_their_table_packed_or_not(experiment, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        "".join(json.dumps({"instruction": f"say {n}", "response": f"it is {n}"}) + "\n" for n in range(1, 61))
+    )
+    for options in ({"packed": True}, {"packed": False}):
+        data = open_dataset(experiment("instruction", path=str(path), length=160, options=options))
+        origins, records = provenance.TableOrigins(DataConfig(path=str(path))), data.records
+        for example, places in enumerate(origins.places([(records, row) for row in range(len(records))])):
+            numbers = [int(place.removeprefix(f"{path}, row ")) for place in places]
+            assert len(numbers) > 1 or not options["packed"] or example == len(records) - 1
+            text = data.tokenizer.decode(data.example(example, 0, 0)["inputs"]["input_ids"])
+            assert re.findall(r"say (\d+)", text) == list(map(str, numbers))
+            for wanted in (str(numbers[-1]), f"t.jsonl:{numbers[-1]}"):
+                assert origins.rows(records, wanted).tolist() == [example]
+        with pytest.raises(ConfigError, match="is like that, or it is held out; name a number"):
+            origins.rows(records, "no such words")
