@@ -136,7 +136,6 @@ Positive = Annotated[float, Range(1e-30, FLOAT32, "be positive, from 1e-30, and 
 NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite")]
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
-LocalPath = Annotated[str, is_local]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
 ALWAYS: dict[type, Any] = {int: Int, float: Float, str: Annotated[str, is_text]}  # whatever else the field declares
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -15,6 +14,7 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, ModelConfig, O
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.companion import Companion
+from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import open_pretrained
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from flaxformer_lite.sharding import parameter_rules
@@ -98,7 +98,7 @@ def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
 
 def _published(companion: Companion, cfg: ExperimentConfig) -> ModelConfig:
     """Reads the config of a companion that lies in a directory, to be run as the trained model is."""
-    path, ours, where = Path(companion.source).expanduser(), cfg.model, f"objective.{companion.name}={companion.source}"
+    path, ours, where = places.on_disk(companion.source), cfg.model, f"objective.{companion.name}={companion.source}"
     try:
         run = workdir.read_config(path).model if workdir.is_workdir(path) else None
         found = dataclasses.replace(run, head=ours.head) if run else open_pretrained(path, ours.head)[0].cfg
