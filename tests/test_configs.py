@@ -91,8 +91,10 @@ def test_shrunk_copy_takes_real_steps(name, texts):
         config.model[key] = value
     for stack in ("encoder_layers", "decoder_layers"):
         config.model[stack] = min(config.model[stack], 2)
-    config.data.update(path=str(texts / ("pairs.jsonl" if name == "transformer_base" else "text.txt")), length=32,
-                       target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)  # fmt: skip
+    for source in config.data.mixture.values() if config.data.mixture else [config.data]:
+        source.path = str(texts / ("pairs.jsonl" if name == "transformer_base" else "text.txt"))
+        source.corpus = "" if config.data.mixture else source.corpus
+    config.data.update(length=32, target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)
     config.data.tokenizer.update(name="bytes", min_count=0)
     rate = {"word2vec": 3e-2}.get(name, 3e-3)  # two tables start near zero, and their product nearer
     config.optimizer.update(name="adamw", learning_rate=rate, warmup_steps=0, schedule="constant")
