@@ -14,7 +14,7 @@ from flaxformer_lite.models import llama
 
 def get_config():
     config = pages.get_config("llama_7b")
-    config.model = to_config_dict(llama.config("llama2_70b", dtype="bfloat16", scan=True, remat="full"))
+    config.model = to_config_dict(llama.config("llama2_70b", dtype="bfloat16", scan=True, remat="attention"))
     config.data.length = 4096
     config.optimizer.learning_rate = 1.5e-4
     config.train.update(batch_size=1024, accumulate=1)

@@ -23,7 +23,7 @@ from flaxformer_lite.objectives.causal_lm import CausalLm
 def get_config():
     return to_config_dict(
         ExperimentConfig(
-            model=llama.config("7b", dtype="bfloat16", scan=True, remat="full"),
+            model=llama.config("7b", dtype="bfloat16", scan=True, remat="attention"),
             objective=CausalLm(),
             data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=32000), length=2048),
             optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=2000),

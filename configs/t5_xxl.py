@@ -13,7 +13,7 @@ from flaxformer_lite.models import t5
 
 def get_config():
     config = pages.get_config("t5_small")
-    config.model = to_config_dict(t5.config("v1_1_xxl", dtype="bfloat16", scan=True, remat="full"))
+    config.model = to_config_dict(t5.config("v1_1_xxl", dtype="bfloat16", scan=True, remat="attention+qkv+out+mlp"))
     config.train.update(batch_size=2048, accumulate=1)
     config.mesh.fsdp = 16
     return config

@@ -25,7 +25,8 @@ def named(name: str, *arrays: jax.Array) -> Any:
 def materialize_gradient(arrays: Any) -> Any:
     """Returns a tree of arrays whose gradients are computed once, and not in every matrix product that reads them.
 
-    The TPU compiler fuses the gradient of a gated activation into both products, of inputs and of weights.
+    The TPU compiler fuses the gradient of a gated activation into both products, of inputs and of weights. Held as arrays,
+    it makes the step of Llama 7B 6% shorter, by that compiler's estimate (docs/plan.md).
     """
     return arrays
 

@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from flaxformer_lite.config import choices
 from flaxformer_lite.plan import planner, report, search, topology
 from tests.plan.test_planner import config
 
@@ -25,6 +26,7 @@ def test_what_fits_is_ranked_by_speed_and_reproduces(cfg, found):
     ranked, said = found
     speeds = [round(search.speed(one.plan), -1) for one in ranked]
     assert len(ranked) > 5 and speeds == sorted(speeds, reverse=True) and "combinations" in said[0]
+    assert {one.overrides["model.remat"] for one in ranked} == set(choices.REMATS)
     best = ranked[0]
     assert all(one.plan.memory.total <= search.CLEARANCE * one.plan.available for one in ranked)
     again = planner.make(search.changed(cfg, best.overrides), MACHINE, compiler=False)
