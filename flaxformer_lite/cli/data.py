@@ -153,21 +153,19 @@ def _histogram(out: Console, title: str, found: np.ndarray) -> None:
 def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
     if not (texts := _texts(data)):
         return [*data.described[:1], ("kept", "nothing but the tokenizer: a table is tokenized whenever a run starts")]
-    rows = []
+    rows, size = [], 0
     for name, (corpus, _) in texts.items():
         ids = [tokens.ids for tokens in corpus.tokens.values()]
         folder = Path(next(str(x.filename) for x in ids if isinstance(x, np.memmap))).parent
-        how = "made" if folder.stat().st_mtime >= begun else "there already"
+        made = folder.stat().st_mtime >= begun
+        size += made * corpus.source.size
+        how = "made" if made else "there already"
         rows += [
             (f"{name} data".lstrip(), f"{corpus.source.where}: {corpus.source.kinds()}"),
             ("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"),
         ]
-    size = sum(corpus.source.size for corpus, _ in texts.values())
-    return [
-        *rows,
-        ("rows", f"{data.num_examples:,} to train on"),
-        ("time", f"{seconds:.1f} s, {size / 1e6 / seconds:.1f} MB/s"),
-    ]
+    speed = f", {size / 1e6 / seconds:.1f} MB/s" if size else ""
+    return [*rows, ("rows", f"{data.num_examples:,} to train on"), ("time", f"{seconds:.1f} s{speed}")]
 
 
 def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
