@@ -1,8 +1,6 @@
 """Checkpoints on a disk, by orbax: written in the background, each named only when it is whole."""
 
 import shutil
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +33,6 @@ class Disk:
         check_regular(self.folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
-        # Each process reads by itself: orbax would make all wait for a process with a failed read.
-        by_itself = ocp.options.MultiprocessingOptions(
-            primary_host=group.index, active_processes={group.index}, barrier_sync_key_prefix=f"read{group.index}"
-        )
-        handler = ocp.StandardCheckpointHandler(multiprocessing_options=by_itself)
-        self._reader = ocp.Checkpointer(handler, multiprocessing_options=by_itself)
 
     def check_room(self, state: Any) -> str:
         """Returns what is wrong if the state does not fit on the disk."""
@@ -71,10 +63,7 @@ class Disk:
 
     def state(self, step: int, target: Any) -> Any:
         """Reads this process's part of a state."""
-        at = self.folder / str(step)
-        if is_copied(at):
-            return arrays.read(at, target)
-        return self._reader.restore(at / STATE, args=ocp.args.StandardRestore(target))
+        return arrays.read(self.folder / str(step), target)
 
     def lies_in(self, step: int, leaf: str) -> list[str]:
         """Names the files that hold a leaf, by searching for its bytes, as the store keeps no list of them."""
@@ -96,22 +85,3 @@ class Disk:
 
     def close(self) -> None:
         self._manager.close()
-        self._reader.close()
-
-
-def is_copied(step_folder: Path) -> bool:
-    """Returns whether a checkpoint was copied here from an object store, and lacks what orbax needs to read it."""
-    return not (step_folder / STATE / "_METADATA").exists() and (step_folder / STATE / "manifest.ocdbt").exists()
-
-
-def hush_other_reads() -> None:
-    """Silences the reads that orbax abandons when another one fails, which complain later or when collected."""
-    warnings.filterwarnings("ignore", "coroutine '_read_.*' was never awaited", RuntimeWarning)
-    before = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        abandoned = getattr(unraisable.object, "__name__", "").startswith("_read_")
-        if not abandoned and "Event loop is closed" not in str(unraisable.exc_value):
-            before(unraisable)
-
-    sys.unraisablehook = hook

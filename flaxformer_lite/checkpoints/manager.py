@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.checkpoints.digest import describe
-from flaxformer_lite.checkpoints.disk import Disk, hush_other_reads
+from flaxformer_lite.checkpoints.disk import Disk
 from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, compare, first_line, sealed
 from flaxformer_lite.checkpoints.store import Store
 from flaxformer_lite.files.stores import StorageError, is_url
@@ -139,7 +139,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:  # from tensorstore, orbax, json or the file system
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
-            hush_other_reads()
             why = first_line(error)
         why = self._group.coordinate("a checkpoint", why, lambda reasons: next(filter(None, reasons), ""))
         return (None, why) if why else (value, "")

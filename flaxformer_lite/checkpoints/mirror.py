@@ -34,7 +34,7 @@ def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run to a folder."""
     objects = Objects(url)
     for name in objects.names():
-        if not name.startswith(LEFT) and (content := objects.read(name)) is not None:
+        if not name.startswith(LEFT) and ".." not in name.split("/") and (content := objects.read(name)) is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     (folder / ORIGIN).write_text(str(objects))
