@@ -109,9 +109,9 @@ def test_a_model_goes_out_and_comes_back(bucket, tmp_path):
         assert changes[0].startswith("DELETE") or "DELETE /bucket/out/config.json" in changes
 
 
-def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(bucket, tmp_path, monkeypatch):
+def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(gcs, tmp_path, monkeypatch):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
-    url, upload = f"{bucket.url}/killed", remote.upload
+    url, upload = f"{gcs.url}/killed", remote.upload
     save_pretrained(url, model, params)
 
     def killed(path, to):
@@ -129,20 +129,20 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
     assert equal(load_pretrained(url)[1], params)
 
 
-def test_other_peoples_places_are_not_taken(bucket, tmp_path):
+def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
-    remote.write(f"{bucket.url}/photos/a.png", b"")
+    remote.write(f"{gcs.url}/photos/a.png", b"")
     with pytest.raises(ConfigError, match=r"photos: holds a.png and no config.json, so it is not a model's directory"):
-        save_pretrained(f"{bucket.url}/photos", model, params)
-    remote.write(f"{bucket.url}/run/checkpoints/8/x", b"")
+        save_pretrained(f"{gcs.url}/photos", model, params)
+    remote.write(f"{gcs.url}/run/checkpoints/8/x", b"")
     with pytest.raises(ConfigError, match=r"run: is a training workdir"):
-        save_pretrained(f"{bucket.url}/run", model, params)
+        save_pretrained(f"{gcs.url}/run", model, params)
     with pytest.raises(ConfigError, match=r"photos: exists and is not overwritten"):
-        save_adapter(f"{bucket.url}/photos", *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"))
+        save_adapter(f"{gcs.url}/photos", *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"))
 
 
-def test_convert_reads_and_writes_addresses(bucket, tmp_path, capsys):
-    folder, url = models.directory(tmp_path / "gpt2"), f"{bucket.url}/converted"
+def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
+    folder, url = models.directory(tmp_path / "gpt2"), f"{gcs.url}/converted"
     main(["convert", str(folder), url])
     assert capsys.readouterr().out.startswith(f"{url}: gpt2, head lm, ")
     main(["convert", url, str(tmp_path / "back")])
@@ -157,9 +157,9 @@ def test_convert_reads_and_writes_addresses(bucket, tmp_path, capsys):
     assert not list((tmp_path / "cache").glob("sending-*"))
 
 
-def test_a_sentence_encoder_brings_its_layers(bucket):
+def test_a_sentence_encoder_brings_its_layers(gcs):
     folder = next(path for path in (ROOT / "sentences").iterdir() if (path / "modules.json").exists())
-    url = sent(folder, f"{bucket.url}/sentences")
+    url = sent(folder, f"{gcs.url}/sentences")
     here, there = read_sentence_layers(folder), read_sentence_layers(places.on_disk(url, weights=False))
     assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
         here.pooling, here.limit, here.normalize, len(here.dense),
