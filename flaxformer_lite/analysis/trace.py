@@ -43,13 +43,13 @@ def rows(data: Any, program: str = "") -> tuple[list[Row], int]:
 
     Args:
       data: a `jax.profiler.ProfileData`.
-      program: name of the program that is traced; those of another, such as evaluation, are one row.
+      program: name of the program that is traced; those of another, such as evaluation, are one row. Empty: of all.
     """
     found: dict[str, Row] = {}
     devices = set()
     for plane, event, op, stats in _events(data):
         of = stats.get("hlo_module", program)
-        key = op if of == program else f"program {of}"
+        key = op if of == program or not program else f"program {of}"
         row = found.setdefault(key, Row(key))
         row.seconds, row.count = row.seconds + event.duration_ns / 1e9, row.count + 1
         row.flops, row.bytes = row.flops + stats.get("flops", 0), row.bytes + stats.get("bytes_accessed", 0)

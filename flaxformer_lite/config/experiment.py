@@ -121,6 +121,7 @@ class TrainConfig(Record):
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
     cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
     profile: Annotated[str, is_interval] = ""  # START:STOP, the first and last step of a profiler's trace; empty: none
+    watchdog: NotNegative = 10.0  # minutes without the end of a step after which all stacks are printed; 0: never
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
     skip_spikes: NotNegative = 0.0  # leaves out updates so many standard deviations above the last, such as 6; 0: none
     init_from: Place = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random

@@ -27,10 +27,12 @@ from flaxformer_lite.training.start.setup import Experiment, prepare
 from flaxformer_lite.training.state import TrainState
 from flaxformer_lite.training.trainer import Trainer
 from flaxformer_lite.training.watchers.finite import Finite
+from flaxformer_lite.training.watchers.pace import Pace
 from flaxformer_lite.training.watchers.profile import Profile
 from flaxformer_lite.training.watchers.spikes import Spikes, culprits
 from flaxformer_lite.training.watchers.tracking import Tracking, check_installed
 from flaxformer_lite.training.watchers.upload import Upload
+from flaxformer_lite.training.watchers.watchdog import Watchdog
 from flaxformer_lite.training.watchers.watcher import Watcher
 
 
@@ -145,7 +147,9 @@ def _watchers(
 ) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
     cfg, step, note = experiment.cfg, experiment.train_step, terminal.note
-    watchers: list[Watcher] = []
+    watchers: list[Watcher] = [Pace(group, clock, note)]
+    if cfg.train.watchdog:
+        watchers.append(Watchdog(cfg.train.watchdog, workdir, group, clock))
     if group.first:
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:

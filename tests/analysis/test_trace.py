@@ -70,6 +70,11 @@ def test_operations_of_a_cpu_are_among_what_its_threads_do():
     assert rows('planes { id: 1 name: "Task Environment" }') == ([], 0)
 
 
+def test_where_the_program_is_unknown_all_operations_are_its():
+    (row,), _ = trace.rows(jax.profiler.ProfileData.from_text_proto(GPU))
+    assert (row.name, row.count) == ("fusion.1", 3)
+
+
 def test_a_table_says_what_each_is_and_where_it_is_from():
     found, devices = trace.rows(jax.profiler.ProfileData.from_text_proto(TPU), "jit_step")
     lines = trace.table(found, trace.operations(PROGRAM), 2 * devices)

@@ -39,26 +39,29 @@ class Clock:
 
     def turn_to(self, part: str) -> None:
         """Begins another part in place of the innermost."""
-        self.read()
+        self._turn()
         self._doing[-1] = part
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
         """Counts the time in the block for a part."""
-        self.read()
+        self._turn()
         self._doing.append(part)
         try:
             yield
         finally:
-            self.read()
+            self._turn()
             self._doing.pop()
 
     def read(self) -> collections.Counter[str]:
         """Returns a copy of the seconds up to now."""
+        self._turn()
+        return self.seconds.copy()
+
+    def _turn(self) -> None:
         now = time.perf_counter()
         self.seconds[self.doing] += now - self._since  # type: ignore[assignment]  # typeshed counts in whole numbers
         self._since = now
-        return self.seconds.copy()
 
 
 def parts(seconds: Mapping[str, float]) -> dict[str, float]:

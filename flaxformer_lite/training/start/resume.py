@@ -21,8 +21,9 @@ from flaxformer_lite.training import optimizer
 
 # Fields that may change between starts: they control what is written and where, or how the same sums are computed.
 FREE = (
+    "train.trackers", "train.profile", "train.watchdog",
     "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
-    "train.patience", "train.sample_tokens", "train.trackers", "train.profile", "train.loss_chunks", "train.cpu_tuning",
+    "train.patience", "train.sample_tokens", "train.loss_chunks", "train.cpu_tuning",
     "data.cache", "data.path", "data.tokenizer.path",
     "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.slices", "mesh.mode",
 )  # fmt: skip

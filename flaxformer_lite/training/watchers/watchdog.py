@@ -1,0 +1,90 @@
+"""Prints what all threads of all processes are doing when no step ends for a long time."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from flaxformer_lite.runtime.processes import Processes
+from flaxformer_lite.training.report.clock import STEPPING, Clock
+from flaxformer_lite.training.watchers.watcher import Watcher
+
+TOPIC = "stacks"
+LOOKS = 10.0  # most seconds between two looks at the clock
+
+
+class Watchdog(Watcher):
+    """Looks, in a thread of its own, whether steps end; once for each step that does not in time, it prints all stacks.
+
+    Compilations, evaluations and checkpoints may take as long as they want. The run itself goes on.
+
+    Args:
+      minutes: how long a step may take.
+      workdir: gets stacks-0.txt from process 0, and so on.
+      group: the processes; one that prints its stacks makes all others print theirs.
+      clock: knows whether the run is in a step.
+    """
+
+    def __init__(self, minutes: float, workdir: Path, group: Processes, clock: Clock):
+        self._limit, self._group, self._clock = 60 * minutes, group, clock
+        self._path = workdir / f"stacks-{group.index}.txt"
+        self._step, self._since, self._told = 0, time.monotonic(), False
+        self._reports, self._lock = 0, threading.Lock()
+        self._closing = threading.Event()
+        group.listen(f"{TOPIC}0", self._hear)
+        self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
+        self._step, self._since, self._told = step, time.monotonic(), False
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closing.wait(min(max(self._limit / 10, LOOKS / 1000), LOOKS)):
+            if self._clock.doing not in STEPPING:
+                self._since = time.monotonic()
+            elif time.monotonic() - self._since > self._limit and not self._told:
+                what = "which waits for data" if self._clock.doing == "data" else "which is in a step"
+                news = f"no step has ended for {self._limit / 60:.3g} minutes on process {self._group.index}, {what}"
+                report = self._reports
+                self._report(report, news)
+                self._group.announce(f"{TOPIC}{report}", json.dumps([report, news]))
+
+    def _hear(self, announced: str) -> None:
+        report, news = json.loads(announced)
+        self._report(report, news)
+        self._group.listen(f"{TOPIC}{report + 1}", self._hear)
+
+    def _report(self, report: int, news: str) -> None:
+        """Prints and writes the stacks, once for each number of a report."""
+        with self._lock:
+            if report < self._reports:
+                return
+            self._reports, self._told = report + 1, True
+        said = (
+            f"{news}; the last that has ended is step {self._step}. Stacks of process {self._group.index}:\n{stacks()}"
+        )
+        with contextlib.suppress(OSError):  # of a stderr that nobody reads
+            os.write(2, f"\n{said}\n".encode(errors="replace"))
+        with contextlib.suppress(OSError):  # of a disk that is full, or does not answer
+            earlier = self._path.read_text() if self._path.exists() else ""
+            self._path.write_text(f"{earlier}{time.strftime('%Y-%m-%d %H:%M:%S %Z')}: {said}\n")
+
+
+def stacks() -> str:
+    """Returns what each thread is doing, the innermost call last; the main thread comes first."""
+    threads, frames = {thread.ident: thread for thread in threading.enumerate()}, sys._current_frames()
+    main = threading.main_thread().ident
+    texts = []
+    for ident in sorted(frames, key=lambda ident: ident != main):
+        name = threads[ident].name if ident in threads else f"{ident}"
+        texts.append(f"thread {name}:\n{''.join(traceback.format_stack(frames[ident]))}")
+    return "\n".join(texts)
