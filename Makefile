@@ -148,7 +148,7 @@ faults-two: $(STAMP)  ## as root: kill, fill the disk of and damage a run of two
 
 faults-remote: $(STAMP)  ## kill -9 runs in stand-ins of object stores at random requests, alone and of two processes
 	$(BIN)/python -m tools.faults_remote --kills=20 --folder=runs/faults-remote
-	$(BIN)/python -m tools.faults_remote --kills=5 --steps=60 --processes=2 --folder=runs/faults-remote-two
+	$(BIN)/python -m tools.faults_remote --kills=5 --steps=150 --processes=2 --folder=runs/faults-remote-two
 
 # Of Debian, as root: apt-get install slurm-wlm openmpi-bin
 .PHONY: slurm mpi pods

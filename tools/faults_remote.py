@@ -86,6 +86,8 @@ def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> d
         codes = stop_once(store, lines, said, until)
         outputs = [path.read_text() for path in said]
         resumed = [int(number) for number in re.findall(r"resuming +after step (\d+)", outputs[0])]
+        if count < kills and set(codes) == {0}:
+            raise SystemExit(f"the run came to its end after {count} kills; give it more --steps.")
         lost += bool(resumed and resumed[0] != last)
         expected = [-KILLED, *[1] * (processes - 1)] if count < kills else [0] * processes
         if re.search("Traceback|damaged", "".join(outputs)) or sorted(codes, key=str) != sorted(expected, key=str):
