@@ -175,7 +175,9 @@ def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch
     main(["train", "--config.train.batch-size", "48", "--config", "gpt2_tiny:rope", "--workdir", "a-b", *flags])
     ((config, workdir, joining),) = runs
     assert (config.train.batch_size, config.model.position.name, workdir) == (48, "rope", "a-b")
-    assert joining == dict(coordinator="host:1", num_processes=2, process_id=1, start_timeout=300, peer_timeout=60)
+    assert joining == dict(
+        coordinator="host:1", num_processes=2, process_id=1, start_timeout=300, peer_timeout=60, stopped_code=0
+    )
 
 
 def test_only_names_of_flags_are_respelled():
