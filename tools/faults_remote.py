@@ -10,6 +10,7 @@ metrics.jsonl hold each step once. A run is forked from a process that has impor
 """
 
 import argparse
+import atexit
 import collections
 import json
 import multiprocessing
@@ -40,6 +41,7 @@ def train(line: list[str], said: Path) -> None:
         tempfile.tempdir = own
         sys.argv = line[1:]
         runpy.run_path("train.py", run_name="__main__")
+        atexit._run_exitfuncs()  # which multiprocessing leaves out: processes wait there for each other
 
 
 def committed(store: Store) -> list[int]:
