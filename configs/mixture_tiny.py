@@ -4,7 +4,7 @@
     flaxformer_lite train --config=mixture_tiny --workdir=runs/three --config.data.mixture.own.path=my_text.txt \
         --config.data.mixture.own.weight=0.5 --config.data.mixture.own.epochs=4
 
-Rows of code and English are read as 7 to 3 up to step 200, and as 3 to 7 from step 280 on.
+Rows of code and English are read as 7 to 3 up to step 200, and as 3 to 7 after step 280.
 """
 
 from flaxformer_lite.config import (

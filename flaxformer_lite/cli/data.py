@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
     renderer = Renderer(data.tokenizer, getattr(data.objective, "labels", ()))
+    rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
         example = {side: {name: x[row] for name, x in arrays.items()} for side, arrays in batch.items()}

@@ -16,12 +16,12 @@ class Change(NamedTuple):
     """New weights of some sources, reached in a straight line between two steps, or at once."""
 
     begin: int
-    end: int  # the first step with the new weights
+    end: int  # the last step, counted from 1, without the new weights
     weights: dict[str, float]
 
 
 def read_changes(text: str) -> list[Change]:
-    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: from step 9000 on, and linearly from step 10000 to 12000.
+    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: after step 9000, and linearly between 10000 and 12000.
 
     Raises:
       ValueError: it is not of this form; says why.

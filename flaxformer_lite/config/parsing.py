@@ -124,10 +124,15 @@ def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
     Args:
       values: changed in place.
       given: paths of fields.
+
+    Raises:
+      ConfigError: a name that ConfigDict has a method of.
     """
     for path in given:
         match = re.fullmatch(r"data\.mixture\.(\w+)\.\w+", path)
         sources = values.get("data", {}).get("mixture") if match else None
+        if match and hasattr(ConfigDict, match[1]):
+            raise ConfigError(f"data.mixture.{match[1]}: no name for a source, as configs use it; choose another.")
         if match and isinstance(sources, ConfigDict) and match[1] not in sources:
             with sources.unlocked():
                 sources[match[1]] = ConfigDict(_defaults(SourceConfig))

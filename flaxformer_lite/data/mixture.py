@@ -162,7 +162,14 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
     """Turns weights, temperature and schedule into stages; a weight that changes linearly takes STAIRS equal steps."""
     data, size = cfg.data, cfg.train.batch_size
     power = 1 / data.mixture_temperature if data.mixture_temperature else 0.0
-    factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
+    try:
+        factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
+    except OverflowError:
+        factors = {}
+    if max(factors.values(), default=math.inf) > 1e200:
+        raise ConfigError(
+            f"data.mixture_temperature={data.mixture_temperature:g}: leaves no rows to any source but the largest; raise it."
+        )
     weights = {name: source.weight for name, source in data.mixture.items()}
     stages = {0: weights}
     for change in read_changes(data.mixture_schedule):
@@ -187,6 +194,11 @@ def _check_shares(data: DataConfig, mixture: Mixture) -> None:
 def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
     """Refuses a run that is longer than the mixture."""
     train, total = cfg.train, mixture.interleaving.total
+    if total is not None and total < train.batch_size:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows in all; lower it, or raise the epochs of"
+            " a source in data.mixture (0: without end)."
+        )
     if total is not None and mixture.due > total:
         asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
         raise ConfigError(

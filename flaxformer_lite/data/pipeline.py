@@ -53,6 +53,11 @@ class Dataset:
     def num_examples(self) -> int:
         return len(self.records)
 
+    @property
+    def held(self) -> int | None:
+        """The examples of the whole stream of training examples; None: it is endless."""
+        return self.mixture.interleaving.total if self.mixture else None
+
     def batches(
         self,
         *,
@@ -81,7 +86,7 @@ class Dataset:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
         own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
-        find, total = self.finder(seed), self.mixture.interleaving.total if self.mixture else None
+        find, total = self.finder(seed), self.held
         count = -(-self.num_examples // batch_size) if not trains else ENDLESS if total is None else total // batch_size
 
         def example(number: int) -> Batch:
@@ -114,7 +119,7 @@ class Dataset:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
         data = dataclasses.replace(self, split=split)
         if self.mixture and split == "train":  # in the proportions in which they are read
-            find, size = self.finder(0), min(data.num_examples, self.mixture.interleaving.total or data.num_examples)
+            find, size = self.finder(0), min(data.num_examples, self.held or data.num_examples)
             found = (find(position)[::-1] for position in range(size))
         else:
             found = ((int(row), data.records) for row in data.order)

@@ -83,8 +83,11 @@ class Past:
                 return frozenset(self._origins[name].rows(records, wanted).tolist())
             except ConfigError:
                 missing.add(name)
-                if missing == set(self._origins):  # in none of the sources
+                if missing == set(self._origins) == {""}:
                     raise
+                if missing == set(self._origins):
+                    raise ConfigError(f"--document={wanted}: not in the training text of {', '.join(sorted(missing))}, of which"
+                                      " parts are held out; name a FILE:LINE, or words of the text.") from None  # fmt: skip
                 return frozenset()
 
         with counting("looking through the steps", last * size) as advance:

@@ -127,13 +127,20 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
 
 
-def with_steps(cfg: ExperimentConfig, examples: int) -> ExperimentConfig:
-    """Turns `train.epochs` into the number of steps that show each training example as often."""
+def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) -> ExperimentConfig:
+    """Turns `train.epochs` into the number of steps that show each training example as often.
+
+    Args:
+      cfg: the experiment.
+      examples: training examples of an epoch.
+      held: those of all epochs together, of which the last are left out where they do not fill a batch; None: endless.
+    """
     train = cfg.train
     if not train.epochs:
         return cfg
     exact = train.epochs * examples / train.batch_size
     steps = max(1, math.ceil(exact - 1e-6))  # a product that is whole but for rounding stays so
+    steps = steps if held is None else min(steps, held // train.batch_size)
     return dataclasses.replace(cfg, train=dataclasses.replace(train, steps=steps, epochs=0.0))
 
 

@@ -124,3 +124,6 @@ def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
         assert ("another" in row) == ("few" in row)
     out = printed(capsys, "tokenize", *config)
     assert out.count("tokens, there already: ") == 2
+    ends = ["--config.train.steps=1", "--config.data.mixture.many.epochs=0.1", "--config.data.mixture.few.epochs=0.1"]
+    rows = printed(capsys, "show", *config, *ends, "--rows", "900").count("row ")
+    assert 4 <= rows < 900, "all that there are"

@@ -44,6 +44,7 @@ def test_sources_from_the_command_line_alone():
         ),
         (["mixture.web.path=web/", "mixture.wbe.weight=1"], r"data\.mixture\.wbe\.path='': give the source a path"),
         (["mixture.web.path=web/", "mixture_shedule=9: web=1"], r"mixture_shedule: no such field; .*mixture_schedule"),
+        (["mixture.items.path=web/"], r"data\.mixture\.items: no name for a source, as configs use it; choose another"),
         (["mixture=web/"], r"data\.mixture: is a section of fields; .*data\.mixture\.NAME\.path=VALUE"),
     ],
 )

@@ -20,6 +20,9 @@ from tests.training import tiny_runs
 def test_steps_that_show_each_example_as_often(tmp_path, epochs, examples, batch, steps):
     cfg = tiny_runs.config(tmp_path, train={"steps": 0, "epochs": epochs, "batch_size": batch})
     assert with_steps(cfg, examples).train.steps == steps
+    assert with_steps(cfg, examples, held=(steps + 1) * batch - 1).train.steps == steps
+    most = max(1, steps - 1)
+    assert with_steps(cfg, examples, held=(most + 1) * batch - 1).train.steps == most, "the last batch is not whole"
 
 
 def test_a_run_of_epochs_evaluates_and_saves_after_each_and_resumes(tmp_path, capsys):

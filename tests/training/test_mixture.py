@@ -107,6 +107,15 @@ def test_a_run_resumes_exactly_in_the_middle_of_a_schedule(mixed, tmp_path):
     assert [straight[name] for name in names] == [twice[name] for name in names]
 
 
+def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixed):
+    cfg = mixed(train={"steps": 0, "epochs": 1, "batch_size": 7})
+    once = {name: dataclasses.replace(source, epochs=1) for name, source in cfg.data.mixture.items()}
+    experiment = setup.prepare(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=once)))
+    data, steps = experiment.train_data, experiment.cfg.train.steps
+    assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(1 for _ in data.batches(batch_size=7))
+    assert setup.prepare(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
+
+
 def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys):
     cfg = mixed(train={"steps": 5})
     loop.run(cfg, tmp_path / "run")
@@ -126,5 +135,5 @@ def assert_the_past_is_known(folder, cfg):
     for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):
         assert all(place.startswith(cfg.data.mixture["words" if is_words else "letters"].path) for place in own)
     assert any(step == 5 for step, _ in opened.saw(places[0][0], 8))
-    with pytest.raises(ConfigError, match="not in the training text"):
+    with pytest.raises(ConfigError, match="not in the training text of letters, words, of which parts are held out"):
         list(opened.saw("nowhere.jsonl:1", 8))

@@ -84,7 +84,8 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     eval_data = dataclasses.replace(train_data, split="eval")
     objective = train_data.objective
-    cfg = program.with_steps(program.with_vocabulary(cfg, train_data.vocab_size), train_data.num_examples)
+    cfg = program.with_vocabulary(cfg, train_data.vocab_size)
+    cfg = program.with_steps(cfg, train_data.num_examples, train_data.held)
     model = objective.fit_model(cfg.model, train_data.tokenizer)
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
