@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from flaxformer_lite.training.spikes import left_out
 from flaxformer_lite.training.state import TrainState
 
 
@@ -31,7 +32,8 @@ def with_average(
     """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after step t.
 
     This is the exponential moving average with the bias of its start removed: e is the weighted mean of p_1 .. p_t with
-    weights d^(t - i), so that a short run's average does not remember random weights.
+    weights d^(t - i), so that a short run's average does not remember random weights. Updates that the optimizer leaves out
+    (spikes.py) are no steps.
 
     Args:
       tx: the optimizer.
@@ -49,8 +51,12 @@ def with_average(
 
     def update(updates: Any, state: Averaged, params: Any = None, **more: Any) -> tuple[Any, Averaged]:
         updates, inner = tx.update(updates, state.inner, params, **more)
-        steps = state.steps + 1
-        share = (decay - 1) / jnp.expm1(steps.astype(jnp.float32) * math.log(decay))  # 1 - d^t would cancel
+        skipped = None if (after := left_out(inner)) is None else after > left_out(state.inner)
+        steps = state.steps + (1 if skipped is None else (~skipped).astype(jnp.int32))
+        counted = steps if skipped is None else jnp.maximum(steps, 1)
+        share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))  # 1 - d^t would cancel
+        if skipped is not None:  # weights that stay are averaged once; until there are others they are the average
+            share = jnp.where(skipped & (steps > 0), 0.0, share)
 
         def add(new, ema):
             return ema if isinstance(ema, optax.MaskedNode) else ema + share * (new.astype(jnp.float32) - ema)

@@ -14,6 +14,7 @@ from flaxformer_lite import sharding
 from flaxformer_lite.checkpoints.digest import digest
 from flaxformer_lite.config import MeshConfig, OptimizerConfig
 from flaxformer_lite.training import optimizer, spikes, state, step
+from flaxformer_lite.training.average import evaluated_params
 from flaxformer_lite.training.report.metrics import Recorder
 from flaxformer_lite.training.start.preflight import RunError
 from flaxformer_lite.training.watchers.spikes import IN_A_ROW, Spikes
@@ -79,7 +80,15 @@ def test_a_left_out_update_is_as_if_the_step_had_not_been():
     (with_, rates), (without, due) = runs["with"], runs["without"]
     assert rates == due, "the schedule counts the updates that were made"
     assert digest(with_.params) == digest(without.params)
+    assert digest(evaluated_params(with_)) == digest(evaluated_params(without)), "the average counts each weight once"
     assert optax.tree.get(with_.opt_state, "left_out") == 3 and with_.step == without.step + 3
+
+
+def test_the_average_before_the_first_update_is_the_weights():
+    fn, at = compiled(6.0)
+    for number, factor in enumerate((np.nan, 1.0)):
+        at, _ = fn(at, batch(number, factor))
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), evaluated_params(at), at.params)
 
 
 def test_without_a_spike_nothing_changes():
