@@ -51,7 +51,8 @@ def with_average(
 
     def update(updates: Any, state: Averaged, params: Any = None, **more: Any) -> tuple[Any, Averaged]:
         updates, inner = tx.update(updates, state.inner, params, **more)
-        skipped = None if (after := left_out(inner)) is None else after > left_out(state.inner)
+        before, after = left_out(state.inner), left_out(inner)
+        skipped = None if before is None or after is None else after > before
         steps = state.steps + (1 if skipped is None else (~skipped).astype(jnp.int32))
         counted = steps if skipped is None else jnp.maximum(steps, 1)
         share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))  # 1 - d^t would cancel
