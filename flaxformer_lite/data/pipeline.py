@@ -191,7 +191,13 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
       ConfigError: it cannot be read, or is too short.
     """
     alone: dict[str, Any] = {"mixture": {}, "mixture_temperature": 0.0, "mixture_schedule": ""}
-    data, objective = dataclasses.replace(cfg.data, path=path, **alone), cfg.objective
-    corpus = open_corpus(data, objective.fields, whole=True)
+    named = dict(pair.split("=", 1) for pair in cfg.data.columns.split(",") if pair)
+    fields = {source.text_field or cfg.data.text_field for source in cfg.data.mixture.values() if source.path}
+    field = named.get("text") or (fields.pop() if len(fields) == 1 else cfg.data.text_field)
+    data, objective = dataclasses.replace(cfg.data, path=path, text_field=field, **alone), cfg.objective
+    try:
+        corpus = open_corpus(data, objective.fields, whole=True)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--config.data.text_field=", "--columns=text=")) from error
     records = open_records(data, corpus, objective, "eval")
     return Dataset("eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus)

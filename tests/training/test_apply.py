@@ -3,7 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from flaxformer_lite.config import TokenizerConfig
+import pytest
+
+from flaxformer_lite.config import ConfigError, TokenizerConfig
+from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import tokenizer
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.apply import open_file, open_trained
@@ -21,3 +24,16 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
     metrics, _ = trained.evaluate(data)
     assert metrics["nll"] < 5, "a tokenizer of its own gives ids that mean nothing to the model"
+    own = (tmp_path / "other.jsonl").read_text()
+    (tmp_path / "body.jsonl").write_text(own.replace('"text":', '"body":'))
+    with pytest.raises(
+        ConfigError, match=r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\."
+    ):
+        open_file(trained, str(tmp_path / "body.jsonl"))
+    sources = {name: SourceConfig(path=cfg.data.path, text_field="body") for name in ("web", "code")}
+    fields = {"columns": "text=body"}, {"path": "", "mixture": sources}
+    for found in (
+        dataclasses.replace(trained.cfg, data=dataclasses.replace(trained.cfg.data, **own)) for own in fields
+    ):
+        again = open_file(trained._replace(cfg=found), str(tmp_path / "body.jsonl"))
+        assert again.num_examples == data.num_examples
