@@ -110,7 +110,12 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
     add, positive = parser.add_argument, command_line.integer(1)
     add("--data", required=True, type=command_line.place, help="file to read")
     add("--output", type=command_line.path, help=output)
-    add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help="columns of a table, or text=FIELD of jsonl (default: the run's)")
+    add(
+        "--columns",
+        type=command_line.text,
+        metavar="ROLE=NAME,...",
+        help="columns, or text=FIELD of text (default: the run's)",
+    )
     add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")
     add("--batch_size", type=positive, metavar="INT", help="examples at a time (default: the run's)")
 

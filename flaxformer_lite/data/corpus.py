@@ -62,6 +62,7 @@ class Records:
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
     trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))  # the tokens of the training split
     source: str = ""  # its name in a mixture
+    whole: Any = None  # the training records of all sources of a mixture; None: these are not of one
 
     def __len__(self) -> int:
         return len(self.first) - 1

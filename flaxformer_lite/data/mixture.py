@@ -125,10 +125,12 @@ def open_mixture(cfg: ExperimentConfig) -> Mixture:
         with _naming(name):
             text = read_text(section, cfg.objective.fields)
         texts.append(text._replace(split=_naming(name)(text.split)))
-    chosen, sources = shared_tokenizer(data, texts), {}
+    chosen, sources, parts = shared_tokenizer(data, texts), dict[str, TextRows](), list[Records]()
+    whole = Joined(parts)
     for name, section in sections.items():
         with _naming(name):
-            sources[name] = open_text_rows(cfg, dataclasses.replace(section, tokenizer=chosen), name)
+            sources[name] = open_text_rows(cfg, dataclasses.replace(section, tokenizer=chosen), name, whole)
+        parts.append(sources[name].splits["train"])
     epochs = {name: source.epochs for name, source in data.mixture.items()}
     limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
     interleaving = Interleaving(_stages(cfg, sources), limits)

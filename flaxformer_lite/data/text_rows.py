@@ -42,13 +42,14 @@ class TextRows:
             self.packing(number)
 
 
-def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "") -> TextRows:
+def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None) -> TextRows:
     """Opens the rows of a text; the first call tokenizes and packs it into `data.cache`.
 
     Args:
       cfg: the experiment.
       data: its data section, or that of one source of a mixture.
       name: that of the source.
+      whole: the training records of all of the mixture's sources, once they are open.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
@@ -68,7 +69,7 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "") -> T
 
     @functools.cache
     def opened(split: str, number: int = 0) -> Records:
-        return dataclasses.replace(open_records(data, corpus, objective, split, number), source=name)
+        return dataclasses.replace(open_records(data, corpus, objective, split, number), source=name, whole=whole)
 
     splits = {split: opened(split) for split in SPLITS}
     for records in splits.values():

@@ -76,7 +76,7 @@ class WordWindows(Objective):
         targets: labels [T], the same; begin and end [T], the window of each word, which is in it; noise [N]; all int32. weights
           [T] float32.
         """
-        stays, noise = _chances(records, self.subsample, self.noise_power)
+        stays, noise = _chances(_whole(records), self.subsample, self.noise_power)
         pieces = records.row(index)
         ids, document = np.concatenate(pieces), np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
         kept = rng.random(len(ids)) < stays[ids]
@@ -102,6 +102,11 @@ class WordWindows(Objective):
         return "word frequencies", float(
             share @ np.logaddexp(0, -score) + self.negatives * (noise * (1 - share)) @ np.logaddexp(0, score)
         )
+
+
+def _whole(records: Any) -> Any:
+    """Returns the records whose words are counted: those of all sources in a mixture."""
+    return records if records.whole is None else records.whole
 
 
 @functools.lru_cache(maxsize=8)

@@ -185,6 +185,15 @@ def test_every_objective_on_text(mixed, name):
     assert np.isfinite((data.objective.baseline(held_out) or ("", 0.0))[1])
 
 
+def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):
+    data = open_dataset(mixed("skip_gram"))
+    part = data.splits["train"].parts[0]
+    own = {number for row in range(len(part)) for piece in part.row(row) for number in piece.tolist()}
+    drawn = [data.example(row, 0, row, part)["targets"]["noise"] for row in range(8)]
+    counts, wide = data.records.counts, np.bincount(np.concatenate(drawn), minlength=data.vocab_size) > 0
+    assert (counts[wide] > 0).all() and not own.issuperset(np.flatnonzero(wide).tolist())
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
