@@ -50,6 +50,7 @@ class Lock(contextlib.AbstractContextManager):
             "since": f"{now:%Y-%m-%d %H:%M} UTC",
         }
         self._mark, self._beats, self._ended = b"", 0, threading.Event()
+        self._kept = time.monotonic()  # when the store last said that the lock is ours
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> "Lock":
@@ -74,8 +75,19 @@ class Lock(contextlib.AbstractContextManager):
         with contextlib.suppress(StorageError):
             self._objects.replace(NAME, None, self._mark)
 
-    def check(self) -> None:
-        """Raises LockError if another run has taken the lock over."""
+    def check(self, *, ask: bool = False) -> None:
+        """Raises LockError if another run is known to have taken the lock over.
+
+        Args:
+          ask: asks the store, and raises StorageError where it does not answer, after a silence in which another run may
+            have taken it over, such as that of a network that failed.
+        """
+        if ask and not self._lost and time.monotonic() - self._kept > SILENCE / 2:
+            seen = self._objects.version(NAME)
+            if _parsed(seen).get("token") == self._token:
+                self._kept = time.monotonic()
+            else:
+                self._lose(_parsed(seen))
         if self._lost:
             raise LockError(self._lost)
 
@@ -83,18 +95,21 @@ class Lock(contextlib.AbstractContextManager):
         while not self._ended.wait(BEAT):
             with contextlib.suppress(StorageError):  # the next beat may come through
                 if not self._replace(self._mark):
-                    holder = _parsed(self._objects.version(NAME))
-                    self._lost = f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
+                    self._lose(_parsed(self._objects.version(NAME)))
                     return
+
+    def _lose(self, holder: dict[str, Any]) -> None:
+        self._lost = f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
 
     def _replace(self, seen: bytes) -> bool:
         """Rewrites the lock if it is still what was seen; returns whether it is ours then."""
-        self._beats += 1
+        self._beats, asked = self._beats + 1, time.monotonic()
         content = json.dumps({"token": self._token, "beat": self._beats, **self._said}, indent=2).encode()
         mark = self._objects.replace(NAME, content, seen)
         if mark is None and (now := self._objects.version(NAME)).content == content:
             mark = now.mark  # the answer to an earlier try was lost
-        self._mark = mark or self._mark
+        if mark is not None:
+            self._mark, self._kept = mark, asked
         return mark is not None
 
     def _watched(self, seen: Version) -> Version:

@@ -32,7 +32,7 @@ class Checkpoints(contextlib.AbstractContextManager):
       folder: created if missing; leftovers of interrupted saves are removed.
       keep: number of checkpoints to keep; older ones are deleted.
       group: the processes that save and restore together.
-      before: called in the background by process 0 before a checkpoint in an object store counts.
+      before: called in the background by process 0 before a checkpoint in an object store is begun, and before it counts.
 
     Raises:
       CheckpointError: the folder is not writable.

@@ -15,6 +15,7 @@ from flaxformer_lite.files.stores import StorageError, is_url, retries
 
 ORIGIN = ".origin"  # in a copy: the address
 LEFT = ("checkpoints/", "best/", "tensorboard/", ".lock")  # what is not copied
+ANOTHERS = ("/config.json", "/complete.json")  # what another run, a model or a cache below this address has
 _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
 
 
@@ -31,10 +32,16 @@ def origin(folder: Path) -> str:
 
 
 def fetch(url: str, folder: Path) -> None:
-    """Copies the files of a run to a folder."""
+    """Copies the files of a run to a folder, without those of other runs, models and caches that lie below its address."""
     objects = Objects(url)
-    for name in objects.names():
-        if not name.startswith(LEFT) and ".." not in name.split("/") and (content := objects.read(name)) is not None:
+    names = objects.names()
+    others = tuple(f"{name.rpartition('/')[0]}/" for name in names if name.endswith(ANOTHERS))
+    for name in names:
+        if (
+            not name.startswith(LEFT + others)
+            and ".." not in name.split("/")
+            and (content := objects.read(name)) is not None
+        ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
     (folder / ORIGIN).write_text(str(objects))
@@ -55,14 +62,15 @@ class Mirror:
     Args:
       place: the workdir.
       folder: an empty folder for that of a store, which gets what earlier starts of the run have sent.
-      lock: what must be held to send.
+      lock: what process 0 must hold to send; the others send what they alone write, such as their stacks.
 
     Attributes:
+      place: the workdir.
       folder: where files are written and read.
     """
 
     def __init__(self, place: Path, folder: Path | None = None, lock: Lock | None = None):
-        self.folder, self._lock, self._one = folder or place, lock, threading.Lock()
+        self.place, self.folder, self._lock, self._one = place, folder or place, lock, threading.Lock()
         self._objects = Objects(str(place)) if folder else None
         if folder:
             fetch(str(place), folder)
@@ -75,10 +83,11 @@ class Mirror:
           LockError: another run has taken the lock over.
           StorageError: the store cannot be used.
         """
-        if self._objects is None or self._lock is None:
+        if self._objects is None:
             return
         with self._one:
-            self._lock.check()
+            if self._lock is not None:
+                self._lock.check(ask=True)
             states = self._states()
             changed = [name for name, state in states.items() if self._sent.get(name) != state]
             self._objects.write_all({name: (self.folder / name).read_bytes() for name in changed})
@@ -103,7 +112,7 @@ def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror
     Args:
       place: the workdir; one on a disk is its own folder.
       lock: its lock.
-      writes: whether this process sends them.
+      writes: whether this process is the one that speaks for all.
     """
     if not is_url(place):
         yield Mirror(place)

@@ -113,6 +113,10 @@ class Store:
             ):
                 raise CheckpointError(why)
 
+        def begin() -> None:
+            self._before()
+            at.delete()
+
         def commit() -> None:
             arrays.merge(at, group.count)
             self._before()
@@ -124,7 +128,7 @@ class Store:
                 self._objects.delete(f"{old}/")
 
         first = group.first
-        together("the start", lambda: at.delete() if first else None)
+        together("the start", lambda: begin() if first else None)
         together("a part", lambda: arrays.write(at, copied, group.index))
         together("the commit", lambda: commit() if first else None)
         kept = sorted({*self._steps, step})[-self._keep :]

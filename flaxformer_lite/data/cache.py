@@ -30,6 +30,10 @@ Share = Callable[[Path, Callable[[], bool]], None]
 def local(root: str | Path) -> Path:
     """Returns the folder of a cache on this machine; what lies in a store is copied to FLAXFORMER_LITE_CACHE."""
     own = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
+    if is_url(own):
+        raise ConfigError(
+            f"FLAXFORMER_LITE_CACHE={own}: names a folder of this machine; use --config.data.cache for a store."
+        )
     return Path(own if is_url(root) else root).expanduser()
 
 

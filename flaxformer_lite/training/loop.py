@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
-from flaxformer_lite.checkpoints.mirror import mirrored, place_of
+from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.runtime.processes import ALONE, Processes
@@ -70,7 +70,8 @@ def run(
         checkpoints = stack.enter_context(
             Checkpoints(place / "checkpoints", keep=cfg.train.keep, group=group, before=mirror.send)
         )
-        best = stack.enter_context(Checkpoints(place / "best", keep=1, group=group)) if cfg.train.best else None
+        kept = Checkpoints(place / "best", keep=1, group=group, before=mirror.send) if cfg.train.best else None
+        best = stack.enter_context(kept) if kept else None
         shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
@@ -91,7 +92,7 @@ def run(
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
         watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group)
-        watchers += [*_watchers(experiment, workdir, last_step, terminal, group, clock), Upload(mirror, lock, terminal)]
+        watchers += [*_watchers(experiment, mirror, last_step, terminal, group, clock), Upload(mirror, lock, terminal)]
         for watcher in watchers:
             stack.callback(watcher.close)
         parts = experiment, checkpoints, selection, recorder, terminal, report, place, group, meter, watchers
@@ -143,19 +144,19 @@ def _guards(
 
 
 def _watchers(
-    experiment: Experiment, workdir: Path, last_step: int, terminal: Terminal, group: Processes, clock: Clock
+    experiment: Experiment, mirror: Mirror, last_step: int, terminal: Terminal, group: Processes, clock: Clock
 ) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
-    cfg, step, note = experiment.cfg, experiment.train_step, terminal.note
+    cfg, step, note, workdir = experiment.cfg, experiment.train_step, terminal.note, mirror.folder
     watchers: list[Watcher] = [Pace(group, clock, note)]
     if cfg.train.watchdog:
         watchers.append(Watchdog(cfg.train.watchdog, workdir, group, clock))
     if group.first:
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:
-        folder = workdir / "profile" / ("" if group.alone else f"process-{group.index}")
+        own = "profile" if group.alone else f"profile/process-{group.index}"
         program = step.as_text if isinstance(step, precompile.BackgroundCompiled) else str
-        watchers.append(Profile(cfg.train.profiled, folder, program, clock, note))
+        watchers.append(Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own))
     return watchers
 
 

@@ -75,6 +75,17 @@ def test_an_owner_learns_that_another_took_over(objects):
     assert b"far" in objects.read(".lock")  # not ours to release
 
 
+def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 1e6)
+    monkeypatch.setattr(lock, "SILENCE", -1)
+    with Lock(objects, "first") as held:
+        held.check(ask=True)
+        hold(objects)
+        held.check()  # nobody has told it
+        with pytest.raises(LockError, match=r"process 5 on far.* took the lock over while this run was silent"):
+            held.check(ask=True)
+
+
 def test_of_two_that_see_no_lock_one_gets_it(objects, monkeypatch):
     real = Objects.version
     monkeypatch.setattr(Objects, "version", lambda self, name: seen)

@@ -15,6 +15,12 @@ def writer(calls, text="content"):
     return write
 
 
+def test_a_store_is_no_place_for_the_copies_of_this_machine(monkeypatch):
+    monkeypatch.setenv("FLAXFORMER_LITE_CACHE", "gs://bucket/cache")
+    with pytest.raises(ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache: names a folder of this machine"):
+        cache.local("s3://bucket/cache")
+
+
 def test_written_once(tmp_path):
     calls = []
     first = cache.folder(tmp_path, "name", writer(calls))

@@ -6,6 +6,7 @@ import shutil
 import jax
 import pytest
 
+from flaxformer_lite.checkpoints.mirror import place_of
 from flaxformer_lite.config import ConfigError, TrainConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import metrics
@@ -75,6 +76,15 @@ def test_a_run_that_ends_early_stops_the_trace_and_one_that_is_later_makes_none(
     assert calls == ["start", "stop"] and "no trace (" in notes[0]  # as no file was written
     heard(Profile(range(2, 4), tmp_path, str, Clock(), notes.append), range(5, 8))
     assert calls == ["start", "stop"] and len(notes) == 1
+
+
+def test_a_trace_that_goes_to_a_store_is_said_to_be_there(tmp_path, monkeypatch):
+    notes, place = [], place_of("gs://bucket/run/profile")
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **options: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: None)
+    monkeypatch.setattr(Profile, "_table", lambda self: ["table"])
+    heard(Profile(range(2, 3), tmp_path, str, Clock(), notes.append, place), range(1, 4))
+    assert notes == ["table\nThe trace is in gs://bucket/run/profile: copy it to a disk for xprof"]
 
 
 @pytest.mark.parametrize("value", ["5", "0:3", "9:5", "a:b", "-1:4", "1:2:3", "1:1001", "٣:٤", " 2:3"])

@@ -6,6 +6,7 @@ import pytest
 
 from configs import demo
 from flaxformer_lite import __main__, config
+from flaxformer_lite.checkpoints.mirror import place_of
 from flaxformer_lite.objectives import Metric, TextObjective
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.report import text
@@ -73,6 +74,14 @@ def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_pat
     assert rows["wider"] == f"{same} {wider}"
     own = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path="mine.txt"))
     assert "your text" not in commands(monkeypatch, own, "--config=configs/demo.py")
+
+
+def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--config=c.py", "--workdir=gs://mine"])
+    rows = dict(
+        text.next_commands(config.from_config_dict(config.ExperimentConfig, demo.get_config()), place_of("gs://mine"))
+    )
+    assert rows["wider"].endswith(" --workdir=gs://mine/run_wide") and rows["watch"].endswith(" --logdir gs://mine")
 
 
 def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):

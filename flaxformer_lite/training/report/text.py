@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import ExperimentConfig, check_family, fingerprint, plugin_name
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.sums import BY_SOURCE
 from flaxformer_lite.objectives.task import Task
@@ -149,6 +150,8 @@ def _compared(headline: Metric, value: float, baseline: float) -> str:
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     """Suggests commands to try next: uses of the trained model, by its stacks and its head, and other runs."""
     model, rows = cfg.model, []
+    is_bucket = is_url(workdir) and str(workdir).count("/") == 2  # beside which there is nothing of ours
+    beside, logs = (f"{workdir}/run", workdir) if is_bucket else (workdir, workdir.parent)
     if model.decoder_layers and model.head == "lm":
         prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
         rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
@@ -162,11 +165,11 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))
     if not cfg.data.path and not cfg.data.mixture:
-        rows.append(("your text", _rerun(f"{workdir}_own", {"data.path": "FILE_OR_FOLDER"})))
+        rows.append(("your text", _rerun(f"{beside}_own", {"data.path": "FILE_OR_FOLDER"})))
     if not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
-        rows.append(("wider", _rerun(f"{workdir}_wide", twice)))
-    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(workdir.parent))}")]
+        rows.append(("wider", _rerun(f"{beside}_wide", twice)))
+    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}")]
 
 
 def _rerun(workdir: str, changes: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import jax
 from flaxformer_lite.analysis import trace
 from flaxformer_lite.checkpoints.manager import first_line
 from flaxformer_lite.files.publish import write_file
+from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.training.report.clock import Clock
 from flaxformer_lite.training.watchers.watcher import Watcher
 
@@ -22,11 +23,14 @@ class Profile(Watcher):
       program: returns the text of the compiled step, which says what its operations are.
       clock: counts the time that this takes, apart from that of steps.
       note: prints a line.
+      place: where others find the folder, if that is in a store.
     """
 
     def __init__(
-        self, steps: range, folder: Path, program: Callable[[], str], clock: Clock, note: Callable[[str], None]
-    ):
+        self, steps: range, folder: Path, program: Callable[[], str], clock: Clock, note: Callable[[str], None],
+        place: Path | None = None,
+    ):  # fmt: skip
+        self._where = f"{place}: copy it to a disk for xprof" if is_url(place) else f"{folder}: xprof {folder}"
         self._steps, self._folder, self._program, self._clock, self._note = steps, folder, program, clock, note
         self._tracing = False
         self._done: list[int] = []
@@ -63,7 +67,7 @@ class Profile(Watcher):
             except Exception as error:
                 self._fail(error)
             else:
-                self._note("\n".join([*lines, f"The trace is in {self._folder}: xprof {self._folder}"]))
+                self._note("\n".join([*lines, f"The trace is in {self._where}"]))
 
     def _table(self) -> list[str]:
         newest = max(self._folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)

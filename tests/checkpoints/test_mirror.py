@@ -1,0 +1,23 @@
+from flaxformer_lite.checkpoints.lock import Lock
+from flaxformer_lite.checkpoints.mirror import fetch, mirrored, place_of
+from flaxformer_lite.files.objects import Objects
+
+
+def test_other_runs_models_and_caches_below_an_address_are_not_copied(gcs, tmp_path):
+    objects = Objects(f"{gcs.url}/outer")
+    own = ["config.json", "tokenizer/tokenizer.bytes", "mine/notes.txt"]
+    others = ["run/config.json", "run/checkpoints/3/state/d/1", "caches/tokens-1/complete.json", "caches/tokens-1/ids"]
+    objects.write_all(dict.fromkeys([*own, *others, "checkpoints/3/meta/metadata"], b"{}"))
+    fetch(str(objects), tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {*own, ".origin"}
+
+
+def test_each_process_sends_what_it_alone_writes(gcs):
+    place, objects = place_of(f"{gcs.url}/two"), Objects(f"{gcs.url}/two")
+    objects.write("metrics.jsonl", b"of process 0, before")
+    with Lock(objects, "first") as lock, mirrored(place, None, writes=False) as other:
+        with mirrored(place, lock, writes=True) as first:
+            (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
+        (other.folder / "stacks-1.txt").write_bytes(b"of process 1")
+    assert objects.read("metrics.jsonl") == b"of process 0, now" and objects.read("stacks-1.txt") == b"of process 1"
