@@ -19,6 +19,7 @@ from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.runtime import invocation
+from flaxformer_lite.training.program import with_steps
 from flaxformer_lite.training.start import warm_start
 from flaxformer_lite.training.start.adopt import read_experiment
 
@@ -116,7 +117,7 @@ def _label_counts(data: Dataset) -> Rows:
 def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     read, room = (sum(column) for column in zip(*map(_filled, examples), strict=True))
     train, size = data.num_examples, cfg.train.batch_size
-    steps, records = cfg.train.steps or round(cfg.train.epochs * train / size), data.records
+    steps, records = with_steps(cfg, train, data.held).train.steps, data.records
     epochs = "" if data.mixture else f": {cfg.train.epochs or steps * size / train:.3g} epochs"
     lengths = f"{records.length} tokens" + (f" and {records.target_length}" if records.target_length else "")
     held_out = f"{len(data.splits['eval']):,} held out"

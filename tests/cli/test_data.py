@@ -58,6 +58,8 @@ def test_stats_of_a_text(text, tmp_path, capsys):
     assert lines["rows"].startswith(f"{rows:,} an epoch by causal_lm, each of 64 tokens; ")
     assert lines["padding"] == f"{1 - (tokens[0] - 1) / (rows * 64):.1%} of {rows * 64:,} tokens of {rows} rows"
     assert lines["the run"] == f"10 steps of 4 rows: {40 / rows:.3g} epochs"
+    once = ["--config.train.steps=0", "--config.train.epochs=1", f"--config.train.batch_size={rows - 1}"]
+    assert f"2 steps of {rows - 1} rows: 1 epochs" in printed(capsys, "stats", *text, *once), "as train rounds"
     counted = [int(line.split()[3]) for line in out.splitlines() if "█" in line]
     assert "the end of each held out" in printed(capsys, "stats", *text, "--config.data.eval_fraction=0.02")
     assert sum(counted) == train and f"longest {max(map(len, documents)) + 1}" in out

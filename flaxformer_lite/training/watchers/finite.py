@@ -27,5 +27,5 @@ class Finite(Watcher):
         where = "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
         raise RunError(f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter"
                        f" norm {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower"
-                       " optimizer.learning_rate, more optimizer.warmup_steps, or optimizer.clip_norm=1 in another"
-                       f" --workdir, or train.skip_spikes=6; {self._culprits(step)}.")  # fmt: skip
+                       " optimizer.learning_rate, more optimizer.warmup_steps, optimizer.clip_norm=1, or"
+                       f" train.skip_spikes=6 in another --workdir; {self._culprits(step)}.")  # fmt: skip
