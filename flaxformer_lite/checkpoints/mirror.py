@@ -34,7 +34,7 @@ def origin(folder: Path) -> str:
 def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run to a folder, without those of other runs, models and caches that lie below its address."""
     objects = Objects(url)
-    names = objects.names()
+    names = [name for name in objects.names() if name and not name.endswith("/")]  # as consoles write for a new folder
     others = tuple(f"{name.rpartition('/')[0]}/" for name in names if name.endswith(ANOTHERS))
     for name in names:
         if (

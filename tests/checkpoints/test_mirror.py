@@ -13,6 +13,12 @@ def test_other_runs_models_and_caches_below_an_address_are_not_copied(gcs, tmp_p
     assert found == {*own, ".origin"}
 
 
+def test_folders_that_a_console_made_are_no_files(bucket, tmp_path):
+    Objects(bucket.url).write_all({"made/": b"", "made/tokenizer/": b"", "made/tokenizer/tokenizer.bytes": b"{}"})
+    fetch(f"{bucket.url}/made", tmp_path)
+    assert (tmp_path / "tokenizer/tokenizer.bytes").read_bytes() == b"{}"
+
+
 def test_each_process_sends_what_it_alone_writes(gcs):
     place, objects = place_of(f"{gcs.url}/two"), Objects(f"{gcs.url}/two")
     objects.write("metrics.jsonl", b"of process 0, before")
