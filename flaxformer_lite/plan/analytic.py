@@ -1,5 +1,6 @@
 """A plan without a compiler: sizes are exact, activations and traffic follow from the shapes, time from data sheets."""
 
+import dataclasses
 import math
 
 import jax
@@ -11,12 +12,17 @@ from flaxformer_lite.training import memory
 from flaxformer_lite.training.program import Program, executed_flops
 
 EFFICIENCY = 0.55  # share of the peak that large models reach in published runs, give or take a third
+RECOMPUTED = 1.5  # the same of recomputation: above 1, as arrays that are kept must be written and read (docs/plan.md)
+COLUMNS = 256  # of the model's width; if a TPU holds fewer, its compiler reduces some gradients whole (docs/plans)
 
 
 def of(program: Program, chip: Chip) -> costs.Costs:
     """Estimates what a step computes and moves, if the partitioner follows the mesh."""
-    compute = executed_flops(program) / program.mesh.size / chip.peak / EFFICIENCY
-    found = [one for one in _collectives(program) if one.bytes * one.times]
+    kept = dataclasses.replace(program.cfg, model=dataclasses.replace(program.cfg.model, remat="none"))
+    needed = executed_flops(dataclasses.replace(program, cfg=kept))
+    again = executed_flops(program) - needed
+    compute = (needed / EFFICIENCY + again / RECOMPUTED) / program.mesh.size / chip.peak
+    found = [one for one in _collectives(program, chip) if one.bytes * one.times]
     return costs.Costs(
         {f"computation at {EFFICIENCY:.0%} of the peak": compute},
         costs.exchanges(found, chip, program.mesh.shape, program.cfg.mesh.slices),
@@ -24,7 +30,7 @@ def of(program: Program, chip: Chip) -> costs.Costs:
     )
 
 
-def _collectives(program: Program) -> list[hlo.Collective]:
+def _collectives(program: Program, chip: Chip) -> list[hlo.Collective]:
     cfg, mesh = program.cfg, program.mesh.shape
     model, turns = cfg.model, cfg.train.accumulate
     itemsize = jax.numpy.dtype(model.dtype).itemsize
@@ -36,9 +42,10 @@ def _collectives(program: Program) -> list[hlo.Collective]:
     )
     stream = tokens * model.d_model * itemsize
     kept = 2 * tokens * model.kv_heads * model.head_width * itemsize
+    scattered = not chip.clock or (mesh["data"] > 1 and model.d_model >= COLUMNS * mesh["fsdp"])
     return [
         _one("all-gather", "fsdp", weights * itemsize, 2 * turns, program),
-        _one("reduce-scatter", "fsdp", weights * memory.FLOAT32, turns, program),
+        _one("reduce-scatter" if scattered else "all-reduce", "fsdp", weights * itemsize, turns, program),
         _one("all-reduce", "data", weights * memory.FLOAT32 // mesh["fsdp"], turns, program),
         _one("all-reduce", "tensor", stream, 2 * passes * layers * turns, program),
         _one("all-gather", "context", kept, passes * layers * turns, program),

@@ -84,14 +84,16 @@ def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> tuple[int, in
 
 
 def _passing(program: Program) -> int:
-    """Estimates the largest temporaries: two layers' gathered weights, and a chunk of logits with its gradient."""
+    """Estimates the largest temporaries: a layer's arrays made again, two layers' weights, logits of a chunk."""
     model, train, mesh = program.cfg.model, program.cfg.train, program.mesh.shape
     itemsize = jax.numpy.dtype(model.dtype).itemsize
     layers = max(1, model.encoder_layers + model.decoder_layers)
+    keeping = dataclasses.replace(program.cfg, model=dataclasses.replace(model, remat="none"))
+    again = (_saved(dataclasses.replace(program, cfg=keeping)) - _saved(program)) / layers
     weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
     objective, batch = program.cfg.objective, program.batch
     logits = objective.transient_logits(batch, model, rows(program), train.accumulate, train.loss_chunks)
-    return int(2 * weights * itemsize + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"])
+    return int(again + 2 * weights * itemsize + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"])
 
 
 def _bytes(tree: Any, itemsize: int | None = None) -> int:

@@ -46,6 +46,24 @@ def test_sizes_of_a_7b_follow_from_its_shardings(seven):
     assert "analytic (asked for)" in seven.how and seven.compile_seconds is None
 
 
+def test_data_sheets_know_what_wide_meshes_and_recomputation_cost(seven):
+    def made(**mesh):
+        cfg = dataclasses.replace(config("llama_7b"), mesh=MeshConfig(data=-1, **mesh))
+        return planner.make(cfg, topology.parse("v5e:16x16"), compiler=False)
+
+    def over_fsdp(plan):
+        return {one.kind: one.bytes for one in plan.exchanges if one.axes == ("fsdp",)}
+
+    wide = made(fsdp=64)
+    assert "all-reduce" not in over_fsdp(seven) and "reduce-scatter" not in over_fsdp(wide)
+    gradients = 2 * 2 * 6738415616  # of two microbatches, in bfloat16
+    assert over_fsdp(seven)["reduce-scatter"] == over_fsdp(wide)["all-reduce"] == gradients
+    assert wide.seconds[0] == seven.seconds[0] and wide.seconds[1] > seven.seconds[1]
+    (compute,) = (seconds for name, seconds in seven.largest if name.startswith("computation"))
+    ideal = seven.model_flops / 256 / 197e12
+    assert ideal / 0.55 < compute < seven.executed_flops / 256 / 197e12 / 0.55
+
+
 def test_activations_grow_with_the_rows_and_shrink_with_remat(seven):
     cfg = config("llama_7b")
     twice = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, accumulate=1))

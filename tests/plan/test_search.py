@@ -50,6 +50,8 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
     monkeypatch.setattr(search.aot, "missing", lambda machine: "")
     said = []
     ranked = search.search(cfg, MACHINE, compiles=3, say=said.append)
+    wide = [cfg.mesh.fsdp > 1 and 256 * cfg.mesh.fsdp > cfg.model.d_model for cfg in made]
+    assert wide == sorted(wide) and not wide[0]  # those that the TPU's compiler would reduce whole come last
     assert len(made) == 3 and len(ranked) == 1 and said[1].startswith("compiling 1 of 3: --config.mesh.data=")
 
 
