@@ -99,7 +99,10 @@ class Entry:
         with contextlib.ExitStack() as waiting:
             while not self.exists():
                 if remote.create(self._claim, _sign()):
-                    return True
+                    if not self.exists():
+                        return True
+                    remote.delete(self._claim)  # another host has completed it since the last look, and gone
+                    return False
                 if not seen:
                     waiting.enter_context(progress.working(f"waiting for another process to make {self.url}"))
                 claim = remote.find(self._claim)

@@ -122,6 +122,7 @@ def test_a_peak_is_counted_anew():
     assert memory.peak() < high - 32 * table.MIB
 
 
+@pytest.mark.nightly
 def test_a_tiny_case_is_trained_and_its_numbers_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "REST", 0)
     result = run.measure(TINY, {table.OURS: 2}, {"": run.sys.executable}, tmp_path)

@@ -44,6 +44,7 @@ def page(tmp_path):
     return tmp_path / "positions.md"
 
 
+@pytest.mark.nightly
 def test_a_small_run_makes_the_page(tmp_path, page, capsys):
     lines = [json.loads(line)["text"] for line in tiny_runs.text(tmp_path).read_text().splitlines()]
     (tmp_path / "text.txt").write_text("\n".join(lines * 3))

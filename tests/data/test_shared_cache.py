@@ -97,6 +97,14 @@ def test_hosts_that_start_together_make_it_once(bucket, tmp_path):
     assert remote.find(f"{entries[0]}.claim") is None
 
 
+def test_what_another_host_completed_since_the_last_look_is_not_made_again(bucket, monkeypatch):
+    entry, answers = shared_cache.Entry(f"{bucket.url}/late/tokens-1", cache.MANIFEST), iter([False, True])
+    monkeypatch.setattr(entry, "exists", lambda: next(answers))
+    with entry.turn() as mine:
+        assert not mine
+    assert remote.find(f"{bucket.url}/late/tokens-1.claim") is None
+
+
 def test_the_claim_of_a_killed_host_is_taken_over_and_that_of_a_failed_one_is_gone(bucket, host, capsys):
     url = f"{bucket.url}/killed"
     remote.write(f"{url}/tokens-1.claim", b"a host that was killed")

@@ -9,6 +9,7 @@ from examples import kernel_regression as example
 from flaxformer_lite.functions.kernels import boxcar, gaussian
 
 
+@pytest.mark.nightly
 def test_learned_widths_beat_the_fixed_one(tmp_path, capsys):
     with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole numbers
         fits = {fit.name: fit for fit in example.main(tmp_path / "figure.png", steps=60)}

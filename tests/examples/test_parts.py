@@ -85,6 +85,7 @@ def test_a_recurrent_language_model_trains_and_writes(tmp_path):
     np.testing.assert_array_equal(np.argmax(whole[:, 7:-1], axis=-1), written[:, 8:])
 
 
+@pytest.mark.nightly
 def test_min_gru_documents_do_not_meet_and_padding_is_passed_over():
     model, params = built(mixer=min_gru.MinGruConfig(), position=gpt2.config("tiny").position)
     apply = lambda ids, **more: model.apply({"params": params}, ids, **more).logits  # noqa: E731

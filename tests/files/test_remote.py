@@ -1,6 +1,8 @@
 import gzip
 import hashlib
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -165,11 +167,12 @@ def test_other_addresses_are_refused(url, message):
 
 
 def test_a_forked_process_has_its_own_client(bucket):
+    """In a process of its own, without the threads of this one."""
     remote.write(f"{bucket.url}/f", CONTENT)
-    child = os.fork()
-    if not child:
-        os._exit(0 if remote.find(f"{bucket.url}/f").size == len(CONTENT) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    size = f"remote.find('{bucket.url}/f').size"
+    fork = f"size, child = {size}, os.fork()\nif not child: os._exit({size} != size)\nsys.exit(os.waitpid(child, 0)[1])"
+    imports = "import os, sys\nfrom flaxformer_lite.files import remote\n"
+    assert subprocess.run([sys.executable, "-c", imports + fork]).returncode == 0
 
 
 def test_only_addresses_of_known_stores_are_addresses():

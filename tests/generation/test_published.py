@@ -9,6 +9,20 @@ from tests.pretrained.fixtures import MANIFEST, loaded, part
 NAMES = [name for name, entry in MANIFEST.items() if entry.get("generate")]
 # One of each kind: the other families' prefill and steps are the same functions as in their beam search.
 GREEDY = [name for name in NAMES if "penalties" in MANIFEST[name]["generate"]]
+# Variants of a family write by the same functions as it does.
+VARIANTS = (
+    "byt5",
+    "flan_t5",
+    "gpt_neox_sequential",
+    "llama3",
+    "marian_separate",
+    "mbart",
+    "mt5",
+    "opt_350m",
+    "qwen2",
+    "umt5",
+)
+WRITTEN = [pytest.param(name, marks=[pytest.mark.nightly] if name.startswith(VARIANTS) else []) for name in NAMES]
 
 
 def settings_of(way):
@@ -16,7 +30,7 @@ def settings_of(way):
     return {key: value for key, value in way.items() if key != "do_sample"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WRITTEN)
 def test_every_way_of_writing(name):
     model, params = loaded(name)
     prompts = part(name, "generate/in/")

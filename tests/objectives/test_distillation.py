@@ -74,6 +74,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teac
     assert abs(float(total / weight)) < 1e-6 < float(sums.mean())
 
 
+@pytest.mark.nightly
 def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
     cfg = student(folder, teacher)
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dropout=0.0))

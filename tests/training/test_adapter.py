@@ -151,6 +151,7 @@ def labelled(folder):
     return folder / "labelled.jsonl"
 
 
+@pytest.mark.nightly
 def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
     first = tmp_path / "first"
     first.mkdir()

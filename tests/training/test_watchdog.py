@@ -122,6 +122,7 @@ def test_a_disk_and_a_stderr_that_cannot_be_written_end_nothing(tmp_path, clock,
     assert dog._told
 
 
+@pytest.mark.nightly
 def test_a_run_whose_data_stall_tells_of_it_and_goes_on(tmp_path, monkeypatch, capfd):
     cfg, make = (
         tiny_runs.config(tmp_path, train={"steps": 16, "eval_every": 16, "checkpoint_every": 16}),
