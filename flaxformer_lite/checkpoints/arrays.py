@@ -22,7 +22,7 @@ NEARBY = {
 
 
 class Part(NamedTuple):
-    """What a process holds of an array, on the host."""
+    """The pieces of an array that one process holds, on the host."""
 
     shape: tuple[int, ...]
     dtype: Any

@@ -1,4 +1,4 @@
-"""What a config trains on: its sizes, its examples as the model sees them, and its tokens made beforehand."""
+"""The command `data`: sizes and examples of the data that a config trains on, and its tokens made beforehand."""
 
 import argparse
 import collections

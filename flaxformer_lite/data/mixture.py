@@ -86,7 +86,7 @@ class Mixture:
 
     @functools.cached_property
     def described(self) -> tuple[tuple[str, str], ...]:
-        """What the banner of a run says of the sources, in words."""
+        """Descriptions of the sources for the banner of a run, as (name, words)."""
         shares, counts, held = self.interleaving.shares(0), self.interleaving.counts(self.due), self.splits["eval"]
         rows = [("data", f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples")]
         for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):

@@ -1,4 +1,4 @@
-"""What a backward pass finds in memory: results that rematerialization may keep, and gradients held as arrays."""
+"""Names of results that rematerialization may keep for the backward pass, and gradients held as arrays."""
 
 from typing import Any
 

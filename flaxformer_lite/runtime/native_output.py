@@ -1,4 +1,4 @@
-"""What code below Python writes to stderr in a run of several processes: JAX's runtime comments on every lost peer."""
+"""Output of native code in a run of several processes, kept from stderr: JAX's runtime comments on every lost peer."""
 
 import contextlib
 import faulthandler

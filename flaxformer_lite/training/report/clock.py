@@ -1,4 +1,4 @@
-"""What the time of a run is spent on."""
+"""A clock that divides the time of a run into its parts."""
 
 import collections
 import contextlib
