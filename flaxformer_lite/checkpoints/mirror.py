@@ -11,11 +11,19 @@ from etils import epath
 
 from flaxformer_lite.checkpoints.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects, retried
-from flaxformer_lite.files.stores import StorageError, is_url, retries
+from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
 
-ORIGIN = ".origin"  # in a copy: the address
-LEFT = ("checkpoints/", "best/", "tensorboard/", ".lock")  # what is not copied
-ANOTHERS = ("/config.json", "/complete.json")  # what another run, a model or a cache below this address has
+# What a start, or a reader, needs of the earlier ones; a file is also a prefix. Whatever else lies there is not copied.
+KEPT = (
+    "config.json",
+    "metrics.jsonl",
+    "reference.npz",
+    "samples.jsonl",
+    "stacks-",
+    "tokenizer/",
+    "tracker-",
+    "wandb-id.txt",
+)
 _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
 
 
@@ -24,27 +32,16 @@ def place_of(workdir: str | Path) -> Path:
     return epath.Path(workdir) if is_url(workdir) else Path(workdir)
 
 
-def origin(folder: Path) -> str:
-    """Returns the address of which a folder is a copy; "" if it is none."""
-    with contextlib.suppress(OSError):
-        return (folder / ORIGIN).read_text()
-    return ""
-
-
 def fetch(url: str, folder: Path) -> None:
-    """Copies the files of a run to a folder, without those of other runs, models and caches that lie below its address."""
+    """Copies the files of a run that are read again to a folder."""
     objects = Objects(url)
-    names = [name for name in objects.names() if name and not name.endswith("/")]  # as consoles write for a new folder
-    others = tuple(f"{name.rpartition('/')[0]}/" for name in names if name.endswith(ANOTHERS))
-    for name in names:
-        if (
-            not name.startswith(LEFT + others)
-            and ".." not in name.split("/")
-            and (content := objects.read(name)) is not None
-        ):
+    for name in [name for prefix in KEPT for name in objects.names(prefix)]:
+        folders = name.split("/")[:-1]
+        is_file = not name.endswith("/") and ".." not in folders  # consoles write a name with a slash for a new folder
+        if is_file and (content := objects.read(name)) is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-    (folder / ORIGIN).write_text(str(objects))
+    name_copy(folder, str(objects))
 
 
 def fetched(url: str) -> Path:

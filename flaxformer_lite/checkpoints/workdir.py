@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from flaxformer_lite.checkpoints import arrays, mirror
+from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.manager import Restored
 from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, first_line, read_record
@@ -25,7 +25,7 @@ from flaxformer_lite.data import tokenizer
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.publish import new_directory, recover, write_file
 from flaxformer_lite.files.read import parse_object, read_bytes, read_object
-from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.files.stores import StorageError, address_of, is_url
 from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
@@ -45,16 +45,14 @@ class Run(NamedTuple):
 
 def is_workdir(folder: Path) -> bool:
     """Returns whether training wrote this folder, or what an address names, not save_pretrained."""
+    file = folder / "config.json"
     try:
-        if is_url(folder):
-            inputs = parse_object(Objects(str(folder)).read("config.json") or b"{}", str(folder))
-        else:
-            inputs = read_object(folder / "config.json")
-        return {"hash", "config"} <= set(inputs)
+        content = Objects(str(folder)).read(file.name) if is_url(folder) else read_bytes(file)
+        return {"hash", "config"} <= set(parse_object(content or b"", str(file)))
     except StorageError:
         raise
-    except ConfigError:
-        return False
+    except ConfigError:  # there is none, or it was cut
+        return bool(newest_first(folder, "checkpoints"))
 
 
 def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str = "") -> None:
@@ -149,8 +147,8 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
 
 
 def newest_first(folder: Path, name: str) -> list[Any]:
-    """Lists the checkpoints in a part of a workdir, as paths, or as objects where the workdir is a copy of a store's."""
-    if url := mirror.origin(folder):
+    """Lists the checkpoints in a part of a workdir, as paths, or as objects where it is in a store, or a copy of one."""
+    if url := address_of(folder):
         objects = Objects(f"{url}/{name}")
         return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
     return sorted((at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()), key=lambda at: -int(at.name))

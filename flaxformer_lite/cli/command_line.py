@@ -256,8 +256,11 @@ def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
       code: the exit code.
       at_once: skips exit handlers, which might fail for the same reason.
     """
+    from flaxformer_lite.files.stores import addressed  # once a command has failed, time no longer matters
+
     print_stack()
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(message).split()))
+    said = " ".join(addressed(str(message)).split())
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
     print(f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}", file=sys.stderr, flush=True)
     if at_once:
         with contextlib.suppress(OSError):  # a full disk

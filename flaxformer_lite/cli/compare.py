@@ -17,7 +17,7 @@ from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
-from flaxformer_lite.files.stores import is_url
+from flaxformer_lite.files.stores import addressed, is_url
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.pretrained.load import parameter_shapes
@@ -89,7 +89,9 @@ def read(folder: Path, given: Sequence[str]) -> Run:
     if not held:
         raise ConfigError(f"{folder}: metrics.jsonl has no evaluation yet; a run begins with one, once compiled.")
     own = folder.resolve().name
-    name = own if [Path(other).expanduser().resolve().name for other in given].count(own) == 1 else str(folder)
+    name = (
+        own if [Path(other).expanduser().resolve().name for other in given].count(own) == 1 else addressed(str(folder))
+    )
     return Run(name, cfg, str(read_object(folder / "config.json").get("tokenizer")), history, held)
 
 

@@ -69,8 +69,11 @@ class _LogFile(logging.FileHandler):
 
 
 @contextlib.contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed."""
+def logged(path: Path, *told: type[BaseException]) -> Iterator[None]:
+    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed.
+
+    So does the stack of the error that ends the block, unless it is one of `told`, whose messages are all one needs.
+    """
     threads, callbacks = threading.excepthook, sys.unraisablehook
 
     def write(kind: type[BaseException], error: BaseException | None, stack: TracebackType | None) -> None:
@@ -88,7 +91,7 @@ def logged(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, (ConfigError, SystemExit, KeyboardInterrupt)):
+        if not isinstance(error, (*told, ConfigError, SystemExit, KeyboardInterrupt)):
             write(type(error), error, error.__traceback__)
         raise
     finally:

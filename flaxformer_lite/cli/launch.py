@@ -65,7 +65,7 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
             if not group.first:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
             given = invocation.fields_given(invocation.underscored(sys.argv))
-            with failures.logged(log):
+            with failures.logged(log, RunError):
                 caught = loop.run(read_experiment(config, workdir, given), workdir, group, interrupt)
             group.close()
         except (SystemExit, GeneratorExit):

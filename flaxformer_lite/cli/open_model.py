@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import read_object
+from flaxformer_lite.files.stores import addressed
 from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import load_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
@@ -91,4 +92,4 @@ def notices() -> Iterator[None]:
 
 def notice(text: str) -> None:
     """Prints a line to the user on stderr."""
-    print(f"notice: {text}", file=sys.stderr)
+    print(f"notice: {addressed(text)}", file=sys.stderr)

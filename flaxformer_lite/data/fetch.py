@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flaxformer_lite.data import cache, progress
 from flaxformer_lite.files import remote
-from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.files.stores import StorageError, is_url, name_copy
 
 
 def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -> Path:
@@ -42,4 +42,6 @@ def on_disk(path: str | Path, choose: Callable[[list[str]], list[str]] = list) -
     digest = hashlib.sha256(f"{[(str(file), file.size, file.version) for file in files.values()]}".encode())
     name = f"{url.rpartition('/')[2]}-{digest.hexdigest()[:16]}"
     folder = cache.folder(cache.local(url) / "fetched", name, write)
-    return folder / single.name if single else folder
+    copy = folder / single.name if single else folder
+    name_copy(copy, url)
+    return copy

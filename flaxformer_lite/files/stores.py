@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config import ConfigError
@@ -35,6 +36,7 @@ NO_LOGIN = {
 }
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
 _retries = 0
+_copies: dict[str, str] = {}  # folders that are copies, with their addresses
 _url = contextvars.ContextVar("url", default="")
 
 
@@ -45,6 +47,23 @@ class StorageError(ConfigError):
 def is_url(path: Any) -> bool:
     """Returns whether a path is the address of an object, or of those below it, in a store."""
     return str(path).startswith(tuple(f"{scheme}://" for scheme in STORES))
+
+
+def name_copy(folder: Path, url: str) -> None:
+    """Remembers the address of what was copied to a folder."""
+    _copies[str(folder)] = url
+
+
+def address_of(path: str | Path) -> str:
+    """Returns an address, or that of which a path is a copy; "" of other paths."""
+    return str(path) if is_url(path) else _copies.get(str(path), "")
+
+
+def addressed(message: str) -> str:
+    """Returns a message with the addresses in place of the copies on this machine."""
+    for folder, url in _copies.items():
+        message = message.replace(folder, url)
+    return message
 
 
 def retries() -> int:

@@ -9,7 +9,7 @@ class Tracker:
     """Gets the records of a run from process 0; where it raises, the run goes on without it.
 
     Args:
-      workdir: the run's workdir.
+      workdir: the run's workdir; of one in a store, a later start finds again only files whose names begin with `tracker-`.
       config: the resolved config, as plain values.
       last_step: the step from which the run continues, -1 if it is new. What was tracked of later steps comes again.
     """

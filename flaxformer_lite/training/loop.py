@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
@@ -76,9 +77,9 @@ def run(
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
-        state, start, so_far, notices = _begin(experiment, checkpoints, make)
+        state, start, record, notices = _begin(experiment, checkpoints, make)
         experiment = reference.attach(experiment, state, start, make, workdir, writes=group.first)
-        selection = Selection(cfg, best, so_far)
+        selection = Selection(cfg, best, Best(**record.get("best", {})))
         if selection.stalled and start < cfg.train.steps:
             notices.append(f"{selection.words}: nothing is left to train.")
         last_step = start if checkpoints.latest_step is not None else -1
@@ -91,7 +92,7 @@ def run(
             write_inputs(workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
-        watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group)
+        watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
         watchers += [*_watchers(experiment, mirror, last_step, terminal, group, clock), Upload(mirror, lock, terminal)]
         for watcher in watchers:
             stack.callback(watcher.close)
@@ -135,12 +136,12 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
 
 def _guards(
     experiment: Experiment, place: str, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal,
-    group: Processes,
+    group: Processes, record: dict[str, Any],
 ) -> list[Watcher]:  # fmt: skip
     """Lists what looks after the loss, before all others."""
     rows = Past(experiment.cfg, experiment.train_data).named if group.first else lambda step: []
     finite = Finite(checkpoints, lambda step: culprits(rows(step), place, step))
-    return [finite, Spikes(rows, place, recorder, terminal.note)]
+    return [finite, Spikes(rows, place, recorder, terminal.note, record.get("losses", ()))]
 
 
 def _watchers(
@@ -162,14 +163,14 @@ def _watchers(
 
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
-) -> tuple[TrainState, int, Best, list[str]]:
-    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, best of them, notices)."""
+) -> tuple[TrainState, int, dict[str, Any], list[str]]:
+    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record, notices)."""
     cfg, target = experiment.cfg, companion.saved(experiment, experiment.target)
     restored = checkpoints.restore(target, lambda meta: resume.check(meta, cfg, experiment.fingerprint))
     if restored is None:
-        return make(), 0, Best(), []
+        return make(), 0, {}, []
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
         notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
     state = companion.complete(experiment, restored.state)
-    return state, restored.step, Best(**restored.meta["best"]), notices
+    return state, restored.step, restored.meta, notices

@@ -58,6 +58,8 @@ def before_step(folder: Path, step: int) -> Moment:
       ConfigError: there is no such step, or data have changed since.
     """
     cfg = past.read_config(folder)
+    if step - cfg.train.log_every >= (last := past.last_step(folder, cfg)):  # as many may have been taken unrecorded
+        raise ConfigError(f"--at={step}: the last step that metrics.jsonl records is {last}; name one that was taken.")
     experiment = prepare(cfg)
     past.check_data(folder, experiment.train_data)
     past.Past(experiment.cfg, experiment.train_data).rows(step)  # refuses a step that there is not

@@ -24,6 +24,7 @@ from flaxformer_lite.training.report.run_page import RunPage
 from flaxformer_lite.training.report.sample import sample, writes
 from flaxformer_lite.training.report.terminal import Terminal
 from flaxformer_lite.training.start import companion, resume
+from flaxformer_lite.training.start.preflight import RunError
 from flaxformer_lite.training.start.setup import Experiment
 from flaxformer_lite.training.state import TrainState, param_count
 from flaxformer_lite.training.watchers.watcher import Watcher
@@ -66,7 +67,10 @@ class Trainer:
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
             batches, step = self._meter.waiting(placed), start
-            for step, batch in zip(steps, batches, strict=False):
+            for step in steps:
+                if (batch := next(batches, None)) is None:
+                    raise RunError(f"the batches end before step {step} of {train.steps}, as of data that were cut"
+                                   " while the run read them.")  # fmt: skip
                 for watcher in self._watchers:
                     watcher.step_begins(step)
                 with self._during("compile" if step == start + 1 else "steps"):
@@ -224,4 +228,5 @@ class Trainer:
 
     def _meta(self, step: int) -> dict[str, Any]:
         meta = resume.meta(self._experiment.cfg, self._experiment.fingerprint, step)
-        return {**meta, "best": self._selection.best._asdict()}
+        kept = [watcher.remembered() for watcher in self._watchers]
+        return {**meta, **collections.ChainMap(*kept), "best": self._selection.best._asdict()}

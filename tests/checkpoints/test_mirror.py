@@ -3,14 +3,16 @@ from flaxformer_lite.checkpoints.mirror import fetch, mirrored, place_of
 from flaxformer_lite.files.objects import Objects
 
 
-def test_other_runs_models_and_caches_below_an_address_are_not_copied(gcs, tmp_path):
+def test_what_a_run_does_not_read_again_is_not_copied(gcs, tmp_path):
     objects = Objects(f"{gcs.url}/outer")
-    own = ["config.json", "tokenizer/tokenizer.bytes", "mine/notes.txt"]
-    others = ["run/config.json", "run/checkpoints/3/state/d/1", "caches/tokens-1/complete.json", "caches/tokens-1/ids"]
+    own = ["config.json", "tokenizer/tokenizer.bytes", "tracker-id"]
+    others = ["corpus.jsonl", "report.html", "run/config.json", "run/checkpoints/3/state/d/1"]
+    others += ["caches/tokens-1/complete.json", "caches/tokens-1/ids"]
     objects.write_all(dict.fromkeys([*own, *others, "checkpoints/3/meta/metadata"], b"{}"))
     fetch(str(objects), tmp_path)
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {*own, ".origin"}
+    assert found == {*own}
+    assert not [request for request in gcs.seen if "corpus" in request and request.startswith("GET")]
 
 
 def test_folders_that_a_console_made_are_no_files(bucket, tmp_path):

@@ -88,6 +88,12 @@ def test_the_stack_of_a_bug_is_in_the_log(end, error, tmp_path):
     assert "Traceback" in (tmp_path / "runs/x/errors.log").read_text()
 
 
+def test_a_message_that_is_all_one_needs_leaves_no_stack(end, tmp_path):
+    (tmp_path / "runs/x").mkdir(parents=True)
+    assert end(RunError("another run is writing to runs/x")) == (1, "error: another run is writing to runs/x\n")
+    assert not list((tmp_path / "runs/x").iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_path, number):
     said, ended = [], []

@@ -132,6 +132,11 @@ def test_a_mixture_has_the_files_of_each_source(tmp_path):
 
 def test_misuse_is_one_sentence(run, tmp_path, capsys):
     assert "the run has the steps 1 to 16" in refused(capsys, "replay", "--workdir", run, "--at", "17")
+    shutil.copytree(run, tmp_path / "stopped")
+    lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] <= 12]
+    (tmp_path / "stopped" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    said = refused(capsys, "replay", "--workdir", tmp_path / "stopped", "--at", "15")
+    assert said == "error: --at=15: the last step that metrics.jsonl records is 12; name one that was taken."
     assert "the run has the steps 1 to 16" in refused(capsys, "steps", "--workdir", run, "--at", "17")
     assert "--at or --document is missing" in refused(capsys, "steps", "--workdir", run)
     assert "is there already" in refused(capsys, "replay", "--workdir", run, "--at", "3", "--output", tmp_path)

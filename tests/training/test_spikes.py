@@ -131,6 +131,9 @@ def test_spikes_are_told_and_too_many_in_a_row_end_the_run(tmp_path):
     assert "replay --workdir runs/a --at 80 shows the loss of each" in line
     (record,) = recorder.of("spike")
     assert record == {"step": 80, "split": "spike", "loss": 90.0, "grad_norm": 1.0, "rows": ["a.txt:3", "b.txt:5"]}
+    again = Spikes(lambda step: [], "runs/a", recorder, said.append, **watcher.remembered())  # as at a resume
+    again.step_done(100, {"loss": 90.0, "grad_norm": 1.0}, None)
+    assert said.pop().startswith("notice: step 100 is a spike") and len(said) == 1
     left_out = {"loss": 3.0, "grad_norm": np.nan, "skipped": 1.0}
     with pytest.raises(RunError, match=f"the updates of {IN_A_ROW} steps in a row were left out, up to step 115"):
         for number in range(100, 200):

@@ -1,20 +1,23 @@
 """A run whose workdir is in an object store ends as one on a disk does, and is read where it lies."""
 
+import contextlib
+import itertools
 import json
 
 import pytest
 
+from flaxformer_lite import __main__ as door
+from flaxformer_lite.checkpoints import lock
+from flaxformer_lite.checkpoints.lock import Lock
 from flaxformer_lite.checkpoints.record import read_record
-from flaxformer_lite.cli import open_model
+from flaxformer_lite.cli import launch, open_model
 from flaxformer_lite.cli.inspect import read as contents_of
+from flaxformer_lite.config import to_config_dict
 from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.training import loop, trainer
+from flaxformer_lite.training import loop
 from flaxformer_lite.training.start.preflight import RunError
+from flaxformer_lite.training.start.setup import Experiment
 from tests.training import tiny_runs
-
-
-class Killed(BaseException):
-    """Ends a run wherever it is."""
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +29,16 @@ def cfg(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(cfg, gcs, tmp_path_factory):
-    """A run that was interrupted before it saved step 4, and continued where nothing of it is on the disk."""
-    at, real = f"{gcs.url}/run", trainer.Trainer._settle
+    """A run whose data ended before step 4, and that was continued where nothing of it is on the disk."""
+    at, real = f"{gcs.url}/run", Experiment.train_batches
 
-    def settle(self, ahead):
-        real(self, ahead)
-        if self._done >= 3:
-            raise Killed
+    def cut(self, start):
+        with contextlib.closing(real(self, start)) as batches:
+            yield from itertools.islice(batches, 3)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_settle", settle)
-        with pytest.raises(Killed):
+        patch.setattr(Experiment, "train_batches", cut)
+        with pytest.raises(RunError, match="the batches end before step 4 of 4"):
             loop.run(cfg, at)
     assert "ended by an error" in Objects(at).read("report.html").decode()
     gcs.fail(503, on="POST .*metrics")
@@ -48,6 +50,7 @@ def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
     loop.run(cfg, tmp_path / "disk")
     ours, theirs = (read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4"))
     assert ours["leaves"] == theirs["leaves"] and ours["config_hash"] == theirs["config_hash"]
+    assert ours["losses"] == theirs["losses"] and len(ours["losses"]) == 4
     lines = run.read("metrics.jsonl").splitlines(), (tmp_path / "disk/metrics.jsonl").read_bytes().splitlines()
     steps, expected = ([(json.loads(line)["step"], json.loads(line)["split"]) for line in part] for part in lines)
     assert steps == expected
@@ -67,3 +70,28 @@ def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
     Objects("gs://bucket/published").write("config.json", b'{"model_type": "gpt2"}')
     with pytest.raises(RunError, match=r"holds a config.json that no run wrote"):
         loop.run(cfg, "gs://bucket/published")
+
+
+def test_a_second_run_is_refused_without_a_trace_in_the_first(run, cfg, capfd, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 0.1)
+    before = run.names()
+    with Lock(run, "first"), pytest.raises(SystemExit):
+        launch.main(to_config_dict(cfg), run.url)
+    assert "error: another run is writing to gs://bucket/run: process" in capfd.readouterr().err
+    assert run.names() == before
+
+
+def test_messages_name_the_address(run, gcs, capsys):
+    Objects(f"{gcs.url}/plain").write("config.json", b'{"model_type": "gpt2"}')
+    for command in (["compare", f"{gcs.url}/plain"], ["steps", "--at", "1", "--workdir", f"{gcs.url}/plain"]):
+        with pytest.raises(SystemExit):
+            door.main(command)
+        assert f"{gcs.url}/plain: no run has written a config.json" in capsys.readouterr().err
+    config = run.read("config.json")
+    for cut, why in ((b"", "Expecting value"), (config[:99], "Expecting property name")):
+        run.write("config.json", cut)
+        open_model.places._copy_of.cache_clear()  # of the commands before
+        with pytest.raises(SystemExit):
+            door.main(["generate", "--model", run.url, "--prompt", "zero"])
+        assert f"error: {run.url}/config.json is not JSON ({why}" in capsys.readouterr().err
+    run.write("config.json", config)

@@ -98,8 +98,8 @@ def _check_own(workdir: Path) -> None:
     objects = Objects(str(workdir)) if is_url(workdir) else None
     has = (lambda name: objects.read(name) is not None) if objects else (lambda name: (workdir / name).exists())
     if has("config.json") and not is_workdir(workdir) and not has(NAME):
-        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, and"
-                       f" would lose it; choose another --workdir.")  # fmt: skip
+        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, or"
+                       f" that was cut, and would lose it; choose another --workdir.")  # fmt: skip
 
 
 def _is_visible(workdir: Path, token: str) -> bool:

@@ -3,7 +3,8 @@
 import collections
 import math
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +26,15 @@ class Spikes(Watcher):
       workdir: the run's, for messages.
       recorder: gets {"split": "spike", "rows": [...], ...}.
       note: prints a notice.
+      losses: those of the steps before, as an earlier start remembered them.
     """
 
-    def __init__(self, rows: Callable[[int], list[str]], workdir: str, recorder: Recorder, note: Callable[[str], None]):
+    def __init__(
+        self, rows: Callable[[int], list[str]], workdir: str, recorder: Recorder, note: Callable[[str], None],
+        losses: Iterable[float] = (),
+    ):  # fmt: skip
         self._rows, self._workdir, self._recorder, self._note = rows, workdir, recorder, note
-        self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW)
         self._left_out = 0  # in a row
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
@@ -52,6 +57,9 @@ class Spikes(Watcher):
             raise RunError(f"the updates of {IN_A_ROW} steps in a row were left out, up to step {step}, so the loss will not"
                            " come back by itself. Try a lower optimizer.learning_rate or a larger train.skip_spikes in"
                            f" another --workdir; {culprits([], self._workdir, step)}.")  # fmt: skip
+
+    def remembered(self) -> dict[str, Any]:
+        return {"losses": [*self._losses]}
 
 
 def culprits(rows: list[str], workdir: str, step: int) -> str:

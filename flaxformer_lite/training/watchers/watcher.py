@@ -38,5 +38,9 @@ class Watcher:
     def saved(self, step: int) -> None:
         """Hears that a checkpoint of a step was begun; it is written in the background."""
 
+    def remembered(self) -> dict[str, Any]:
+        """Returns what the next start must know, which goes into the record of each checkpoint."""
+        return {}
+
     def close(self) -> None:
         """Hears that the run has ended, in whatever way, after the last report.html is written."""
