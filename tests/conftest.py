@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib.metadata
 import os
 from pathlib import Path
 
@@ -20,6 +21,9 @@ FLAGS = (
     "--xla_cpu_parallel_codegen_split_count=1",
     f"{environment.EXTRA}={environment.FUSION}",  # as the commands
 )
+
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3])) > (0, 11, 0):  # it knows this flag no longer
+    FLAGS = tuple(flag for flag in FLAGS if "fusion_emitters" not in flag)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FLAGS))
