@@ -13,43 +13,23 @@ import flaxformer_lite
 from flaxformer_lite import registry
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.cli.arguments import CONFIG_HELP
-from flaxformer_lite.cli.commands import COMMANDS, Command
+from flaxformer_lite.cli.commands import COMMANDS, Command, examples
 from flaxformer_lite.runtime import environment, invocation
 
-EXAMPLES = """examples:
-  flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
-  flaxformer_lite generate --model path/to/gpt2 --prompt "Once upon a time" --temperature 0.8 --stream
-  flaxformer_lite evaluate --model runs/spam --data test.csv
-  flaxformer_lite predict --model runs/spam --data new.csv --output predictions.csv
-  flaxformer_lite convert runs/gpt2 published/gpt2
-  flaxformer_lite inspect path/to/bert
-  flaxformer_lite embed --model path/to/minilm --text "A cat sleeps." --text "A kitten naps."
-  flaxformer_lite fill-mask --model path/to/bert "The capital of [MASK] is Paris."
-  flaxformer_lite similar --model runs/words --word king --analogy "paris france london"
-  flaxformer_lite look --model path/to/gpt2 --text "To be, or not to be" --output gpt2.html
-  flaxformer_lite compare runs/gpt2 runs/wide --output compare.html
-  flaxformer_lite steps --workdir runs/gpt2 --at 1234
-  flaxformer_lite replay --workdir runs/gpt2 --at 1234
-  flaxformer_lite data show --config=gpt2_tiny --config.data.path=my_text.txt
-  flaxformer_lite plan --config=llama_7b --topology=v5e:16x16
-  flaxformer_lite verify-mesh --config=llama_tiny --config.mesh.fsdp=2 --config.mesh.tensor=2
-
+NOTES = """
 A model is a directory with config.json, model.safetensors and a tokenizer, or the --workdir of train.
 Flags may be written with dashes or underscores: --max-new-tokens is --max_new_tokens.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports errors in one line, and shows examples in the way that the program was started."""
+    """A parser that reports errors in one line."""
 
     def __init__(self, prog: str, **options: Any):
         super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)
-
-    def format_help(self) -> str:
-        return re.sub(r"\n  flaxformer_lite (\S+)", lambda m: f"\n  {invocation.program(m[1])}", super().format_help())
 
     def refuse(self, unknown: list[str]) -> NoReturn:
         flag = next((arg.partition("=")[0] for arg in unknown if arg.startswith("--")), "")
@@ -82,13 +62,15 @@ def _main(argv: list[str]) -> None:
     command_line.import_from_here()
     argv = invocation.underscored([arg for arg in argv if arg != "--debug"])
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
-    parser = Parser(invocation.program("").strip(), description=__doc__, epilog=EXAMPLES)
+    epilog = f"{examples(*COMMANDS, most=1)}\n{NOTES}"
+    parser = Parser(invocation.program("").strip(), description=__doc__, epilog=epilog)
     parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         add = commands.add_parser(name, help=command.summary, prog=invocation.program(name))
         if name in argv[:1]:
             chosen = add
+            add.description, add.epilog = inspect.getdoc(command.add_arguments), examples(name)
             _add_arguments(add, command, argv)
     if "--version" in argv[:2]:
         print(_versions())
@@ -113,7 +95,6 @@ def _main(argv: list[str]) -> None:
 
 
 def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
-    parser.description, parser.epilog = inspect.getdoc(command.add_arguments), command.examples
     if command.takes_config:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
         parser.add_argument("--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100")

@@ -15,7 +15,7 @@ SETTINGS = (  # of generate: name, type, help
     ("min_p", float, "sample from tokens with at least this fraction of the highest probability"),
     ("repetition_penalty", float, "above 1 makes repeated tokens less likely"),
     ("no_repeat_ngram_size", int, "no n-gram of this size appears twice"),
-    ("min_new_tokens", int, "write no stop token before this many tokens this many tokens"),
+    ("min_new_tokens", int, "write no stop token before this many tokens"),
     ("num_beams", int, "beam search with this many beams"),
     ("length_penalty", float, "for beam search; above 0 favors long texts"),
     ("num_return_sequences", int, "number of texts per prompt"),
@@ -121,7 +121,11 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
 
 
 def inspect(parser: argparse.ArgumentParser) -> None:
-    """Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents."""
+    """Describes a directory of weights: family, head, sizes, every tensor, and a checksum over names and contents.
+
+    Tensors have their published names, so a training workdir, its conversion to safetensors, and Flax's old msgpack of the
+    same model have the same checksum.
+    """
     published = "published weights, Flax msgpack, or the --workdir of train"
     parser.add_argument("directory", type=command_line.place, help=published)
     command_line.add_family(parser)
@@ -141,7 +145,11 @@ def embed(parser: argparse.ArgumentParser) -> None:
 
 
 def fill_mask(parser: argparse.ArgumentParser) -> None:
-    """Guesses the hidden word of a sentence: the likeliest tokens with their probabilities."""
+    """Guesses the hidden word of a sentence: the likeliest tokens with their probabilities.
+
+    [MASK] stands for the model's own mask token, which works as well (<mask> for RoBERTa). Several masks are guessed
+    independently of each other.
+    """
     _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
     parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
     parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
@@ -237,6 +245,9 @@ def plan(parser: argparse.ArgumentParser) -> None:
     The train step of the config is compiled for the machine's chips on this CPU: for TPUs by their compiler (pip
     install 'flaxformer_lite[tpu-plan]'), for GPUs by XLA's (pip install 'flaxformer_lite[cuda]'). Without a compiler
     the plan is analytic, and says so.
+
+    Machines: v4, v5e, v5p, v6e as grids (v5e:16x16) or by their makers' names (v5e-256; v5p-128 counts cores);
+    a100, h100, h200 by number. Exits with 1 if the step does not fit. Times are the compiler's estimate, not measured.
     """
     add = parser.add_argument
     add("--topology", required=True, help="v5e:16x16, v5p-128, h100:8, ...")
@@ -251,7 +262,10 @@ def verify_mesh(parser: argparse.ArgumentParser) -> None:
 
     The devices are simulated on this CPU. The text is random words, the arithmetic float32, dropout is off and the
     optimizer is plain gradient descent, so only the mesh differs. Give large configs fewer layers and rows with
-    --config.FIELD.
+    --config.FIELD. Exits with 1 if a gradient differs by more than rounding.
+
+    Also lists the large parameters that every device holds whole, what the devices exchange, and exchanges that the
+    design does not explain.
     """
     number = command_line.integer(1, MOST_DEVICES)
     parser.add_argument(
