@@ -3,17 +3,15 @@
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from flax.traverse_util import flatten_dict
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
@@ -61,14 +59,8 @@ def run(args: argparse.Namespace) -> None:
     results, fields = summary(runs, metric), differences(runs)
     for note in notes:
         notice(note)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     for head, *rows in (results, fields) if fields[1:] else (results,):
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for column, title in enumerate(head):
-            table.add_column(title, justify="right" if column else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        print_table(head, rows, right=range(1, len(head)))
     if not fields[1:]:
         print("no field of their configs differs")
     if output:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.render_example import Renderer, parts_of
+from flaxformer_lite.cli.tables import console
 from flaxformer_lite.config import ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, Records
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     begun, clock = time.time(), time.monotonic()
     data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
-    out = Console(width=None if Console().is_terminal else 120, highlight=False, markup=False, emoji=False)
+    out = console()
     if args.what == "show":
         _show(out, data, args.rows, cfg.seed if args.seed is None else args.seed)
     elif args.what == "tokenize":

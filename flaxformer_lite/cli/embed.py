@@ -2,17 +2,15 @@
 
 import argparse
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.cli.open_model import Opened, check_vocabulary, folder_of, notice, open_model
+from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.pooling import first_token, mean_pool
 from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
@@ -89,13 +87,9 @@ def _print(texts: list[str], vectors: np.ndarray) -> None:
         raise ConfigError(
             f"{len(texts)} texts: more than {MOST} do not fit on a screen; --out FILE.npy saves the vectors."
         )
-    table = Table(box=None, pad_edge=False)
-    for title in ("", *map(str, range(1, len(texts) + 1)), ""):
-        table.add_column(title, justify="right" if title else "left", no_wrap=bool(title))
-    units = SentenceLayers().finish(vectors)
-    for number, (text, row) in enumerate(zip(texts, units @ units.T, strict=True), start=1):
-        table.add_row(str(number), *(f"{value:.4f}" for value in row), text)
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+    units, numbers = SentenceLayers().finish(vectors), [str(i + 1) for i in range(len(texts))]
+    rows = zip(numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True)
+    print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))
 
 
 def _lines(file: str | None) -> Iterator[str]:

@@ -2,14 +2,11 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite.cli.open_model import folder_of, notices
 from flaxformer_lite.cli.predict import check_output, options_of, predicted, write_rows
+from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.training.apply import open_file, open_trained
@@ -36,11 +33,9 @@ def run(args: argparse.Namespace) -> None:
         known = {"baseline": dict([baseline])} if baseline else {}
         print(json.dumps({"examples": data.num_examples, **metrics, **known}))
         return
-    table = Table(box=None, pad_edge=False, title=f"{args.data}: {data.num_examples:,} examples", title_justify="left")
-    for title in (plugin_name(objective), "model", baseline[0] if baseline else ""):
-        table.add_column(title, justify="right" if title == "model" else "left")
     shown = [metric for metric in objective.shown if metric.name in metrics]
-    for metric in shown:
-        beside = metric.show(baseline[1]) if baseline and metric is shown[0] else ""
-        table.add_row(metric.words, metric.show(metrics[metric.name]), beside)
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False).print(table)
+    rows = [[metric.words, metric.show(metrics[metric.name]), ""] for metric in shown]
+    if baseline and rows:
+        rows[0][2] = shown[0].show(baseline[1])
+    print(f"{args.data}: {data.num_examples:,} examples")
+    print_table([plugin_name(objective), "model", baseline[0] if baseline else ""], rows, right=[1])

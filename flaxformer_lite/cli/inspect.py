@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli.open_model import folder_of, notice
+from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ModelConfig, plugin_name
 from flaxformer_lite.pretrained import folder, hf_config, tensor_names
 from flaxformer_lite.pretrained.save import published_tensors
@@ -42,27 +42,21 @@ class Contents(NamedTuple):
 def run(args: argparse.Namespace) -> None:
     """Prints the contents; reads each tensor once, for the checksum."""
     contents = read(folder_of(args.directory), args.family)
-    out = Console(width=None if Console().is_terminal else 200, highlight=False, markup=False, emoji=False)
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"
     sizes = {name: (tuple(t.shape), _dtype(t)) for name, t in contents.tensors.items()}
-    count = {name: int(np.prod(shape, dtype=np.int64)) for name, (shape, _) in sizes.items()}
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("tensor", "shape", "dtype", "each", "bytes"):
-        table.add_column(title, justify="right" if title in ("each", "bytes") else "left", overflow="fold")
+    tensors = []
     for label, times, (shape, dtype) in _folded(sizes, args.all):
-        each = int(np.prod(shape, dtype=np.int64))
-        shown = " x ".join(map(str, shape)) or "scalar"
-        table.add_row(
-            label, shown, str(dtype), f"{times} times" if times > 1 else "", f"{times * each * dtype.itemsize:,}"
-        )
+        size, each = times * math.prod(shape) * dtype.itemsize, f"{times} times" if times > 1 else ""
+        tensors.append([label, " x ".join(map(str, shape)) or "scalar", str(dtype), each, f"{size:,}"])
     for name, value in rows.items():
-        out.print(f"{name:<12} {value}", soft_wrap=True)
-    out.print(table)
-    total_bytes = sum(count[name] * dtype.itemsize for name, (_, dtype) in sizes.items())
-    out.print(f"{'total':<12} {len(sizes)} tensors, {sum(count.values()):,} numbers, {total_bytes:,} bytes")
-    out.print(f"{'sha256':<12} {checksum(contents.tensors)}", soft_wrap=True)
+        print(f"{name:<12} {value}")
+    print_table(["tensor", "shape", "dtype", "each", "bytes"], tensors, right=[3, 4])
+    numbers = [math.prod(shape) for shape, _ in sizes.values()]
+    total = sum(n * dtype.itemsize for n, (_, dtype) in zip(numbers, sizes.values(), strict=True))
+    print(f"{'total':<12} {len(sizes)} tensors, {sum(numbers):,} numbers, {total:,} bytes")
+    print(f"{'sha256':<12} {checksum(contents.tensors)}")
 
 
 def read(where: Path, family: str | None = None) -> Contents:

@@ -2,15 +2,13 @@
 
 import argparse
 import dataclasses
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from flaxformer_lite.cli.open_model import folder_of, notice, notices
+from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.word_scores import Section, score_analogies, score_pairs
 from flaxformer_lite.pretrained.word_vectors import WordVectors, load_word_vectors
@@ -72,10 +70,5 @@ def _cosines(found: list[tuple[str, float]]) -> list[tuple[str, str]]:
     return [(word, f"{cosine:.3f}") for word, cosine in found]
 
 
-def _print(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for number, name in enumerate((title, *columns)):
-        table.add_column(name, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False, emoji=False).print(table)
+def _print(title: str, columns: Sequence[str], rows: Iterable[tuple[str, ...]]) -> None:
+    print_table([title, *columns], rows, right=range(1, 1 + len(columns)))
