@@ -1,7 +1,6 @@
 """Flags of every command, light enough that `--help` imports no jax."""
 
 import argparse
-from typing import Any
 
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config.choices import DTYPES
@@ -32,11 +31,7 @@ def train(parser: argparse.ArgumentParser) -> None:
     add, seconds = parser.add_argument, "seconds for all processes to appear (default %(default)s)"
     silent = "seconds until a silent process counts as lost (default %(default)s)"
     again = "exit code after SIGTERM or SIGHUP stopped the run and it was saved, for schedulers (default %(default)s)"
-    add(
-        "--workdir",
-        type=command_line.place,
-        help="folder or gs:// or s3:// address for all that the run writes",
-    )
+    add("--workdir", type=command_line.place, help="folder or gs:// or s3:// address for all that the run writes")
     add("--coordinator", metavar="HOST:PORT", help="address of process 0, if no cluster is detected")
     add("--num_processes", type=int, help="number of processes; 1 trains alone, even inside a cluster")
     add("--process_id", type=int, help="number of this process, from 0")
@@ -78,11 +73,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=DTYPES, help="dtype of the weights (default: unchanged)")
     add("--adapter", action="store_true", help="write the run's LoRA adapter alone, in the form of PEFT")
     add("--head", help="head of the model, if not the one that config.json names")
-    add(
-        "--companion",
-        action="store_true",
-        help="write the second model that a run trained, such as ELECTRA's generator",
-    )
+    add("--companion", action="store_true", help="write the second model of a run, such as ELECTRA's generator")
     command_line.add_family(parser)
     add("--shard_size", default="5GB", help="largest size of a file, like 500MB (default: %(default)s)")
 
@@ -110,12 +101,8 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
     add, positive = parser.add_argument, command_line.integer(1)
     add("--data", required=True, type=command_line.place, help="file to read")
     add("--output", type=command_line.path, help=output)
-    add(
-        "--columns",
-        type=command_line.text,
-        metavar="ROLE=NAME,...",
-        help="columns, or text=FIELD of text (default: the run's)",
-    )
+    columns = "columns, or text=FIELD of text (default: the run's)"
+    add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help=columns)
     add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")
     add("--batch_size", type=positive, metavar="INT", help="examples at a time (default: the run's)")
 
@@ -180,9 +167,7 @@ def look(parser: argparse.ArgumentParser) -> None:
     _add_model(parser, "directory of published weights, or the --workdir of train")
     add("--adapter", metavar="DIR", type=command_line.place, help="LoRA adapter of the model, as PEFT saves it")
     add("--text", required=True, type=command_line.text, help="what the model reads")
-    add(
-        "--target", type=command_line.text, help="an answer (default: the model's own) or, of a decoder, a continuation"
-    )
+    add("--target", type=command_line.text, help="an answer (default: the model's own); a decoder's continuation")
     add("--output", required=True, type=command_line.path, help="file: .html, or .png, .pdf, .svg for attention alone")
     add("--max_tokens", type=least, default=64, help="longest text and target (default: %(default)s)")
     add("--top_k", type=least, default=5, help="tokens of the logit lens at each place (default: %(default)s)")
@@ -203,7 +188,8 @@ def steps(parser: argparse.ArgumentParser) -> None:
 
     Batches are a function of the seed and the step, so this needs no log: only the workdir, and the data where they were.
     """
-    add = _add_time(parser)
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
     add("--at", type=command_line.integer(1), metavar="STEP", help="the step whose rows to print")
     looked = "FILE:LINE, the number of a document or of a table's row, or words of the text"
     add("--document", type=command_line.text, metavar="X", help=looked)
@@ -216,14 +202,10 @@ def replay(parser: argparse.ArgumentParser) -> None:
     On the same devices the numbers are those of the run bit for bit, which is checked where metrics.jsonl has them. The
     workdir is only read, so that the run may go on meanwhile.
     """
-    add = _add_time(parser)
+    add = parser.add_argument
+    add("--workdir", required=True, type=command_line.place, help="the --workdir of train")
     add("--at", required=True, type=command_line.integer(1), metavar="STEP", help="the step to look at")
     add("--output", type=command_line.path, metavar="DIR", help="new workdir for a checkpoint of that step")
-
-
-def _add_time(parser: argparse.ArgumentParser) -> Any:
-    parser.add_argument("--workdir", required=True, type=command_line.place, help="the --workdir of train")
-    return parser.add_argument
 
 
 def data(parser: argparse.ArgumentParser) -> None:
@@ -268,9 +250,7 @@ def verify_mesh(parser: argparse.ArgumentParser) -> None:
     design does not explain.
     """
     number = command_line.integer(1, MOST_DEVICES)
-    parser.add_argument(
-        "--devices", type=number, default=8, help=f"simulated devices, at most {MOST_DEVICES} (default 8)"
-    )
+    parser.add_argument("--devices", type=number, default=8, help="simulated devices (default %(default)s)")
     parser.add_argument("--all", action="store_true", help="list every parameter, instead of the worst")
 
 

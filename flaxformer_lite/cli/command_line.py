@@ -192,11 +192,8 @@ def read_text(file: str, flag: str) -> str:
       ConfigError: it cannot be read, is no text, or does not end; names the flag.
     """
     try:
-        with (
-            contextlib.nullcontext(sys.stdin)
-            if file == "-"
-            else open(Path(file).expanduser(), encoding="utf-8") as lines
-        ):
+        name = Path(file).expanduser()
+        with contextlib.nullcontext(sys.stdin) if file == "-" else name.open(encoding="utf-8") as lines:
             text = lines.read(MOST_TEXT + 1)
         text.encode()  # some locales read other bytes as surrogates
     except (OSError, UnicodeError) as error:
@@ -206,18 +203,16 @@ def read_text(file: str, flag: str) -> str:
     return text
 
 
-def path(value: str) -> str:
+def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
     """Parses a local file or folder, as an argparse type."""
-    if problem := is_text(value) or is_local(value):
+    if problem := is_text(value) or rule(value):
         raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
     return value
 
 
 def place(value: str) -> str:
     """Parses a local file or folder, or an address in an object store, as an argparse type."""
-    if problem := is_text(value) or is_place(value):
-        raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
-    return value
+    return path(value, is_place)
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:

@@ -71,9 +71,7 @@ def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
       ConfigError, WeightsError, CheckpointError: the run has none, or cannot be read.
     """
     if not workdir.is_workdir(source := folder_of(src)):
-        raise ConfigError(
-            f"--adapter: {src} is no training workdir, and no other directory has an adapter of ours in it."
-        )
+        raise ConfigError(f"--adapter: {src} is no training workdir; only these have an adapter of ours.")
     overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
     with notices():
         model, params = open_pretrained(source, **overrides)

@@ -108,9 +108,7 @@ def _label_counts(data: Dataset) -> Rows:
         flat = [x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])]
         count = collections.Counter(str(x) for x in flat if isinstance(x, (str, int)))
         if count and len(count) <= max(MOST_LABELS, len(getattr(data.objective, "labels", ()))):
-            shares = (
-                f"{name} {number:,} ({number / count.total():.0%})" for name, number in count.most_common(MOST_LABELS)
-            )
+            shares = (f"{name} {n:,} ({n / count.total():.0%})" for name, n in count.most_common(MOST_LABELS))
             found.append((f"by {column.role}", ", ".join(shares)))
     return found
 
@@ -144,9 +142,8 @@ def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
 def _histogram(out: Console, title: str, found: np.ndarray) -> None:
     """Prints percentiles, and how many lengths lie between powers of two."""
     out.print(f"\n{title}: mean {found.mean():,.1f}, longest {found.max():,}")
-    out.print(
-        "  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, np.percentile(found, SHARES), strict=True))
-    )
+    lengths = np.percentile(found, SHARES)
+    out.print("  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, lengths, strict=True)))
     powers = np.bincount(np.log2(np.maximum(found, 1)).astype(int))
     for power in range(int(np.flatnonzero(powers)[0]), len(powers)):
         bar = "█" * round(BAR * powers[power] / powers.max())

@@ -84,9 +84,7 @@ def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:
     if len(texts) > MOST:
-        raise ConfigError(
-            f"{len(texts)} texts: more than {MOST} do not fit on a screen; --out FILE.npy saves the vectors."
-        )
+        raise ConfigError(f"{len(texts)} texts: a screen has room for {MOST}; --out FILE.npy saves the vectors.")
     units, numbers = SentenceLayers().finish(vectors), [str(i + 1) for i in range(len(texts))]
     rows = zip(numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True)
     print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))

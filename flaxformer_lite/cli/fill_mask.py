@@ -43,9 +43,7 @@ def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]
     if not places:
         raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")
     if cfg.has_position_table and len(ids) > cfg.max_length:
-        raise ConfigError(
-            f"the text has {len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten it."
-        )
+        raise ConfigError(f"{len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten the text.")
     output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
     logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
     probabilities_MV = np.asarray(jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1))

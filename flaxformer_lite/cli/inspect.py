@@ -78,10 +78,8 @@ def read(where: Path, family: str | None = None) -> Contents:
         plugin, cfg = hf_config.open_config(published, where, None, family)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
-    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
-    return Contents(
-        form, cfg, "", {tensor_names.full_name(plugin.PUBLISHED, cfg, name): t for name, t in short.items()}
-    )
+    short, weights = tensor_names.without_prefix(plugin.PUBLISHED, tensors), plugin.PUBLISHED
+    return Contents(form, cfg, "", {tensor_names.full_name(weights, cfg, name): t for name, t in short.items()})
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:

@@ -27,9 +27,7 @@ def run(args: argparse.Namespace) -> None:
     """
     output = Path(args.output).expanduser()
     if output.suffix not in (".html", *FORMATS):
-        raise ConfigError(
-            f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for a figure of attention."
-        )
+        raise ConfigError(f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for attention.")
     if output.is_dir() or not output.parent.is_dir():
         problem = "is a directory" if output.is_dir() else "its directory does not exist"
         raise ConfigError(f"--output={args.output}: {problem}; name a file in a directory that exists.")
@@ -82,9 +80,7 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
 def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
     """Writes the record in the form of the file's suffix."""
     if output.suffix != ".html" and not inside.attentions:
-        raise ConfigError(
-            f"--output={output}: a figure shows attention, which this model does not have; write a .html page."
-        )
+        raise ConfigError(f"--output={output}: a figure shows attention, and this model has none; name a .html page.")
     cfg, stacks = opened.cfg, running_stacks(opened.model)
     facts = {
         "family": cfg.family, "head": cfg.head, "width": str(cfg.d_model), "heads": str(cfg.num_heads),

@@ -3,18 +3,17 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.config import ConfigError, ModelConfig
-from flaxformer_lite.files.read import read_object
 from flaxformer_lite.files.stores import addressed
 from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.load import load_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
+from flaxformer_lite.runtime.log import heard
 
 
 class Opened(NamedTuple):
@@ -68,26 +67,9 @@ def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
     return ids
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object; {} if there is no such file."""
-    return read_object(path) if path.exists() else {}
-
-
-@contextlib.contextmanager
-def notices() -> Iterator[None]:
+def notices() -> contextlib.AbstractContextManager[None]:
     """Prints each warning of the library within the block as one line."""
-    log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notice(record.getMessage())  # type: ignore[method-assign]
-    before = log.level, log.propagate
-    log.propagate = False  # a library's handler of all loggers would print it again
-    log.setLevel(logging.WARNING)  # the root's may be higher: train hushes orbax
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.setLevel(before[0])
-        log.propagate = before[1]
-        log.removeHandler(handler)
+    return heard(logging.WARNING, notice)
 
 
 def notice(text: str) -> None:

@@ -77,24 +77,17 @@ class Renderer:
                 text.append("«" if marked else "", "bold green")
                 for special, group in itertools.groupby(chosen, key=self._special.get):
                     style, same = "green" if marked else "dim" if marks.any() else "", list(group)
-                    text.append(
-                        special * len(same) if special else self.decode(same), "bold cyan" if special else style
-                    )
+                    text.append(*(special * len(same), "bold cyan") if special else (self.decode(same), style))
                 text.append("»" if marked else "", "bold green")
         return text.append(f"  + {len(ids) - end} padding" if end < len(ids) else "", "dim")
 
     def _masked(self, ids: np.ndarray, arrays: Arrays) -> Text:
-        weights = arrays["weights"]
-        shown = [
-            f"{at}«{self.name(i)}»" for at, i, w in zip(arrays["masked_positions"], ids, weights, strict=True) if w
-        ]
-        return Text("  ".join(shown))
+        masked = zip(arrays["masked_positions"], ids, arrays["weights"], strict=True)
+        return Text("  ".join(f"{at}«{self.name(i)}»" for at, i, weight in masked if weight))
 
     def _tags(self, labels: np.ndarray, arrays: Arrays) -> Text:
         tagged = zip(arrays["input_ids"], labels, arrays["weights"], strict=True)
-        return Text(
-            "  ".join(f"{self.name(i).strip()}«{self._labels[label]}»" for i, label, weight in tagged if weight)
-        )
+        return Text("  ".join(f"{self.name(i).strip()}«{self._labels[of]}»" for i, of, weight in tagged if weight))
 
     def name(self, token: int) -> str:
         """Returns the text of a token, or the name of a special one."""
@@ -115,10 +108,8 @@ def parts_of(name: str, arrays: Arrays) -> np.ndarray:
     segments, attention, types = (mask if mask is not None and mask.shape == ids.shape else None for mask in masks)
     kept = segments if segments is not None else attention
     if kept is None:
-        end = int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1
-        return (np.arange(len(ids)) < (end if len(ids) - end > 1 else len(ids))).astype(
-            np.int32
-        )  # what repeats is padding
+        end = int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1  # what repeats from there on is padding
+        return (np.arange(len(ids)) < (end if len(ids) - end > 1 else len(ids))).astype(np.int32)
     return kept + np.where(kept > 0, types, 0) if types is not None else kept
 
 

@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{losses[row]:9.4f}  row {row}  {listed(places[row])}\n           {shown(texts[row])}")
     if output:
         if not math.isfinite(values["param_norm"]):
-            raise ConfigError(
-                f"--output: the state after step {args.at} is not finite; --at={args.at - 1} has the one before."
-            )
+            raise ConfigError(f"--output: the state after step {args.at} is not finite; try --at={args.at - 1}.")
         replay.save(moment, state, output)
         print(f"\n{output}: the checkpoint of step {args.at}")
 

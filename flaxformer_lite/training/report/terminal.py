@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from flaxformer_lite.objectives.base import LOSS, Metric
+from flaxformer_lite.runtime.log import heard
 from flaxformer_lite.training.report.metrics import Record
 
 COMPILING = "compiling"
@@ -50,21 +51,9 @@ class Terminal:
         """Prints one line above the bar."""
         self.console.print(text, markup=False)
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> contextlib.AbstractContextManager[None]:
         """Prints the package's log messages (such as the choice of attention) within the block, once training has begun."""
-        log, handler = logging.getLogger("flaxformer_lite"), logging.Handler(logging.INFO)
-        handler.emit = lambda record: self._hear(record.getMessage())  # type: ignore[method-assign]
-        before = log.level, log.propagate
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False  # absl's handler would print it again
-        try:
-            yield
-        finally:
-            log.removeHandler(handler)
-            log.setLevel(before[0])
-            log.propagate = before[1]
+        return heard(logging.INFO, self._hear)
 
     def _hear(self, line: str) -> None:
         if self._unsaid is None:

@@ -1,0 +1,16 @@
+"""Log messages that are told to a user."""
+
+import logging
+
+from flaxformer_lite.runtime.log import heard
+
+
+def test_messages_of_the_package_are_heard_once_and_only_within_the_block(caplog):
+    log, said = logging.getLogger("flaxformer_lite"), []
+    with heard(logging.WARNING, said.append):
+        log.info("low")
+        log.warning("%s words", 2)
+        logging.getLogger("another").warning("elsewhere")
+    log.warning("late")
+    assert said == ["2 words"]
+    assert [record.getMessage() for record in caplog.records] == ["elsewhere", "late"]
