@@ -24,10 +24,9 @@ PEAKS = {
 def peak(device: jax.Device) -> float | None:
     """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation is made up."""
     kind = device.device_kind
-    known = [name for name in PEAKS if kind == name or (name.startswith("NVIDIA") and kind.startswith(name))]
-    return (
-        PEAKS[known[0]] if known and "PCIe" not in kind else None
-    )  # PCIe cards have other peaks than the SXM ones above
+    if kind.startswith("NVIDIA") and "PCIe" not in kind:  # PCIe cards have other peaks than the SXM ones above
+        return next((flops for name, flops in PEAKS.items() if kind.startswith(name)), None)
+    return PEAKS.get(kind)
 
 
 def count(function: Callable, *args: Any) -> int:

@@ -25,9 +25,7 @@ _CALLED = re.compile(r"\b(?:calls|body|branch_computations|called_computations|t
                      r"(\{[^}]*\}|%?[\w.\-]+)")  # fmt: skip
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-_NAMED_GROUPS = re.compile(
-    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[\d,]+\])(T\([\d,]+\))?\))? \{([^}]*)\}"
-)
+_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[\d,]+\])(T\([\d,]+\))?\))? \{([^}]*)\}")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 Groups = tuple[tuple[int, ...], ...]
@@ -227,7 +225,7 @@ def _groups(text: str) -> Groups:
     if iota := re.search(r"replica_groups=(\[[\d,]+\]<=\S*?\])(T\([\d,]+\))?(?=[,\s]|$)", text):
         shape, devices = iota[1].split("<=")
         return _grouped(_iota(devices, iota[2]).reshape(_numbers(shape)))
-    if named := _NAMED_GROUPS.search(text):
+    if named := _NAMED.search(text):
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
         devices = _iota(named[2] or f"[{math.prod(sizes.values())}]", named[3])
         return _along(devices, sizes, named[4])

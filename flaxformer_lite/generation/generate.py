@@ -155,9 +155,8 @@ def _search(model: Any, params: Any, task: Task) -> Generation:
     s, early = task.settings, task.settings.early_stopping
     search = beam.Search(np.float32(s.length_penalty), np.bool_(early is True), np.bool_(early == "never"))
     logits_BV, cache = _read(model, params, task, s.num_beams)
-    state = beam.start(
-        logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search, slots=task.slots, beams=s.num_beams
-    ).replace(cache=cache)
+    begun = logits_BV, task.prompt.tokens_BT, task.prompt.start_B, task.rules, search
+    state = beam.start(*begun, slots=task.slots, beams=s.num_beams).replace(cache=cache)
     pool = beam.proceed(model, params, state, task.rows(s.num_beams), task.rules, search, prompt=task.columns).pool
     best = [np.asarray(x)[:, : s.num_return_sequences] for x in (pool.tokens_BJS, pool.lengths_BJ, pool.scores_BJ)]
     sequences, lengths, scores = (x.reshape(-1, *x.shape[2:]) for x in best)

@@ -51,10 +51,8 @@ def read_ids(
     real = ids_BT[mask_BT]
     if real.min() < 0 or real.max() >= vocab_size:
         bad = int(real.min() if real.min() < 0 else real.max())
-        raise ValueError(
-            f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
-            f" is it this model's tokenizer?"
-        )
+        raise ValueError(f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary; is it this"
+                         " model's tokenizer?")  # fmt: skip
     known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # masked ids may be any number
     return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
 
@@ -88,7 +86,5 @@ def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
         return
     way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"
     new_tokens = f" and {new} new tokens" if new else ""
-    end = (
-        f"rows end at {limit} tokens" if limit == LONGEST else f"the model's position table ends at max_length={limit}"
-    )
-    raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: {end}; {way}.")
+    most = limit if limit == LONGEST else f"the model's max_length={limit}"
+    raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: rows end at {most}; {way}.")

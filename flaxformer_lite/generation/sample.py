@@ -16,9 +16,7 @@ class State(flax.struct.PyTreeNode):
     """The state of the loop."""
 
     tokens_BS: jax.Array  # int32, prompt and continuation
-    logprobs_BS: (
-        jax.Array | None
-    )  # float32, log-probabilities under the model itself, in the same columns; if requested
+    logprobs_BS: jax.Array | None  # float32, log-probabilities under the model itself; None if not asked for
     done_B: jax.Array  # bool, rows that have ended
     lengths_B: jax.Array  # int32, new tokens of each row, including the one that ended it
     new: jax.Array  # int32, columns of the continuation so far

@@ -88,10 +88,7 @@ class Settings:
         self._check(0, MOST, "min_new_tokens", "min_length", "top_k", "no_repeat_ngram_size")
         self._check(0, LARGEST, "temperature", "min_p")
         if 0 < self.temperature < COLDEST:
-            raise ConfigError(
-                f"temperature={self.temperature}: must be at least {COLDEST}, as scores would overflow, or 0 for the"
-                f" likeliest token."
-            )
+            raise ConfigError(f"temperature={self.temperature}: must be at least {COLDEST}, or 0 for the likeliest.")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"top_p={self.top_p}: must be a probability in (0, 1]; 1 keeps every token.")
         if self.min_p > 1:
@@ -104,10 +101,8 @@ class Settings:
             raise ConfigError(f"early_stopping={self.early_stopping!r}: must be True, False or 'never'.")
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             if getattr(self, name) != off and not self.temperature:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not sample;"
-                    f" set temperature=1.0 or leave {name} out."
-                )
+                raise ConfigError(f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not sample; set"
+                                  f" temperature=1.0 or leave {name} out.")  # fmt: skip
         several, beams = f"num_return_sequences={self.num_return_sequences}", f"num_beams={self.num_beams}"
         if self.num_beams == 1 < self.num_return_sequences and not self.temperature:
             way = "set temperature=1.0 to sample several, or num_beams"

@@ -44,9 +44,8 @@ def writer(model: Any, params: Any, tokenizer: Any) -> Callable[..., list[list[i
         for start in range(0, len(prompts), BATCH):
             batch = list(prompts[start : start + BATCH])
             ids, mask = _rectangle(batch + batch[-1:] * (BATCH - len(batch)), room, usual["pad_token_id"])
-            made = generate(
-                model, own, ids, mask, max_new_tokens=max_new_tokens, return_scores=True, **{**usual, **settings}
-            )
+            options = {**usual, "max_new_tokens": max_new_tokens, **settings}
+            made = generate(model, own, ids, mask, return_scores=True, **options)
             new = made.sequences[:, -int(made.lengths.max()) :]
             stops = np.atleast_1d(settings.get("eos_token_id", ()))
             for row, length in zip(new[: len(batch)], made.lengths, strict=False):

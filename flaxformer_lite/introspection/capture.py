@@ -71,9 +71,7 @@ def capture(
     tap = taps.Taps(lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {})
     arguments = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
     if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
-        raise ConfigError(
-            f"{flags[0]}: capture returns values by name; leave it out, and pass names=('layer_*', 'weights')."
-        )
+        raise ConfigError(f"{flags[0]}: capture returns values by name; leave it out, and name 'layer_*' or 'weights'.")
     out, values, _ = taps.apply(model, {"params": params}, tap, rngs=rngs, method=method, **arguments)
     for pattern in () if names is None else patterns:
         if not any(_matches(name, pattern) for name in tap.found):

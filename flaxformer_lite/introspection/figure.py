@@ -47,9 +47,8 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
         axes.set_title(maps.name if len(attentions) > 1 else "", loc="left", fontsize="small")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-    figure.colorbar(
-        image, ax=list(panels), label="attention weight", aspect=25, anchor=(0, 1), shrink=min(1, 3 / sum(heights))
-    )
+    beside = {"aspect": 25, "anchor": (0, 1), "shrink": min(1, 3 / sum(heights))}
+    figure.colorbar(image, ax=list(panels), label="attention weight", **beside)
     figure.savefig(path, format=path.suffix[1:])
 
 

@@ -95,9 +95,7 @@ def look_inside(
     hidden = {side: hidden_names(model, side) for side in running}
     names = (*weights, *(name for states in hidden.values() for name in states.values()))
     output, found = jax.jit(lambda params, inputs: capture(model, params, inputs, names))(params, inputs)
-    norms = {
-        side: _norms(side, {layer: found[name] for layer, name in states.items()}) for side, states in hidden.items()
-    }
+    norms = {side: _norms(side, {at: found[name] for at, name in states.items()}) for side, states in hidden.items()}
     attentions = _attentions(model, {name: found[name] for name in weights}, inputs.get("prefix_mask"))
     lens = losses = None
     if head in model.vocab_heads:

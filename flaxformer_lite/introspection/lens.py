@@ -77,9 +77,7 @@ def running_stacks(model: Any) -> tuple[str, ...]:
     """Returns which of `encoder` and `decoder` the model runs, in order."""
     stacks = tuple(side for side in ("encoder", "decoder") if getattr(model.cfg, f"{side}_layers"))
     if not stacks:
-        raise ConfigError(
-            f"family={model.cfg.family!r}: has no layers to look into; `similar` shows a table of vectors."
-        )
+        raise ConfigError(f"family={model.cfg.family!r}: has no layers to look into; `similar` shows its vectors.")
     return stacks[:1] if model.cfg.head in getattr(model, "encoder_heads", ()) else stacks
 
 

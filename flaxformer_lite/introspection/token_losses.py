@@ -47,9 +47,8 @@ def masked_losses(
 
     def logprobs(params: Any, ids_MT: jax.Array) -> jax.Array:
         output = model.apply({"params": params}, ids_MT, masked_positions=places_M[:, None])
-        return jnp.take_along_axis(
-            jax.nn.log_softmax(vocabulary_logits(output)[:, 0]), ids_T[places_M][:, None], axis=-1
-        )
+        logprobs_MV = jax.nn.log_softmax(vocabulary_logits(output)[:, 0])
+        return jnp.take_along_axis(logprobs_MV, ids_T[places_M][:, None], axis=-1)
 
     nats_T = np.full(len(ids_T), np.nan, np.float32)
     nats_T[places_M] = -jax.jit(logprobs)(params, ids_MT)[:, 0]

@@ -48,15 +48,11 @@ class Trained(NamedTuple):
 
     def evaluate(self, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Computes the objective's metrics, and its predictions for all examples in the order of the records."""
-        objective, step = (
-            data.objective,
-            jax.jit(program.eval_step(self.cfg, Models(data.objective.outputs, self.model))),
-        )
-        size = min(self.cfg.train.batch_size, data.num_examples)
+        objective, size = data.objective, min(self.cfg.train.batch_size, data.num_examples)
+        step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:
-            total, shuffled = evaluate.run(
-                step, self.params, _counted(data.batches(batch_size=size), size, advance), data
-            )
+            batches = _counted(data.batches(batch_size=size), size, advance)
+            total, shuffled = evaluate.run(step, self.params, batches, data)
         metrics = evaluate.metrics_of(objective, total, shuffled, data)
         ordered = {name: np.empty_like(values) for name, values in shuffled.items()}
         for name, values in shuffled.items():

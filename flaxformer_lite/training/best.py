@@ -41,10 +41,8 @@ class Selection:
           ConfigError: names those that they have.
         """
         if self._checkpoints and self.metric.name not in values:
-            near = registry.nearest(self.metric.name, list(values))
-            raise ConfigError(
-                f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {', '.join(values)}."
-            )
+            near, known = registry.nearest(self.metric.name, list(values)), ", ".join(values)
+            raise ConfigError(f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {known}.")
 
     def after(self, step: int, values: Mapping[str, float]) -> bool:
         """Takes the evaluation after a step into account; returns whether it is the best."""

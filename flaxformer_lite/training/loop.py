@@ -68,11 +68,9 @@ def run(
         asked, experiment = cfg, prepare(cfg)
         cfg = experiment.cfg
         group.agree("data", data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]))
-        checkpoints = stack.enter_context(
-            Checkpoints(place / "checkpoints", keep=cfg.train.keep, group=group, before=mirror.send)
-        )
-        kept = Checkpoints(place / "best", keep=1, group=group, before=mirror.send) if cfg.train.best else None
-        best = stack.enter_context(kept) if kept else None
+        saving = functools.partial(Checkpoints, group=group, before=mirror.send)
+        checkpoints = stack.enter_context(saving(place / "checkpoints", keep=cfg.train.keep))
+        best = stack.enter_context(saving(place / "best", keep=1)) if cfg.train.best else None
         shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())

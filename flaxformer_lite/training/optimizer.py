@@ -17,9 +17,7 @@ from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import rates, spikes
 from flaxformer_lite.training.average import with_average
 
-DECAYED = re.compile(
-    r"(^|/)(kernel|embedding|token_types|lora_[ab])$"
-)  # by name, not rank: scanned biases are matrices too
+DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")  # not by rank: scanned biases are matrices too
 # The input and output axes of the projections that muon updates; a leading scan axis is neither. Adam takes the rest.
 MUON_AXES = {
     **dict.fromkeys(("query", "key", "value"), ((-3,), (-2, -1))),

@@ -46,9 +46,9 @@ def factors(cfg: OptimizerConfig, params: Any) -> Any:
     Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's exponents, Bao et al. (2022).
     """
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    found = (
-        _by_depth(cfg.layer_decay, leaves) if cfg.layer_decay < 1 else dict.fromkeys(leaves, np.ones((), np.float32))
-    )
+    found = dict.fromkeys(leaves, np.ones((), np.float32))
+    if cfg.layer_decay < 1:
+        found = _by_depth(cfg.layer_decay, leaves)
     for rate in cfg.rates:
         pattern, _, factor = rate.rpartition("=")
         matches = [path for path in leaves if re.search(pattern, path)]
@@ -66,9 +66,7 @@ def no_match(paths: Any) -> str:
 def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
     layers = {path: match for path in leaves if (match := LAYER.match(path))}
     if not layers:
-        raise ConfigError(
-            f"optimizer.layer_decay={decay:g}: this model has no layers named layer_0, layer_1, ...; set 1."
-        )
+        raise ConfigError(f"optimizer.layer_decay={decay:g}: this model has no layers layer_0, layer_1, ...; set 1.")
     kinds: dict[str, int] = {}  # stack -> layers side by side, or kinds of layer in its period
     for stack, side, kind in (match.groups() for match in layers.values()):
         kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))

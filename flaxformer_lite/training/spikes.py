@@ -65,9 +65,8 @@ def leave_out(tx: optax.GradientTransformationExtraArgs, sigmas: float) -> optax
         def add(past: jax.Array, now: jax.Array) -> jax.Array:
             return jnp.where(calm, jnp.roll(past, 1).at[0].set(now), past)
 
-        return updates, Calm(
-            inner, add(state.losses, loss), add(state.norms, grad_norm), state.left_out + (~calm).astype(jnp.int32)
-        )
+        left_out = state.left_out + (~calm).astype(jnp.int32)
+        return updates, Calm(inner, add(state.losses, loss), add(state.norms, grad_norm), left_out)
 
     return optax.GradientTransformationExtraArgs(init, update)
 

@@ -218,7 +218,7 @@ def test_a_decoder_prompt_of_several_tokens():
 
 ERRORS = {
     "too long": ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
-    "endless": ("llama", {"max_new_tokens": 10**9}, "rows end at 16777216 tokens; ask for at most 16777211 new tokens"),
+    "endless": ("llama", {"max_new_tokens": 10**9}, "rows end at 16777216; ask for at most 16777211 new tokens"),
     "no length": ("gpt2", {}, "max_new_tokens is missing"),
     "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
     "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),

@@ -64,9 +64,8 @@ def chart(
     for line in drawn:
         parts.append(f'<path class="{line.color}" d="M{"L".join(place(*point) for point in line.points)}"/>')
         for x, y in line.points if line.dots and len(line.points) <= DOTTED else ():
-            parts.append(
-                f'<path class="dot {line.color}" d="M{place(x, y)}h0"><title>step {x:g}: {y:.6g}</title></path>'
-            )
+            name = f"<title>step {x:g}: {y:.6g}</title>"
+            parts.append(f'<path class="dot {line.color}" d="M{place(x, y)}h0">{name}</path>')
     parts = [f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">{"".join(parts)}</svg>']
     parts += [f'<span class="y" style="top:{top:.4g}%">{name}</span>' for top, name in rows]
     parts += [f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>' for x, name in _ticks(0, last, False)]

@@ -158,9 +158,8 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
         rows.append(("guess", _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris.")))
     if isinstance(cfg.objective, Task):
-        rows.append(
-            ("predict", _program("predict", "--model", str(workdir), "--data", cfg.data.eval_path or cfg.data.path))
-        )
+        table = cfg.data.eval_path or cfg.data.path
+        rows.append(("predict", _program("predict", "--model", str(workdir), "--data", table)))
     elif model.encoder_layers and not model.decoder_layers:
         texts = ("--text", "A cat sleeps.", "--text", "A kitten naps.")
         rows.append(("compare", _program("embed", "--model", str(workdir), *texts)))

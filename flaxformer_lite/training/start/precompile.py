@@ -73,9 +73,8 @@ def _check_same(group: Processes, name: str, compiled: Any) -> None:
     if not group.alone:
         found = [x._replace(source="") for x in hlo.collectives(hlo.parse(compiled.as_text()))]
         digest = hashlib.sha256(repr(found).encode()).hexdigest()[:12]
-        group.agree(
-            name, {f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices": digest}
-        )
+        what = f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
+        group.agree(name, {what: digest})
 
 
 @contextlib.contextmanager

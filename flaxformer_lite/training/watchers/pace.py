@@ -33,9 +33,7 @@ class Pace(Watcher):
         self._group, self._clock, self._note = group, clock, note
         self._inline = jax.default_backend() == "cpu"  # where a dispatch may run the step, and wait for other processes
         self._last: collections.deque[float] = collections.deque(maxlen=KEPT)
-        self._told: collections.deque[list] = collections.deque(
-            maxlen=2
-        )  # the last interval of all may be the one before
+        self._told: collections.deque[list] = collections.deque(maxlen=2)  # all may have told of the one before only
         self._steps, self._before, self._named, self._compared = 0, self._host(), -1, 0
         self._interval = self._before
 
