@@ -16,7 +16,7 @@ def _made_up_devices(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 class Command(NamedTuple):
-    """One command, implemented by `run` in the file of its name.
+    """One command, implemented by `run` in the file of its name, whose errors failures.py explains.
 
     Attributes:
       summary: its line in the list of commands.

@@ -42,11 +42,7 @@ class Run(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints tables, and writes the chart to a file if one is named.
-
-    Raises:
-      ConfigError: a folder is no workdir, or has no evaluation yet.
-    """
+    """Prints tables, and writes the chart to a file if one is named."""
     output = Path(args.output).expanduser() if args.output else None
     if output and output.suffix not in SUFFIXES:
         raise ConfigError(f"--output={args.output}: must end in {' or '.join(SUFFIXES)}.")
@@ -69,11 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read(folder: Path, given: Sequence[str]) -> Run:
-    """Reads a workdir, whole or as a kill has left it; it is named after its folder if no other has the same name.
-
-    Raises:
-      ConfigError: it is no workdir, or has no evaluation yet.
-    """
+    """Reads a workdir, whole or as a kill has left it; it is named after its folder if no other has the same name."""
     if not workdir.is_workdir(folder):
         raise ConfigError(f"{folder}: no run has written a config.json there; pass the --workdir of a run.")
     cfg, history = workdir.read_config(folder), metrics.read(folder / "metrics.jsonl")

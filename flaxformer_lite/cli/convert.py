@@ -27,25 +27,15 @@ def run(args: argparse.Namespace) -> None:
     if args.adapter:
         write_adapter(args.src, args.dst, dtype=args.dtype)
     else:
-        options = dict(dtype=args.dtype, head=args.head, family=args.family, shard_size=args.shard_size)
-        convert(args.src, args.dst, **options, companion=args.companion)
+        names = "dtype", "head", "shard_size", "family", "companion"
+        convert(args.src, args.dst, **{name: getattr(args, name) for name in names})
 
 
 def convert(
-    src: str,
-    dst: str,
-    *,
-    dtype: str | None,
-    head: str | None,
-    shard_size: str,
-    family: str | None = None,
+    src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None,
     companion: bool = False,
-) -> None:
-    """Writes `dst`, and prints one line about it.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: the source cannot be read or has no published form.
-    """
+) -> None:  # fmt: skip
+    """Writes `dst`, and prints one line about it."""
     source, shard_bytes = folder_of(src), _bytes_of(shard_size)
     with new_place(dst) as made:
         if workdir.is_workdir(source):
@@ -65,11 +55,7 @@ def convert(
 
 
 def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
-    """Writes the adapter that a run has trained, and prints one line about it.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: the run has none, or cannot be read.
-    """
+    """Writes the adapter that a run has trained, and prints one line about it."""
     if not workdir.is_workdir(source := folder_of(src)):
         raise ConfigError(f"--adapter: {src} is no training workdir; only these have an adapter of ours.")
     overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}

@@ -20,11 +20,7 @@ MOST = 12  # most texts with similarities that fit on a screen
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints similarities, or writes vectors.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: there are no texts or no encoder, or something cannot be read.
-    """
+    """Prints similarities, or writes vectors."""
     texts = args.text + list(_lines(args.file))
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")

@@ -13,11 +13,7 @@ from flaxformer_lite.training.apply import open_file, open_trained
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints a table or a JSON object.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: the model or the data cannot be used.
-    """
+    """Prints a table or a JSON object."""
     check_output(args.output)
     with notices():
         trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))

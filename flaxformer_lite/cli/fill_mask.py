@@ -15,11 +15,7 @@ HEADS = ("masked_lm", "pretraining")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints guesses and their probabilities, for each mask in turn.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: there is no mask or no such head, or something cannot be read.
-    """
+    """Prints guesses and their probabilities, for each mask in turn."""
     if args.top_k < 1:
         raise ConfigError(f"--top_k={args.top_k}: must be at least 1.")
     opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)

@@ -20,11 +20,7 @@ UNFINISHED = "\ufffd"  # the text of a character's first bytes
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes a continuation of each prompt.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: something cannot be read, or settings exclude each other.
-    """
+    """Writes a continuation of each prompt."""
     names = ("max_new_tokens", *(name for name, *_ in SETTINGS))
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -60,11 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read(where: Path, family: str | None = None) -> Contents:
-    """Opens the tensors of a directory; safetensors are not read yet.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: there is nothing that can be read.
-    """
+    """Opens the tensors of a directory; safetensors are not read yet."""
     if workdir.is_workdir(where):
         run = workdir.read_run(where)
         for what in run.notices:
@@ -133,12 +128,12 @@ def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int,
     groups: dict[tuple, list[str]] = {}
     for name, size in sizes.items():
         groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)
-    for (pattern, size), inside in groups.items():
-        if len(inside) == 1:
-            yield inside[0], 1, size
-            continue
-        numbers = zip(*(map(int, NUMBER.findall(name)) for name in inside), strict=True)
-        spans = iter([f"{min(n)}" if min(n) == max(n) else f"{{{min(n)}-{max(n)}}}" for n in map(list, numbers)])
-        parts = pattern.split("{}")
-        label = "".join(itertools.chain.from_iterable(zip(parts, [*spans, ""], strict=True)))
-        yield label, len(inside), size
+    for (_, size), names in groups.items():
+        yield _label(names), len(names), size
+
+
+def _label(names: list[str]) -> str:
+    """Returns names that differ only in the numbers of layers as one."""
+    numbers = [sorted(places, key=int) for places in zip(*map(NUMBER.findall, names), strict=True)]
+    spans = iter([n[0] if n[0] == n[-1] else f"{{{n[0]}-{n[-1]}}}" for n in numbers])
+    return NUMBER.sub(lambda _: next(spans), names[0])

@@ -21,11 +21,7 @@ COLUMN, WIDTH = 50, 120
 
 
 def describe(config: ConfigDict) -> str:
-    """Describes each field in one or more lines, by section, with its value in this config.
-
-    Raises:
-      ConfigError: the config is invalid.
-    """
+    """Describes each field in one or more lines, by section, with its value in this config."""
     return "\n".join(_section(from_config_dict(ExperimentConfig, config), "config", ""))
 
 

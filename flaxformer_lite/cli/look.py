@@ -20,11 +20,7 @@ from flaxformer_lite.introspection.page import render
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the page or figure.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: the text, the model or the output cannot be used.
-    """
+    """Writes the page or figure."""
     output = Path(args.output).expanduser()
     if output.suffix not in (".html", *FORMATS):
         raise ConfigError(f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for attention.")

@@ -20,11 +20,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the predictions, as csv on stdout if no file is named.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: the model or the data cannot be used.
-    """
+    """Writes the predictions, as csv on stdout if no file is named."""
     check_output(args.output)
     with notices():
         trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))

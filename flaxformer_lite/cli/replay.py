@@ -14,11 +14,7 @@ from flaxformer_lite.training.past import Past
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the step's metrics, and its rows by their loss.
-
-    Raises:
-      ConfigError, CheckpointError: the workdir, its data or the step cannot be used.
-    """
+    """Prints the step's metrics, and its rows by their loss."""
     folder, output = folder_of(args.workdir), Path(args.output).expanduser() if args.output else None
     if output and output.exists():
         raise ConfigError(f"--output={output}: is there already; name a new folder.")

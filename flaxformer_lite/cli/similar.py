@@ -15,11 +15,7 @@ from flaxformer_lite.pretrained.word_vectors import WordVectors, load_word_vecto
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints a table for each question.
-
-    Raises:
-      ConfigError, WeightsError, CheckpointError: there is no question, an unknown word, or something cannot be read.
-    """
+    """Prints a table for each question."""
     if not (args.word or args.analogy or args.questions or args.pairs):
         raise ConfigError('nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs FILE.')
     analogies = [tuple(text.split()) for text in args.analogy]

@@ -12,11 +12,7 @@ SHORT, FEW = 160, 4  # characters of a row's text, and places of its pieces, tha
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints the rows.
-
-    Raises:
-      ConfigError: the folder is no workdir, its data have changed, or there is no such step or document.
-    """
+    """Prints the rows."""
     if args.at is None and not args.document:
         raise ConfigError("--at or --document is missing: the number of a step, or what to look for.")
     folder = folder_of(args.workdir)

@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
 from tests.cli import models
@@ -52,3 +52,9 @@ def test_a_family_that_we_lack_is_still_shown(gpt2, tmp_path, capsys):
     said = shown(capsys, copy)
     assert "none of ours" in said and "model_type='mamba'" in said and "c_attn" in said
     assert np.isin(said.splitlines()[-1], shown(capsys, gpt2).splitlines())
+
+
+def test_names_with_braces_are_shown(tmp_path, capsys):
+    save_file({f"h.{i}.{{}}.w": np.zeros(2) for i in (0, 1, 10)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    assert re.search(r"h\.\{0-10\}\.\{\}\.w +2 +float64 +3 times", shown(capsys, tmp_path))
