@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 from typing import Any, NoReturn
 
 import flaxformer_lite
@@ -22,11 +23,19 @@ Flags may be written with dashes or underscores: --max-new-tokens is --max_new_t
 """
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Fills paragraphs to the terminal's width, and leaves those with indented lines, such as examples, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.split("\n\n")
+        return "\n\n".join(part if "\n  " in part else textwrap.fill(part, width) for part in parts)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that reports errors in one line."""
 
     def __init__(self, prog: str, **options: Any):
-        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        super().__init__(prog, allow_abbrev=False, formatter_class=Formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         command_line.fail(f"{message}; {self.prog} --help shows examples.", command_line.BAD_INPUT)

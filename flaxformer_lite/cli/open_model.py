@@ -10,6 +10,7 @@ from flaxformer_lite.adapters.merge import merge_adapter
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.stores import addressed
 from flaxformer_lite.pretrained import places
+from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.load import load_pretrained
 from flaxformer_lite.pretrained.published_tokenizer import PublishedTokenizer
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer
@@ -45,11 +46,10 @@ def folder_of(path: str) -> Path:
     """Returns the directory that a user names; of an address, a copy of what is read there.
 
     Raises:
-      ConfigError: it does not exist.
+      WeightsError: it does not exist.
     """
     folder = places.on_disk(path)
-    if not folder.is_dir():
-        raise ConfigError(f"{path}: no such directory; models are read from disk, gs:// or s3://, never from a hub.")
+    check_exists(folder)
     return folder
 
 

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     with notices():
         trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))
         data = open_file(trained, args.data, predicts=True)
-        _, predictions = trained.evaluate(data)
+        _, predictions = trained.evaluate(data, scored=False)
         rows = predicted(data, predictions)
     if args.output:
         write_rows(Path(args.output), rows)

@@ -21,12 +21,19 @@ OTHERS = {
 }
 
 
+def check_exists(folder: Path) -> None:
+    """Refuses what is no directory, such as a model's name on a hub."""
+    if not folder.is_dir():
+        raise WeightsError(f"{folder}: no such directory; models are read from disk, gs:// or s3://, never from a hub.")
+
+
 def read_config(folder: Path) -> dict:
     """Reads config.json."""
     path = folder / "config.json"
     recover(folder)
     if not path.exists():
         _follow(path)
+        check_exists(folder)
         if (folder / "adapter_config.json").is_file():
             raise WeightsError(
                 f"{folder}: an adapter without its model; pass the model's directory, with adapter= this one."

@@ -8,6 +8,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, places
+from flaxformer_lite.pretrained.folder import check_exists
 from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer, JsonTokenizer, PublishedTokenizer
 
 BYTES = "tokenizer.bytes"
@@ -69,6 +70,7 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
             f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where transformers is"
             f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
+    check_exists(folder)
     beside = "put the model's tokenizer.json or sentencepiece model beside its weights"
     raise ConfigError(f"{folder}: no tokenizer; {beside}.")
 

@@ -46,20 +46,20 @@ class Trained(NamedTuple):
     params: Any
     tokenizer: tokenizer.Tokenizer
 
-    def evaluate(self, data: Dataset) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Computes the objective's metrics, and its predictions for all examples in the order of the records."""
+    def evaluate(self, data: Dataset, *, scored: bool = True) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Computes the objective's metrics (if `scored`), and its predictions for all examples in the order of the records."""
         objective, size = data.objective, min(self.cfg.train.batch_size, data.num_examples)
         step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
-        metrics = evaluate.metrics_of(objective, total, shuffled, data)
+        metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
         ordered = {name: np.empty_like(values) for name, values in shuffled.items()}
         for name, values in shuffled.items():
             ordered[name][data.order] = values
         everything = np.arange(data.num_examples)
         if written := objective.write(writer(self.model, self.params, self.tokenizer), data.records, everything):
-            metrics |= objective.scores(written, everything, data)
+            metrics |= objective.scores(written, everything, data) if scored else {}
         return metrics, ordered | written
 
 

@@ -42,6 +42,17 @@ def test_each_command_explains_itself_without_jax(name):
     assert " jax\n" not in done.stderr and " numpy\n" not in done.stderr
 
 
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_help_fits_the_terminal_but_for_examples(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        door.main(["plan", "--help"])
+    before, _, after = capsys.readouterr().out.partition("examples:\n")
+    prose = after.partition("\n\n")[2]
+    assert "the plan is analytic" in " ".join(before.split()) and "Times are" in prose
+    assert max(map(len, [*before.splitlines(), *prose.splitlines()])) <= int(columns)
+
+
 def test_no_command_shows_the_help(capsys):
     door.main([])
     assert "examples:" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite import load_pretrained
+from flaxformer_lite import load_labels, load_pretrained, load_tokenizer
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.safetensors import WeightsError
 from tests.pretrained.fixtures import ROOT
@@ -237,8 +237,11 @@ def test_pickles_and_other_formats(folder, name):
 
 
 def test_empty_and_absent_folders(tmp_path):
+    for load in (load_pretrained, load_labels, load_tokenizer):
+        with pytest.raises(WeightsError, match="bert-base-uncased: no such directory; models are read from disk"):
+            load("bert-base-uncased")
     with pytest.raises(WeightsError, match=r"no config.json"):
-        load_pretrained(tmp_path / "nowhere")
+        load_pretrained(tmp_path)
     (tmp_path / "config.json").write_text((ROOT / "bert_base" / "config.json").read_text())
     with pytest.raises(WeightsError, match=r"no model.safetensors"):
         load_pretrained(tmp_path)
