@@ -1,6 +1,6 @@
 """LoRA on a frozen base, written outside the package: low-rank additions to attention's queries and values.
 
-    python train.py --config=gpt2_tiny --workdir=runs/lora --config.train.init_from=DIR \
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/lora --config.train.init_from=DIR \
         --config.model.mixer.name=examples.lora:LoraConfig --config.model.mixer.rank=8 \
         --config.optimizer.freeze="('^(?!.*lora_)',)"
 

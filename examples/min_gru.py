@@ -1,6 +1,6 @@
 """A recurrent layer that trains in parallel, written outside the package: minGRU, whose gates do not look at the state.
 
-    python train.py --config=gpt2_tiny:nope --workdir=runs/min_gru --config.model.mixer.name=examples.min_gru:MinGruConfig
+    flaxformer_lite train --config=gpt2_tiny:nope --workdir=runs/min_gru --config.model.mixer.name=examples.min_gru:MinGruConfig
 
 As h is linear in the state before, all tokens are computed at once, by an associative scan. Documents, padding, caches and
 what a recurrence must refuse are the library's: the layer only says what a start and a padding token mean to its scan.

@@ -1,6 +1,6 @@
 """A mixture of experts, written outside the package: a feed-forward layer with a balancing loss.
 
-    python train.py --config=gpt2_tiny --workdir=runs/moe \
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/moe \
         --config.model.feed_forward.name=examples.mixture_of_experts:MoeConfig --config.model.feed_forward.num_experts=8
 
 Every expert computes every token, and the router's weights select: no token is dropped, and with a few experts on one

