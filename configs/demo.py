@@ -1,7 +1,7 @@
 """A tiny GPT on the standard library's sources: what `make demo` runs, in about two minutes on two CPU cores.
 
-    make demo
-    flaxformer_lite train --config=demo --workdir=runs/demo
+make demo
+flaxformer_lite train --config=demo --workdir=runs/demo
 """
 
 from flaxformer_lite.config import (

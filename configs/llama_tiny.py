@@ -1,6 +1,6 @@
 """A four-layer Llama with grouped-query attention, on a laptop.
 
-    flaxformer_lite train --config=llama_tiny --workdir=runs/llama_tiny
+flaxformer_lite train --config=llama_tiny --workdir=runs/llama_tiny
 """
 
 from flaxformer_lite.config import (

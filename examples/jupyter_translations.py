@@ -1,9 +1,9 @@
 """Pairs of English and French lines of JupyterLab's menus and messages, for configs/translate.py.
 
-    pip download --no-deps jupyterlab-language-pack-fr-FR
-    python -m zipfile -e jupyterlab_language_pack_fr_fr-*.whl pack
-    python examples/jupyter_translations.py pack runs/menus.jsonl
-    flaxformer_lite train --config=translate --workdir=runs/menus --config.data.path=runs/menus.jsonl
+pip download --no-deps jupyterlab-language-pack-fr-FR
+python -m zipfile -e jupyterlab_language_pack_fr_fr-*.whl pack
+python examples/jupyter_translations.py pack runs/menus.jsonl
+flaxformer_lite train --config=translate --workdir=runs/menus --config.data.path=runs/menus.jsonl
 """
 
 import json

@@ -1,6 +1,6 @@
 """A model of your own from the package's parts, without family or config page, in linen and in NNX.
 
-    python examples/own_model.py
+python examples/own_model.py
 """
 
 import flax.linen as nn

