@@ -21,14 +21,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 AIMS = ("any instant", "a save", "a deletion")
-PEER_TIMEOUT, PATIENCE = (
-    10,
-    60,
-)  # seconds until a killed process is missed, and until one that does not end counts as lost
+PEER_TIMEOUT = 10  # seconds until a killed process is missed
+PATIENCE, IDLE = 120, 0.02  # seconds in which a run that uses less than this of a core counts as hanging
+LONGEST = 1800  # CPU seconds after which one that does not end counts as hanging too
 SETTINGS = {
     "data.length": 32,
     "data.eval_fraction": 0.1,
@@ -112,15 +115,34 @@ def wait_for(aim: str, process: subprocess.Popen, checkpoints: Path) -> None:
             time.sleep(0.01)
         return
     after = max(committed(checkpoints), default=0) + random.randint(1, 4)
-    while process.poll() is None and max(committed(checkpoints), default=0) < after:
-        time.sleep(0.002)
+    until(lambda: process.poll() is not None or max(committed(checkpoints), default=0) >= after, [process])
     seen = {
         "a save": lambda: list(checkpoints.glob("*tmp*")),
         "a deletion": lambda: len(committed(checkpoints)) > SETTINGS["train.keep"],
     }
-    while process.poll() is None and not seen[aim]():
-        time.sleep(0.001)
+    until(lambda: process.poll() is not None or seen[aim](), [process])
     time.sleep(random.uniform(0, 0.02))
+
+
+def until(seen: Callable[[], object], run: Sequence[Any]) -> bool:
+    """Waits until something is seen, for as long as a process of the run is at work; returns whether it was seen."""
+    used, looked = seconds_used(run), time.monotonic()
+    while not seen():
+        time.sleep(0.001)
+        if time.monotonic() - looked > PATIENCE:
+            before, used, looked = used, seconds_used(run), time.monotonic()
+            if all(used[pid] - before[pid] < IDLE * PATIENCE or used[pid] > LONGEST for pid in used):
+                return bool(seen())
+    return True
+
+
+def seconds_used(run: Sequence[Any]) -> dict[int, float]:
+    """Returns the CPU seconds of each process that lives; no clock tells a hang from a machine with much to do."""
+    used = {}
+    for process in run:
+        with contextlib.suppress(psutil.Error):
+            used[process.pid] = sum(psutil.Process(process.pid).cpu_times()[:2])
+    return used
 
 
 def stop_once(lines: list[list[str]], workdir: Path, aim: str, number: signal.Signals) -> tuple[str, int, int, str]:
@@ -140,7 +162,7 @@ def stop_once(lines: list[list[str]], workdir: Path, aim: str, number: signal.Si
         if number == signal.SIGKILL and len(lines) == 1:
             started[0].wait()
         hit = where(checkpoints, "step " in outputs[0].read_text())
-        codes = [end(process) for process in started]
+        codes = ends(started)
     said, newest = [path.read_text() for path in outputs], max([0, *before, *committed(checkpoints)])
     resumed = [int(row.split()[-1]) for row in said[0].splitlines() if row.strip().startswith("resuming")]
     outcome = how_it_ended(number, codes, said, newest)
@@ -149,13 +171,14 @@ def stop_once(lines: list[list[str]], workdir: Path, aim: str, number: signal.Si
     return hit, newest, resumed[0] if resumed else -1, outcome
 
 
-def end(process: subprocess.Popen, patience: float = PATIENCE) -> int | None:
-    """Returns the exit code of a process, None if it had to be killed."""
-    try:
-        return process.wait(patience)
-    except subprocess.TimeoutExpired:
+def ends(run: list[subprocess.Popen]) -> list[int | None]:
+    """Returns the exit codes of processes, None of those that hung and had to be killed."""
+    until(lambda: all(process.poll() is not None for process in run), run)
+    living = [process for process in run if process.poll() is None]
+    for process in living:
         process.kill()
-        return process.wait() and None
+        process.wait()
+    return [None if process in living else process.returncode for process in run]
 
 
 def how_it_ended(number: signal.Signals, codes: list[int | None], said: list[str], newest: int) -> str | None:
@@ -189,7 +212,7 @@ def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal
     for at in ends:
         running = [subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
                    for line in commands(folder, at, steps, processes)]  # fmt: skip
-        codes = [process.wait() for process in running]
+        codes = ends(running)
         if any(codes):
             raise SystemExit(f"the run in {at} did not come to its end.")
     last_of = [[record(at / name / str(max(committed(at / name)))) for name in ("checkpoints", "best")] for at in ends]

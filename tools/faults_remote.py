@@ -24,11 +24,10 @@ import time
 from pathlib import Path
 
 from tests.storage import Store, amazon, google, led
-from tools.faults import ROOT, commands
+from tools.faults import ROOT, commands, until
 
 IMPORTS = ["flaxformer_lite.cli.launch", "orbax.checkpoint", "tensorstore", "tensorboardX", "matplotlib.pyplot"]
 KILLED, LONGEST = 9, 200  # the signal, and the most requests of a process before it
-PATIENCE = 300  # seconds until a process that does not end counts as lost
 
 
 def train(line: list[str], said: Path) -> None:
@@ -61,18 +60,21 @@ def where(store: Store) -> str:
     return "in a deletion" if len(seen) > 2 else "between saves"
 
 
-def stop_once(store: Store, lines: list[list[str]], said: list[Path], until: int | None) -> list[int | None]:
+def stop_once(store: Store, lines: list[list[str]], said: list[Path], requests: int | None) -> list[int | None]:
     """Starts the processes of a run, kills one of them after so many requests, and waits for all; returns exit codes."""
     begun, starter = len(store.seen), multiprocessing.get_context("forkserver")
     started = [starter.Process(target=train, args=pair) for pair in zip(lines, said, strict=True)]
     for process in started:
         process.start()
-    while all(process.is_alive() for process in started) and (until is None or len(store.seen) < begun + until):
-        time.sleep(0.002)
-    if until is not None:
+    if requests is not None:
+        until(
+            lambda: len(store.seen) >= begun + requests or not all(process.is_alive() for process in started), started
+        )
         random.choice(started).kill()
-    for process in started:
-        process.join(PATIENCE)
+    until(lambda: not any(process.is_alive() for process in started), started)
+    for process in started:  # one that hangs has another exit code than expected
+        process.kill()
+        process.join()
     time.sleep(0.3)  # what has been sent is answered
     return [process.exitcode for process in started]
 
@@ -84,8 +86,8 @@ def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> d
     for count in range(kills + 1):
         lines = commands(folder, Path("WORKDIR"), steps, processes)
         lines = [[arg.replace("WORKDIR", f"{store.url}/run") for arg in line] for line in lines]
-        until = random.randint(1, LONGEST * processes) if count < kills else None
-        codes = stop_once(store, lines, said, until)
+        requests = random.randint(1, LONGEST * processes) if count < kills else None
+        codes = stop_once(store, lines, said, requests)
         outputs = [path.read_text() for path in said]
         resumed = [int(number) for number in re.findall(r"resuming +after step (\d+)", outputs[0])]
         if count < kills and set(codes) == {0}:
@@ -96,7 +98,7 @@ def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> d
             raise SystemExit(f"{store.url}, start {count + 1}, exit codes {codes}:\n" + "\n".join(outputs))
         last = max([last, *committed(store)])
         hits[where(store)] += count < kills
-        print(f"{store.url} {count + 1}: {where(store)}, {until} requests, newest checkpoint {last}", flush=True)
+        print(f"{store.url} {count + 1}: {where(store)}, {requests} requests, newest checkpoint {last}", flush=True)
     if not (folder / "disk").exists():
         stop_once(store, commands(folder, folder / "disk", steps, processes), said, None)
     whole = [

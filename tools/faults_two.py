@@ -28,7 +28,6 @@ SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every"
 CAUSES = re.compile(r"^(error|waiting for|tokenizing|SIGTERM: stopping)|^$")
 DAMAGES = ("a flipped bit", "a damaged record", "a missing file")  # of the newest checkpoint
 DISK = 6 << 20  # bytes of the small disk
-MOST = 300  # seconds until an instant is reached, and from then until a run that does not end counts as hanging
 
 
 def start(folder: Path, workdir: Path, steps: int) -> list[subprocess.Popen]:
@@ -41,17 +40,14 @@ def start(folder: Path, workdir: Path, steps: int) -> list[subprocess.Popen]:
     return run
 
 
-def until(seen: Callable[[], object], run: list[subprocess.Popen]) -> None:
-    """Waits until something is seen, or a process has ended."""
-    deadline = time.monotonic() + MOST
-    while not seen() and all(process.poll() is None for process in run) and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
 def reached(folder: Path, workdir: Path, instant: str, run: list[subprocess.Popen]) -> None:
-    """Waits for an instant of a run."""
+    """Waits for an instant of a run, or the end of one of its processes."""
     out, checkpoints = folder / "out0", workdir / "checkpoints"
     first = max(faults.committed(checkpoints), default=0) + 1
+
+    def until(seen: Callable[[], object]) -> None:
+        faults.until(lambda: seen() or any(process.poll() is not None for process in run), run)
+
     if instant == "the start":
         return
     if instant == "joining":
@@ -59,15 +55,15 @@ def reached(folder: Path, workdir: Path, instant: str, run: list[subprocess.Pope
         return
     if instant == "compiling":
         (workdir / ".lock").unlink(missing_ok=True)
-        until((workdir / ".lock").exists, run)
+        until((workdir / ".lock").exists)
         time.sleep(1)
         return
-    until(lambda: re.search(rf"^step {first + 7}/", out.read_text(), re.MULTILINE), run)
+    until(lambda: re.search(rf"^step {first + 7}/", out.read_text(), re.MULTILINE))
     if instant == "evaluating":
-        until(lambda: re.search(rf"^step {first + 9}/.*  loss", out.read_text(), re.MULTILINE), run)
+        until(lambda: re.search(rf"^step {first + 9}/.*  loss", out.read_text(), re.MULTILINE))
         time.sleep(0.2)
     elif instant == "saving":
-        until(lambda: list(checkpoints.glob("*tmp*")), run)
+        until(lambda: list(checkpoints.glob("*tmp*")))
 
 
 def kill(index: int, run: list[subprocess.Popen]) -> None:
@@ -97,7 +93,7 @@ def damage(checkpoints: Path, how: str) -> None:
 
 def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tuple[str, str, bool]:
     """Returns the exit codes, what the living processes said on stderr, and whether that is as it should be."""
-    codes = [faults.end(process, MOST) for process in run]
+    codes = faults.ends(run)
     said = [(folder / f"err{i}").read_text() for i in (0, 1)]
     living = [i for i in (0, 1) if i != killed]
     errors = [[line for line in said[i].splitlines() if line.startswith("error")] for i in living]
@@ -155,7 +151,7 @@ class Matrix:
         """Lets the run come to its end, and compares it with one that nothing has disturbed."""
         ends = []
         for workdir in (self.workdir, self.disk / "straight"):
-            codes = [process.wait() for process in start(self.folder, workdir, self.steps)]
+            codes = faults.ends(start(self.folder, workdir, self.steps))
             assert codes == [0, 0], codes
             ends.append(faults.record(workdir / "checkpoints" / str(self.steps))["leaves"])
         self.good.append(ends[0] == ends[1])
