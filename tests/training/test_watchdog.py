@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_it_tells_once_for_each_step_that_does_not_end(dog, clock, tmp_path, cap
             in second
         )
         assert "in waits_in_a_function_of_this_name\n" in first and "thread watchdog:\n" in first
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_stacks_go_where_python_writes_which_is_not_descriptor_2_of_several_processes(
+    dog, clock, tmp_path, monkeypatch, closed
+):
+    with (tmp_path / "shown").open("w") as shown:
+        monkeypatch.setattr(sys, "stderr", None if closed else shown)
+        clock.turn_to("data")
+        stacks = tmp_path / "stacks-0.txt"
+        waits_in_a_function_of_this_name(lambda: stacks.exists() and "thread watchdog:" in stacks.read_text(), most=60)
+    assert (
+        "Stacks of process 0:" in (tmp_path / "shown").read_text()
+    ) != closed and "thread watchdog:" in stacks.read_text()
 
 
 @pytest.mark.parametrize("part", ["start", "compile", "evaluation", "checkpoint", "other"])

@@ -5,13 +5,14 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from flaxformer_lite.analysis import hlo
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.program import Program
+from flaxformer_lite.training.start.stored_step import load_or_compile
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 Made = TypeVar("Made")
@@ -19,14 +20,10 @@ Waiting = Callable[[str], contextlib.AbstractContextManager]
 
 
 class BackgroundCompiled:
-    """A jitted function that is traced at once and compiled in the background; a call waits for the compilation."""
+    """A jitted function that is compiled in the background; a call waits for the compilation."""
 
-    def __init__(
-        self, background: Executor, waiting: Waiting, check: Callable[[Any], None], function: Any, *shapes: Any
-    ):
-        # Traced here: two threads that trace slow each other down (making a state mostly runs).
-        self._compiling, self._check = background.submit(function.lower(*shapes).compile), check
-        self._waiting = waiting
+    def __init__(self, compiling: Future[Any], waiting: Waiting, check: Callable[[Any], None]):
+        self._compiling, self._waiting, self._check = compiling, waiting, check
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)
@@ -61,10 +58,12 @@ def precompile(
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
-        steps: Any = {}
+        steps, devices = {}, list(program.mesh.devices.flat)
         for name in names:
-            check = functools.partial(_check_same, group, name)
-            steps[name] = BackgroundCompiled(background, waiting, check, getattr(program, name), *shapes[name])
+            # Traced here: two threads that trace slow each other down (making a state mostly runs).
+            lowered = getattr(program, name).lower(*shapes[name])
+            compiling = background.submit(load_or_compile, group, name, devices, lowered)
+            steps[name] = BackgroundCompiled(compiling, waiting, functools.partial(_check_same, group, name))
         yield dataclasses.replace(program, **steps)
 
 

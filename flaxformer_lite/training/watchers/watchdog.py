@@ -72,7 +72,7 @@ class Watchdog(Watcher):
         said = (
             f"{news}; the last that has ended is step {self._step}. Stacks of process {self._group.index}:\n{stacks()}"
         )
-        with contextlib.suppress(OSError):  # of a stderr that nobody reads; of several processes it is not number 2
+        with contextlib.suppress(OSError, AttributeError):  # of a stderr that nobody reads, or that was closed
             os.write(sys.stderr.fileno(), f"\n{said}\n".encode(errors="replace"))
         with contextlib.suppress(OSError):  # of a disk that is full, or does not answer
             earlier = self._path.read_text() if self._path.exists() else ""
