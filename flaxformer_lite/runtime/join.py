@@ -37,7 +37,7 @@ def join(
     Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is
     the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work. So is the
     compilation cache: only process 0 would find its programs there, and they may order their exchanges between devices
-    in another way than those that the other processes compile.
+    in another way than those that the other processes compile. training/start/stored_step.py takes its place.
 
     Args:
       coordinator: host:port of process 0.

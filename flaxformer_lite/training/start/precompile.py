@@ -58,11 +58,11 @@ def precompile(
         return
     shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
     with _thread() as background:  # one step at a time: XLA uses all cores for each
-        steps, devices = {}, list(program.mesh.devices.flat)
+        steps: Any = {}
         for name in names:
             # Traced here: two threads that trace slow each other down (making a state mostly runs).
             lowered = getattr(program, name).lower(*shapes[name])
-            compiling = background.submit(load_or_compile, group, name, devices, lowered)
+            compiling = background.submit(load_or_compile, group, name, list(program.mesh.devices.flat), lowered)
             steps[name] = BackgroundCompiled(compiling, waiting, functools.partial(_check_same, group, name))
         yield dataclasses.replace(program, **steps)
 

@@ -32,7 +32,7 @@ def load_or_compile(group: Processes, name: str, devices: Sequence[Any], lowered
     """
     if group.alone:
         return lowered.compile()
-    path = Path(jax.config.jax_compilation_cache_dir) / f"{name}-{inputs(devices, lowered)}-{group.index}"
+    path = Path(jax.config.values["jax_compilation_cache_dir"]) / f"{name}-{inputs(devices, lowered)}-{group.index}"
     number, loaded = "", None
     with contextlib.suppress(Exception):  # absent, damaged, or no longer to JAX's liking
         content = path.read_bytes()
