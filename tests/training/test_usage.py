@@ -1,19 +1,8 @@
-"""What a run has used of time and memory, in words."""
+"""The speed and memory of a run, in words."""
 
 import types
 
-import pytest
-
-from flaxformer_lite.training.report.metrics import Recorder
-from flaxformer_lite.training.report.usage import memory, peak, seconds, usage
-from tests.training.test_run_page import record
-
-
-def test_the_time_in_steps_is_that_of_the_records(tmp_path):
-    recorder = Recorder(tmp_path, -1, writes=False)
-    record(recorder, 40)
-    assert seconds(recorder.history) == pytest.approx((15.0, 1.5))  # the first ten waited for the compiler
-    assert seconds([]) == (0.0, 0.0)
+from flaxformer_lite.training.report.usage import memory, peak, usage
 
 
 def test_the_memory_of_devices_is_named_where_they_tell(monkeypatch):

@@ -2,6 +2,7 @@
 
 import html
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ MOST = 400  # points of a line; of more, the lowest and the highest in each part
 DOTTED = 60  # most points that are marked
 SPREAD = 20  # how often the largest value exceeds the median on a logarithmic axis
 SIZE = 1000  # of the SVG's own coordinates
+HEIGHT = operator.itemgetter(1)
 Points = Sequence[tuple[float, float]]
 
 
@@ -89,12 +91,8 @@ def _thinned(points: Points) -> Points:
         return kept
     each = math.ceil(2 * len(kept) / MOST)
     parts = [kept[start : start + each] for start in range(0, len(kept), each)]
-    extremes = [sorted({min(part, key=_height), max(part, key=_height)}) for part in parts]
+    extremes = [sorted({min(part, key=HEIGHT), max(part, key=HEIGHT)}) for part in parts]
     return [kept[0], *(point for part in extremes for point in part), kept[-1]]
-
-
-def _height(point: tuple[float, float]) -> float:
-    return point[1]
 
 
 def _ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]:

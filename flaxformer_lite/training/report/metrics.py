@@ -41,29 +41,30 @@ class Recorder:
         self.notices: list[str] = []
         if not writes:
             return
-        records, damaged = _read(self._path, _record)
+        records, damaged = _read(self._path, _is_record)
         if damaged:
             lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
             self.notices.append(f"{self._path}: no record of a step can be read from line {lines}; dropped.")
         self.history = [record for record in records if record["step"] <= last_step]
         self.dropped = [record for record in records if record["step"] > last_step >= 0]
         write_file(self._path, "".join(_line(record) for record in self.history).encode())
-        self.samples = [sample for sample in _read(self._texts, _sample)[0] if sample["step"] <= last_step]
+        self.samples = [sample for sample in _read(self._texts, _is_sample)[0] if sample["step"] <= last_step]
         if self._texts.exists():
             write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
 
     def add(self, record: Record) -> None:
         self.history.append(record)
-        if self._writes:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(_line(record))
+        self._append(self._path, record)
 
     def add_sample(self, step: int, texts: list[tuple[str, str]]) -> None:
         """Records texts of an evaluation, each with a title."""
         self.samples.append({"step": step, "texts": texts})
+        self._append(self._texts, self.samples[-1])
+
+    def _append(self, path: Path, record: Record) -> None:
         if self._writes:
-            with open(self._texts, "a", encoding="utf-8") as file:
-                file.write(_line(self.samples[-1]))
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(_line(record))
 
     def of(self, split: str) -> list[Record]:
         """Returns the records of "train" or "eval"."""
@@ -84,44 +85,39 @@ def seconds(records: Iterable[Record]) -> collections.Counter[str]:
     return total
 
 
+def read(path: Path) -> list[Record]:
+    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are damaged."""
+    return _read(path, _is_record)[0]
+
+
 def _line(record: Record) -> str:
     return json.dumps(record) + "\n"
 
 
-def read(path: Path) -> list[Record]:
-    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are damaged."""
-    return _read(path, _record)[0]
-
-
-def _read(path: Path, parse: Callable[[bytes], Record]) -> tuple[list[Record], list[int]]:
+def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record], list[int]]:
     """Returns the records, and the numbers of the damaged lines."""
     records, damaged = [], []
     lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(parse(line))
+            record = parse_object(line, path.name)
         except ConfigError:
-            damaged += [number] if number < len(lines) else []  # a kill leaves a last line without an end
+            record = {}
+        if is_whole(record):
+            records.append(record)
+        elif number < len(lines):  # a kill leaves a last line without an end
+            damaged.append(number)
     return records, damaged
 
 
-def _record(line: bytes) -> Record:
-    record = parse_object(line, "metrics.jsonl")
+def _is_record(record: Record) -> bool:
     numbers = [value for name, value in record.items() if name not in ("split", "rows")]
-    if not (is_kind(record.get("step"), int) and is_kind(record.get("split"), str)):
-        raise ConfigError("metrics.jsonl: not a record of a step")
-    if not all(isinstance(value, (int, float)) for value in numbers):
-        raise ConfigError("metrics.jsonl: holds a value that is no number")
-    if not is_kind(record.get("rows", []), list):
-        raise ConfigError("metrics.jsonl: rows are not a list")
-    return record
+    kinds = [("step", None, int), ("split", None, str), ("rows", [], list)]
+    of_kind = all(is_kind(record.get(name, absent), kind) for name, absent, kind in kinds)
+    return of_kind and all(isinstance(value, (int, float)) for value in numbers)
 
 
-def _sample(line: bytes) -> Record:
-    sample = parse_object(line, "samples.jsonl")
-    pairs = sample.get("texts")
-    if not (is_kind(sample.get("step"), int) and isinstance(pairs, list)):
-        raise ConfigError("samples.jsonl: not a sample of a step")
-    if not all(isinstance(pair, list) and [type(part) for part in pair] == [str, str] for pair in pairs):
-        raise ConfigError("samples.jsonl: texts must be pairs of a title and a text")
-    return sample
+def _is_sample(sample: Record) -> bool:
+    if not (is_kind(sample.get("step"), int) and isinstance(sample.get("texts"), list)):
+        return False
+    return all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in sample["texts"])

@@ -1,4 +1,4 @@
-"""The time and memory that a run has used, in words."""
+"""The speed of a run and the memory that it has used, in words."""
 
 import resource
 import statistics
@@ -8,17 +8,14 @@ import jax
 
 from flaxformer_lite.training.report.metrics import Record
 from flaxformer_lite.training.report.sharding_report import size
-from flaxformer_lite.training.report.terminal import clock
 
 LABELS = {"peak_process_bytes": "the process", "peak_device_bytes": "a device"}  # by the name in metrics.jsonl
 KIB = 1024 if sys.platform == "linux" else 1  # bytes in the unit of ru_maxrss
 
 
 def usage(history: list[Record]) -> list[tuple[str, str]]:
-    """Summarizes the time of all recorded steps, and the memory of this process and its devices."""
-    (total, waited), rows = seconds(history), []
-    if total:
-        rows.append(("in steps", f"{clock(total)}, {waited / total:.1%} of it waiting for data"))
+    """Summarizes the speed of all recorded steps, and the memory of this process and its devices."""
+    rows = []
     for name, label, form in (("tokens_per_second", "tokens a second", ",.0f"), ("mfu", "share of the peak", ".1%")):
         if values := [record[name] for record in history if name in record]:
             rows.append((label, f"{statistics.median(values):{form}} in the median, {max(values):{form}} at best"))
@@ -36,15 +33,3 @@ def memory() -> dict[str, int]:
     found = {"peak_process_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB}
     most = max((device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices())
     return found | ({"peak_device_bytes": most} if most else {})
-
-
-def seconds(history: list[Record]) -> tuple[float, float]:
-    """Returns the seconds that the recorded steps took, without compilation, and how many of these waited for data."""
-    total, waited, before = 0.0, 0.0, 0
-    for record in history:
-        if "step_seconds" in record:
-            took = record["step_seconds"] * (record["step"] - before if before else 1)
-            total, waited = total + took, waited + took * record.get("data_wait", 0.0)
-        if record["split"] == "train":
-            before = record["step"]
-    return total, waited
