@@ -84,7 +84,6 @@ def table(found: list[Row], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
     """Returns the largest operations as lines of text.
 
     Args:
-      found: from `rows`.
       ops: the operations of the program by name, as far as they are known.
       runs: number of steps in the trace, times the number of devices in it.
     """

@@ -41,8 +41,6 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
     else 128 + the number of the signal that ended it.
 
     Args:
-      config: config of the experiment.
-      workdir: workdir of the run.
       stopped_code: exit code by which a scheduler tells a stopped run from one at its end.
       **how_to_join: arguments of runtime.join.join.
     """

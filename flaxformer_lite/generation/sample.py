@@ -28,8 +28,6 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
     """Writes the first token of each row; the caller adds the caches.
 
     Args:
-      logits_BV: logits after the prompts.
-      tokens_BT: prompts, padded on the left.
       start_B: first column of each row that holds a token.
       slots: S, columns of prompt and continuation.
       samples: rows per prompt.

@@ -14,8 +14,6 @@ def cut(task: Task, state: State, since: int) -> State:
     The result is the same as if every row had been checked after every token.
 
     Args:
-      task: a task with stop_strings and a tokenizer.
-      state: the state of the loop.
       since: number of new tokens already checked.
     """
     tokens_BS, done_B, lengths_B = (np.array(x) for x in (state.tokens_BS, state.done_B, state.lengths_B))

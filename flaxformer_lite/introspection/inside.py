@@ -32,9 +32,7 @@ class AttentionMaps:
     """The weights of attention in layers with equally many heads.
 
     Attributes:
-      name: the title.
       rows, columns: the sequences that attend and are attended to.
-      layers: numbers of the layers.
       weights_LNTS: float32; a row sums to one.
       visible_LTS: bool, what the layer's mask lets a row attend to.
     """
@@ -58,7 +56,6 @@ class Inside:
       lens: None if the model predicts no tokens.
       losses: None if no token is predicted.
       norms: L2 norms of the hidden states [layers + 1, T], the embeddings' first, for each sequence.
-      positions: the tables of the position encodings.
     """
 
     sequences: dict[str, np.ndarray]

@@ -18,14 +18,7 @@ Spell = Callable[[int], str]
 
 
 def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -> str:
-    """Renders the record as HTML.
-
-    Args:
-      inside: what `look_inside` found.
-      spell: the text of a token.
-      title: title of the page.
-      facts: what else to tell about the model, by name.
-    """
+    """Renders the record as HTML."""
     data = json.dumps(page_data(inside, spell) | {"facts": list(facts.items())}, ensure_ascii=False, allow_nan=False)
     template = resources.files("flaxformer_lite.introspection").joinpath("page.html").read_text(encoding="utf-8")
     (script,) = re.findall(r"<script>(.*?)</script>", template, re.S)
@@ -55,8 +48,6 @@ def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, 
     """Rounds numbers to 8, 16 or 32 bits between the least and the most, and compresses them.
 
     Args:
-      values: finite numbers of any shape.
-      bits: of a number.
       power: 2 rounds square roots, so that small numbers keep more digits; the least is then zero.
     """
     low, high = 0.0 if power != 1 else float(values.min()), float(values.max())

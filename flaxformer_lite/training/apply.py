@@ -67,7 +67,6 @@ def open_trained(path: Path, *, dtype: str = "float32", family: str | None = Non
     """Opens a run's workdir, or a directory of published weights as the task of its head.
 
     Args:
-      path: the directory.
       dtype: of activations and matmuls.
       family: as in `load_pretrained`.
       **options: `length` and `columns` of the data section, and `batch_size`, in place of the run's; None keeps them.
@@ -99,7 +98,6 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     """Opens a file as held-out examples; a task's baseline is then of the same rows.
 
     Args:
-      trained: the model and its task.
       path: a table for tasks, text for other objectives.
       predicts: whether the columns that the task predicts are ignored; they may be missing.
 

@@ -16,7 +16,6 @@ class Averaged(NamedTuple):
     """The state of an optimizer that keeps an average.
 
     Attributes:
-      inner: the optimizer's own state.
       steps: int32 scalar, the number of weights averaged.
       ema: their average in float32, without frozen parameters; zeros before the first step.
     """
@@ -36,7 +35,6 @@ def with_average(
     (spikes.py) are no steps.
 
     Args:
-      tx: the optimizer.
       decay: d.
       frozen: params -> tree of bools, True for parameters that never change.
 

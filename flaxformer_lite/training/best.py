@@ -24,7 +24,6 @@ class Selection:
     Evaluations before the first step do not count, and an equal value is no better.
 
     Args:
-      cfg: the config.
       checkpoints: of the best weights; None without `train.best`, when nothing is kept.
       best: the best evaluation up to the step from which the run continues.
     """

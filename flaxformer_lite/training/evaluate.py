@@ -18,11 +18,7 @@ def evaluate(
     """Computes the objective's metrics over all batches, with each target counted once.
 
     Args:
-      objective: the objective.
       eval_step: (params, batch) -> (LossSums, predictions); from training/step.py, compiled.
-      params: the model's parameters.
-      batches: batches on the devices.
-      data: the held-out Dataset, for metrics that depend on it.
       write: from generation/writer.py, for metrics of what the model writes.
 
     Returns:

@@ -43,7 +43,6 @@ def run(
     """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      cfg: the experiment.
       workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with `train.best`),
         metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png and report.html.
       group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.

@@ -30,7 +30,6 @@ class Program:
       cfg: the config, with the vocabulary size and the number of steps filled in.
       model: the linen module for use outside the steps, without a mesh.
       mesh: the mesh of devices, which may be mere descriptions.
-      rules: the partition rules of all parameters.
       target: shapes, dtypes and shardings of the train state.
       batch: shapes, dtypes and shardings of a whole batch.
       create: jaxpr without arguments that makes the initial state (run by `training/start/initial_state.py`).
@@ -60,8 +59,6 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
     Args:
       cfg: the config, with the vocabulary size filled in.
-      mesh: a mesh of devices or of descriptions of them.
-      example: one example, for its shapes and dtypes.
 
     Raises:
       ConfigError: model, mesh and rules do not fit; names the field to change.
@@ -131,8 +128,6 @@ def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) ->
     """Turns `train.epochs` into the number of steps that show each training example as often.
 
     Args:
-      cfg: the experiment.
-      examples: training examples of an epoch.
       held: those of all epochs together, of which the last are left out where they do not fill a batch; None: endless.
     """
     train = cfg.train

@@ -29,9 +29,7 @@ class Moment(NamedTuple):
     """A run just before a step.
 
     Attributes:
-      experiment: the run's program and data.
       state: the train state, which a call of `experiment.train_step` takes over.
-      batch: the step's batch, on the devices.
       step: its number, from 1.
       start: the checkpoint's from which the run was repeated, or 0.
       values: the metrics of the steps since, by their numbers.
@@ -49,10 +47,6 @@ class Moment(NamedTuple):
 
 def before_step(folder: Path, step: int) -> Moment:
     """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its workdir.
-
-    Args:
-      folder: the workdir.
-      step: from 1.
 
     Raises:
       ConfigError: there is no such step, or data have changed since.
@@ -96,10 +90,6 @@ def take(moment: Moment) -> tuple[TrainState, Values]:
 
 def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
     """Compares repeated steps with metrics.jsonl.
-
-    Args:
-      folder: the workdir.
-      values: the metrics of neighboring steps.
 
     Returns:
       For each record that has the mean of such steps, by its step: the largest relative difference of loss and grad_norm.

@@ -14,8 +14,6 @@ class TrainState(flax.struct.PyTreeNode):
 
     Attributes:
       step: int32 scalar, the number of updates done.
-      params: the model's parameters.
-      opt_state: the optimizer's state.
     """
 
     step: jax.Array

@@ -18,7 +18,6 @@ class Line(NamedTuple):
     """A line of a chart.
 
     Attributes:
-      label: named in the chart's key.
       points: (x, y) with growing x; those that are not finite are left out.
       color: a class of page.py, such as "c0".
       dots: whether each point is marked, and named under the pointer, if there are not too many.
@@ -36,7 +35,6 @@ def chart(
     """Draws lines over steps as a <figure>; the axis is logarithmic where a few values would press the others together.
 
     Args:
-      title: stands above.
       lines: at least one of them has a finite point, or an empty string is returned.
       last: step where the horizontal axis ends; it begins at 0.
       level: name and value of a dashed horizontal line.

@@ -16,9 +16,7 @@ class Meter:
 
     Args:
       tokens_per_step: input tokens, padding included.
-      flops_per_step: from analysis/flops.py.
       peak: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
-      clock: counts the time.
       earlier: seconds by part of this run's earlier starts.
     """
 

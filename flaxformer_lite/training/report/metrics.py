@@ -20,7 +20,6 @@ class Recorder:
     """The run's history: one JSON object per line in metrics.jsonl; texts in samples.jsonl.
 
     Args:
-      workdir: the run's workdir.
       last_step: records of later steps, left by a killed run, are dropped; -1 drops all.
       writes: False on all processes but one; their history is then only what they add themselves.
 

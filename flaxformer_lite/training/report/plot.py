@@ -17,11 +17,6 @@ def loss_curve(
     """Plots the headline metric on training and held-out examples over steps, and its baseline.
 
     Args:
-      path: path of the PNG.
-      history: records of metrics.jsonl.
-      headline: the objective's headline metric.
-      baseline: its name and value, or None.
-      title: title of the plot.
       best: the metric of `train.best`, which gets a panel of its own unless it is the headline, and the best step; or None.
       stopped: why the run ended at its last evaluation, before its last step; or empty.
     """

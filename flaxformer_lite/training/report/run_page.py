@@ -30,12 +30,8 @@ class RunPage:
     """Writes report.html from what the run records.
 
     Args:
-      workdir: the run's workdir.
-      cfg: the resolved config.
       asked: the config as the run was given it.
       about: what the banner says of the run.
-      recorder: holds the history.
-      clock: knows what the time was spent on.
     """
 
     def __init__(

@@ -21,11 +21,7 @@ def sample(model: Any, params: Any, data: Dataset, *, tokens: int, seed: int) ->
     """Continues the beginning of a held-out example.
 
     Args:
-      model: a decoder's linen module.
-      params: its weights.
-      data: the held-out split.
       tokens: number of tokens to write; fewer if the model's position table ends earlier.
-      seed: seed of the sample.
 
     Returns:
       The texts of the prompt and of the continuation, each with a title.

@@ -18,10 +18,7 @@ class Terminal:
     """Prints to stdout.
 
     Args:
-      steps: number of steps in the whole run.
       metrics: metrics of the objective, its headline first.
-      quiet: whether to print nothing.
-      console: the console to print to; tests pass their own.
     """
 
     def __init__(self, steps: int, metrics: Sequence[Metric], *, quiet: bool = False, console: Console | None = None):

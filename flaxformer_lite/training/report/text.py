@@ -99,13 +99,9 @@ def closing(
     """Summarizes a finished run.
 
     Args:
-      recorder: holds the history.
-      metrics: metrics of the objective, its headline first.
       baseline: name and value to compare the headline with, or None.
       compiles: number of compilations after step two.
-      workdir: the run's workdir.
       best: the best evaluation in words, or empty.
-      used: what the run has used of time and memory.
     """
     headline, *others = metrics
     evals = recorder.of("eval")

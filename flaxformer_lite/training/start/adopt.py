@@ -50,8 +50,6 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     its start, so the directory need not exist anymore.
 
     Args:
-      config: config of the experiment.
-      run: the run's workdir.
       given: fields set on the command line, such as "model.d_model", which must agree with the weights.
 
     Raises:

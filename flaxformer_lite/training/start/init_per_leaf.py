@@ -26,13 +26,7 @@ class Part(NamedTuple):
 
 
 def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Any:
-    """Computes `create`, with each array on its devices from the start.
-
-    Args:
-      create: a jaxpr without arguments.
-      shardings: tree of NamedShardings for its outputs.
-      compiler_options: options for each program.
-    """
+    """Computes `create`, which has no arguments, with each array on its devices from the start."""
     shardings, tree = jax.tree.flatten(shardings)
 
     def compile_alike(parts: list[Part]) -> Callable:

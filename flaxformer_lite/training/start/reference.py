@@ -29,12 +29,9 @@ def attach(
     starting weights are made again.
 
     Args:
-      experiment: the run.
       state: its state, which has the starting weights if `start` is 0.
       start: the steps that are done.
       make: makes the starting weights.
-      workdir: keeps the predictions.
-      writes: whether this process writes there.
     """
     name, splits = experiment.cfg.objective.reference, experiment.train_data.splits
     if not name:

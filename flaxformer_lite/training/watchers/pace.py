@@ -26,7 +26,6 @@ class Pace(Watcher):
     Args:
       group: the processes; each publishes the time of its host, and process 0 compares them.
       clock: knows how long the host was at work.
-      note: prints a notice.
     """
 
     def __init__(self, group: Processes, clock: Clock, note: Callable[[str], None]):

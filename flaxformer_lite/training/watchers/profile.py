@@ -18,11 +18,8 @@ class Profile(Watcher):
     """Traces a range of steps into a folder; where that fails, the run goes on with a notice.
 
     Args:
-      steps: numbers of the steps.
       folder: for the trace, which XProf reads, and profile.txt; each process has its own.
       program: returns the text of the compiled step, which says what its operations are.
-      clock: counts the time that this takes, apart from that of steps.
-      note: prints a line.
       place: where others find the folder, if that is in a store.
     """
 

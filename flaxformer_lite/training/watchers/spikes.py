@@ -22,10 +22,8 @@ class Spikes(Watcher):
     """Writes a notice and a record of each spike; ends a run of which IN_A_ROW updates in a row were left out.
 
     Args:
-      rows: names the rows of a step.
       workdir: the run's, for messages.
       recorder: gets {"split": "spike", "rows": [...], ...}.
-      note: prints a notice.
       losses: those of the steps before, as an earlier start remembered them.
     """
 

@@ -33,8 +33,6 @@ class Tracking(Watcher):
 
     Args:
       names: names of plug-ins of trackers/, or `module:Class`.
-      note: prints a notice.
-      workdir, config, last_step: for the trackers, see `Tracker`.
     """
 
     def __init__(
