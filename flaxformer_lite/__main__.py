@@ -5,7 +5,6 @@ import importlib
 import importlib.metadata
 import inspect
 import os
-import re
 import sys
 import textwrap
 from typing import Any, NoReturn
@@ -97,7 +96,7 @@ def _main(argv: list[str]) -> None:
         chosen.refuse(others)
     if command.takes_config:
         if not args.config:
-            command_line.fail(command_line.NO_CONFIG, command_line.BAD_INPUT)
+            command_line.fail("--config is missing; for example --config=demo", command_line.BAD_INPUT)
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
     importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
@@ -119,12 +118,12 @@ def _fields(argv: list[str]) -> str:
         f"{arg}={value}" if arg.startswith("--config") and "=" not in arg else arg
         for arg, value in zip(argv, [*argv[1:], ""], strict=True)
     ]
-    chosen = [arg for arg in joined if re.match(r"--config[=.]", arg)]
-    if not any(arg.startswith("--config=") for arg in chosen):
+    page, fields = ([arg for arg in joined if arg.startswith(f"--config{mark}")] for mark in "=.")
+    if not page:
         return ""
     from flaxformer_lite.cli import list_fields
 
-    return list_fields.describe(command_line.config(chosen))
+    return list_fields.describe(command_line.config([page[-1], *fields]))
 
 
 def _versions() -> str:

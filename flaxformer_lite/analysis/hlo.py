@@ -218,10 +218,8 @@ def _payload(op: Op, kind: str) -> tuple[Array, ...]:
 
 
 def _groups(text: str) -> Groups:
-    if pairs := re.search(r"source_target_pairs=\{(\{.*?\})\}", text):
-        return _listed(pairs[1])
-    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", text):
-        return _listed(listed[1])
+    if listed := re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", text):
+        return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", listed[1]))
     if iota := re.search(r"replica_groups=(\[[\d,]+\]<=\S*?\])(T\([\d,]+\))?(?=[,\s]|$)", text):
         shape, devices = iota[1].split("<=")
         return _grouped(_iota(devices, iota[2]).reshape(_numbers(shape)))
@@ -230,10 +228,6 @@ def _groups(text: str) -> Groups:
         devices = _iota(named[2] or f"[{math.prod(sizes.values())}]", named[3])
         return _along(devices, sizes, named[4])
     return ()
-
-
-def _listed(text: str) -> Groups:
-    return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", text))
 
 
 def _numbers(text: str) -> list[int]:

@@ -35,27 +35,26 @@ ALIASES = {  # names of other libraries -> ours
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum"), ("accumulate",)),
     **dict.fromkeys(("max_grad_norm", "grad_clip"), ("clip_norm",)),
 }
-NO_CONFIG = "--config is missing; for example --config=demo"
 
 
 def config(argv: list[str]) -> Any:
     """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line if it cannot."""
-    at = next((i for i, arg in enumerate(argv) if arg.startswith("--config=")), None)
-    if at is None:
-        fail(NO_CONFIG, BAD_INPUT)
+    page, *fields = argv
     try:
-        chosen = f"--config={pages.locate(argv[at].removeprefix('--config='))}"
-        others = [*argv[:at], *argv[at + 1 :]]
-        values, rest = _parse([chosen, *others])
+        values, rest = _parse([_located(page), *fields])
         is_config = hasattr(values, "items")  # raises if the page could not open a file
     except Exception as error:  # from absl, ml_collections, or the user's config file
         fail(explain(error, argv), BAD_INPUT)
     if rest:
         fail(f"{rest[0]!r} is not a flag; flags look like --config.train.steps=100.", BAD_INPUT)
     if not is_config:
-        fail(f"{argv[at]}: get_config() returns {values!r}, but must return a ConfigDict, as to_config_dict(ExperimentConfig("
+        fail(f"{page}: get_config() returns {values!r}, but must return a ConfigDict, as to_config_dict(ExperimentConfig("
              f"...)) makes it.", BAD_INPUT)  # fmt: skip
     return values
+
+
+def _located(page: str) -> str:
+    return f"--config={pages.locate(page.removeprefix('--config='))}"
 
 
 def _parse(argv: list[str]) -> tuple[Any, list[str]]:
@@ -112,8 +111,8 @@ def explain(error: Exception, argv: list[str]) -> str:
 
     if isinstance(error, ConfigError):
         return str(error)
-    page = next(arg for arg in argv if arg.startswith("--config="))
-    if wrong := _wrong_override(page, argv):
+    page, *fields = argv
+    if wrong := _wrong_override(page, fields):
         return wrong
     if isinstance(error, flags.Error):
         said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # the parser of bools raises with two arguments
@@ -122,17 +121,17 @@ def explain(error: Exception, argv: list[str]) -> str:
     return f"{page}: {type(error).__name__}: {error}"
 
 
-def _wrong_override(page: str, argv: list[str]) -> str:
+def _wrong_override(page: str, fields: list[str]) -> str:
     """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if there is none."""
     try:
-        plugins = [arg for arg in argv if re.match(r"--config\.[\w.]+\.name=", arg)]
-        plugins += [f"{source}.path=x" for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(argv))]
-        values, _ = _parse([f"--config={pages.locate(page.removeprefix('--config='))}", *plugins])
+        plugins = [arg for arg in fields if re.match(r"--config\.[\w.]+\.name=", arg)]
+        plugins += [f"{source}.path=x" for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields))]
+        values, _ = _parse([_located(page), *plugins])
         sections, leaves = map(list, zip(*_paths(values), strict=True))
     except Exception:  # the page itself is at fault
         return ""
     leaves, sections = [path for path in leaves if path], [path for path in sections if path]
-    for name, _, value in (arg.partition("=") for arg in argv if arg.startswith("--config.")):
+    for name, _, value in (arg.partition("=") for arg in fields if arg.startswith("--config.")):
         path = name.removeprefix("--config.")
         if path in sections:
             inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]

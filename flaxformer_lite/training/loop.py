@@ -100,7 +100,7 @@ def run(
             if group.first and not caught:
                 trainer.close(state)
         except BaseException as error:
-            trainer.report(f"ended by an error ({first_line(error) or type(error).__name__})")
+            trainer.report(f"ended by an error ({first_line(error)})")
             raise
         trainer.report(f"stopped by {caught}" if caught else "finished")
         return caught

@@ -89,7 +89,11 @@ def build(
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
     if cfg.freeze:
-        chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, lambda tree: _by_frozen(cfg, tree))
+
+        def label(tree):
+            return jax.tree.map(lambda off: "frozen" if off else "trained", _frozen(cfg, tree))
+
+        chain = optax.partition({"trained": chain, "frozen": optax.set_to_zero()}, label)
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, rates.scale_by_path(cfg))
 
@@ -116,10 +120,6 @@ def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
     """Lists the leaves that are not frozen."""
     frozen = jax.tree.leaves(_frozen(cfg, params))
     return [leaf for leaf, off in zip(jax.tree.leaves(params), frozen, strict=True) if not off]
-
-
-def _by_frozen(cfg: OptimizerConfig, params: Any) -> Any:
-    return jax.tree.map(lambda off: "frozen" if off else "trained", _frozen(cfg, params))
 
 
 def _frozen(cfg: OptimizerConfig, params: Any) -> Any:

@@ -82,9 +82,10 @@ def samples(recorded: list[Record]) -> str:
     """Shows what the model wrote, the newest first and open."""
     parts = []
     for sample in spread(recorded, SAMPLES)[::-1]:
-        short = [(title, said[:LETTERS] + " ..." * (len(said) > LETTERS)) for title, said in sample["texts"]]
-        parts.append((f"after step {sample['step']}", texts(short)))
-    return "".join(f"<p>{when}</p>{shown}" for when, shown in parts[:1]) + "".join(folded(*one) for one in parts[1:])
+        when = f"after step {sample['step']}"
+        shown = texts((title, said[:LETTERS] + " ..." * (len(said) > LETTERS)) for title, said in sample["texts"])
+        parts.append(folded(when, shown) if parts else f"<p>{when}</p>{shown}")
+    return "".join(parts)
 
 
 def evaluations(held: list[Record]) -> str:

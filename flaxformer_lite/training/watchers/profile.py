@@ -81,6 +81,5 @@ class Profile(Watcher):
         ]
 
     def _fail(self, error: Exception) -> None:
-        why = first_line(error) or type(error).__name__
-        self._note(f"notice: train.profile: no trace ({why}); the run goes on without it.")
+        self._note(f"notice: train.profile: no trace ({first_line(error)}); the run goes on without it.")
         self._steps = range(0)

@@ -66,5 +66,4 @@ class Tracking(Watcher):
             yield
         except Exception as error:
             self._open.pop(name, None)
-            why = first_line(error) or type(error).__name__
-            self._note(f"notice: train.trackers: {name} failed ({why}); the run goes on without it.")
+            self._note(f"notice: train.trackers: {name} failed ({first_line(error)}); the run goes on without it.")
