@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> None:
     if output.suffix not in (".html", *FORMATS):
         raise ConfigError(f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for attention.")
     if output.is_dir() or not output.parent.is_dir():
-        problem = "is a directory" if output.is_dir() else "its directory does not exist"
-        raise ConfigError(f"--output={args.output}: {problem}; name a file in a directory that exists.")
+        raise ConfigError(f"--output={args.output}: name a file in a directory that exists.")
     for flag, text in (("text", args.text), ("target", args.target)):
         if text is not None and not text.strip():
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")

@@ -94,7 +94,7 @@ def test_a_workdir(tmp_path):
         ({"--text": " "}, "--text: is empty; pass the words to look at"),
         ({"--target": ""}, "--target: is empty"),
         ({"--output": "page.txt"}, "--output=page.txt: must end in .html, or in .png, .pdf, .svg"),
-        ({"--output": "nowhere/page.html"}, "its directory does not exist"),
+        ({"--output": "nowhere/page.html"}, "name a file in a directory that exists"),
         ({"--output": "held.html"}, "is a directory"),
         ({"--top_k": "999999"}, "top_k=999999: must be in 1..448"),
         ({"--max_tokens": "0"}, "--max_tokens: 0: must be at least 1"),

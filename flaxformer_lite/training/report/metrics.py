@@ -111,9 +111,9 @@ def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record],
 
 def _is_record(record: Record) -> bool:
     numbers = [value for name, value in record.items() if name not in ("split", "rows")]
-    kinds = [("step", None, int), ("split", None, str), ("rows", [], list)]
-    of_kind = all(is_kind(record.get(name, absent), kind) for name, absent, kind in kinds)
-    return of_kind and all(isinstance(value, (int, float)) for value in numbers)
+    is_named = is_kind(record.get("step"), int) and is_kind(record.get("split"), str)
+    has_rows = is_kind(record.get("rows", []), list)
+    return is_named and has_rows and all(isinstance(value, (int, float)) for value in numbers)
 
 
 def _is_sample(sample: Record) -> bool:

@@ -80,7 +80,7 @@ def curves(history: list[Record], metrics: Sequence[Metric], baseline: tuple[str
 
 def samples(recorded: list[Record]) -> str:
     """Shows what the model wrote, the newest first and open."""
-    parts = []
+    parts: list[str] = []
     for sample in spread(recorded, SAMPLES)[::-1]:
         when = f"after step {sample['step']}"
         shown = texts((title, said[:LETTERS] + " ..." * (len(said) > LETTERS)) for title, said in sample["texts"])

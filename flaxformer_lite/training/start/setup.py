@@ -49,10 +49,8 @@ class Experiment(Program):
 
     def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
         """Keeps a prediction of the starting weights with the examples of each split."""
-        splits = {
-            name: dataclasses.replace(records, reference=reference[name])
-            for name, records in self.train_data.splits.items()
-        }
+        kept = self.train_data.splits.items()
+        splits = {name: dataclasses.replace(records, reference=reference[name]) for name, records in kept}
         train, held = (dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data))
         return dataclasses.replace(self, train_data=train, eval_data=held)
 

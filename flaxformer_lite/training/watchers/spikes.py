@@ -40,11 +40,8 @@ class Spikes(Watcher):
         self._left_out = self._left_out + 1 if is_left_out else 0
         if is_left_out or ("skipped" not in values and is_spike(np.asarray(self._losses), values["loss"], SIGMAS)):
             rows = self._rows(step)
-            told = {
-                name: values[name]
-                for name in ("loss", "grad_norm", "skipped")
-                if math.isfinite(values.get(name, math.nan))
-            }
+            names = ("loss", "grad_norm", "skipped")
+            told = {name: values[name] for name in names if math.isfinite(values.get(name, math.nan))}
             self._recorder.add({"step": step, "split": "spike", **told, "rows": rows})
             what = "spike, so its update is left out" if is_left_out else "spike"
             said = f"loss {values['loss']:.4g}, gradient norm {values['grad_norm']:.4g}"
