@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.chat import ChatTask, Messages, check_known, messages_of, said_before
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.task import Column, Row, text_of
@@ -25,8 +24,6 @@ class Instruction(ChatTask):
     """
 
     packed: bool = True  # whether short training rows share an example
-    z_loss: NotNegative = 0.0
-    label_smoothing: Probability = 0.0
 
     columns: ClassVar[tuple[Column, ...]] = (
         Column("messages", ("conversation",), optional=True),
