@@ -171,7 +171,7 @@ def test_argument_chooses_the_encoding():
         ("mesh.data", 0, "^mesh={.* sizes must be positive"),
         ("mesh.mode", "pjit", "^mesh.mode='pjit': no 'pjit'"),
         ("seed", -1, "^seed=-1: must not be negative"),
-        ("data", "text", "config.data='text': must be a section of fields"),
+        ("data", "text", "config.data='text': must be a section"),
         (
             "data.tokenizer.path",
             "http://host/t.json",

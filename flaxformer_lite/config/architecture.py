@@ -129,14 +129,9 @@ class Architecture(Record):
         """The config as the decoder sees it."""
         if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size or self.decoder_mixer):
             return self
-        sizes = {
-            "num_heads": self.decoder_num_heads,
-            "mlp_dim": self.decoder_mlp_dim,
-            "vocab_size": self.decoder_vocab_size,
-        }
-        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in sizes} | {"decoder_mixer": None}
-        changes |= {name: size for name, size in (sizes | {"mixer": self.decoder_mixer}).items() if size}
-        return dataclasses.replace(self, **changes)
+        own = {name: getattr(self, f"decoder_{name}") for name in ("num_heads", "mlp_dim", "vocab_size", "mixer")}
+        changes: dict[str, Any] = {f"decoder_{name}": 0 for name in own} | {"decoder_mixer": None}
+        return dataclasses.replace(self, **changes, **{name: value for name, value in own.items() if value})
 
     @property
     def embedding_width(self) -> int:
@@ -187,16 +182,12 @@ class Architecture(Record):
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             fitting = [k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
-            raise ConfigError(
-                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of"
-                f" kv heads; try num_kv_heads={near}."
-            )
+            raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of kv"
+                              f" heads; try num_kv_heads={near}.")  # fmt: skip
         if not self.head_dim and self.d_model % self.num_heads:
-            raise ConfigError(
-                f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the"
-                f" heads; try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
-                f" head_dim."
-            )
+            raise ConfigError(f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the heads;"
+                              f" try d_model={round(self.d_model / self.num_heads) * self.num_heads} or name a"
+                              " head_dim.")  # fmt: skip
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(f"share_layers={self.share_layers}: needs one entry for each of the {layers} layers.")

@@ -36,9 +36,7 @@ def read_changes(text: str) -> list[Change]:
         end = int(match[2])
         begin = end if match[1] is None else int(match[1])
         if not (found[-1].end if found else 0) <= begin <= end < 2**31 or len(weights) < len(pairs):
-            raise ValueError(
-                f"{part!r} must come after the change before it, end after it begins, and name a source once."
-            )
+            raise ValueError(f"{part!r} must follow the change before it, end after it begins, and name a source once.")
         found.append(Change(begin, end, weights))
     return found
 

@@ -31,9 +31,7 @@ def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
       ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a broken rule.
     """
     if not hasattr(values, "items"):
-        raise ConfigError(
-            f"{where}={shown(values)}: must be a section of fields ({cls.__name__}), not {type(values).__name__}."
-        )
+        raise ConfigError(f"{where}={shown(values)}: must be a section ({cls.__name__}), not {type(values).__name__}.")
     hints = declared(cls)
     for key in values:
         if key not in hints:
@@ -94,9 +92,7 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
     """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with their defaults.
 
-    Args:
-      values: changed in place.
-      names: path -> the plug-in to use instead of the page's; the page's options for it are dropped.
+    `names` maps paths to plug-ins to use instead of the page's, whose options for these are dropped.
 
     Raises:
       ConfigError: no such plug-in.
@@ -119,11 +115,7 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
-    """Adds the named records that the command line sets and the page lacks, with their defaults, such as a source of a mixture.
-
-    Args:
-      values: changed in place.
-      given: paths of fields.
+    """Adds the sources of a mixture that the fields given on the command line name and the page lacks, with their defaults.
 
     Raises:
       ConfigError: a name that ConfigDict has a method of.
@@ -150,11 +142,8 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
     if "plugin" in f.metadata:
         return _build_plugin(f, value, where)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return (
-            value
-            if isinstance(value, kind) or (value is None and kind is not hint)
-            else from_config_dict(kind, value, where)
-        )
+        is_built = isinstance(value, kind) or (value is None and kind is not hint)
+        return value if is_built else from_config_dict(kind, value, where)
     if typing.get_origin(kind) is dict and hasattr(value, "items"):
         inner = typing.get_args(kind)[1]
         return Sections({
@@ -189,9 +178,7 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
 
 def _plugin_class(folder: str, name: Any, where: str) -> type:
     if not isinstance(name, str):
-        raise ConfigError(
-            f"{where}.name={shown(name)}: must be a name, one of {', '.join(registry.available(folder))}."
-        )
+        raise ConfigError(f"{where}.name={shown(name)}: must be one of {', '.join(registry.available(folder))}.")
     try:
         return registry.resolve_class(folder, name)
     except ValueError as error:

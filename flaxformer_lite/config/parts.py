@@ -151,9 +151,8 @@ class AdapterConfig(Record, abc.ABC):
         adapted = [f"{module}/kernel" for module, name in modules if name == self.factors[0]]
         for pattern in self.targets:
             if not _matches((pattern,), *adapted):
-                named = {
-                    module.rpartition("/")[2] for module, name in modules if name == "kernel" and "/layer" in module
-                }
+                inside = (module for module, name in modules if name == "kernel" and "/layer" in module)
+                named = {module.rpartition("/")[2] for module in inside}
                 raise ConfigError(f"adapter.targets={pattern!r}: matches the path of no matrix that can be adapted; those in"
                                   f" layers are called {', '.join(sorted(named))}.")  # fmt: skip
 

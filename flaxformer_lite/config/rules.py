@@ -90,13 +90,9 @@ def is_place(value: str) -> str:
 def is_interval(value: str) -> str:
     """Checks the form START:STOP of a few steps, both included and counted from 1."""
     found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
-    if found and 0 <= int(found[2]) - int(found[1]) < MOST_TRACED:
+    if not value or (found and 0 <= int(found[2]) - int(found[1]) < MOST_TRACED):
         return ""
-    return (
-        f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED} steps."
-        if value
-        else ""
-    )
+    return f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED} steps."
 
 
 def is_given(value: str) -> str:

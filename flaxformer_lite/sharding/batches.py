@@ -16,10 +16,9 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     unit = ways * accumulate
     if batch_size % unit:
-        raise ConfigError(
-            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x mesh.fsdp) need a"
-            f" multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
-        )
+        raise ConfigError(f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
+                          f" mesh.fsdp) need a multiple of {unit}; try"
+                          f" train.batch_size={-(-batch_size // unit) * unit}.")  # fmt: skip
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
@@ -32,12 +31,9 @@ def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
-    """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
+    """Places this process's rows of a batch (numpy), those of `batch_rows`, as global arrays split over `data` and `fsdp`.
 
-    Args:
-      batch: tree of arrays with the rows of `batch_rows`.
-      mesh: the devices.
-      batch_size: rows of the whole batch; by default, all rows are in `batch`.
+    By default all rows of the whole batch are in `batch`.
     """
     size = batch_size or len(jax.tree.leaves(batch)[0])
     rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)

@@ -31,9 +31,7 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
             f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use all; try -1."
         )
     if cfg.mode == "pmap" and jax.process_count() > 1:
-        raise ConfigError(
-            "mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, with the same numbers."
-        )
+        raise ConfigError("mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, its equal.")
     grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
@@ -47,19 +45,13 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
     sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
     fixed = math.prod(n for n in sizes.values() if n > 0)
     if fixed > count:
-        raise ConfigError(
-            f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1 and 1 for the others."
-        )
+        raise ConfigError(f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1, others 1.")
     if -1 in sizes.values():
         if count % fixed:
-            raise ConfigError(
-                f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try sizes that are powers of two."
-            )
+            raise ConfigError(f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try powers of two.")
         sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
     if sizes["data"] % cfg.slices:
-        raise ConfigError(
-            f"{_shown(cfg)}: mesh.data comes to {sizes['data']}, not a multiple of mesh.slices={cfg.slices}."
-        )
+        raise ConfigError(f"{_shown(cfg)}: mesh.data is {sizes['data']}, no multiple of mesh.slices={cfg.slices}.")
     return sizes
 
 
@@ -71,9 +63,7 @@ def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.
     """Arranges devices as an array with near neighbors along the last axes, and slices as parts of the first."""
     present = {getattr(device, "slice_index", 0) for device in devices}
     if devices[0].platform == "tpu" and len(present) != slices:
-        raise ConfigError(
-            f"mesh.slices={slices}: the devices form {len(present)} slices; set mesh.slices={len(present)}."
-        )
+        raise ConfigError(f"mesh.slices={slices}: the devices form {len(present)}; set mesh.slices={len(present)}.")
     shape = (shape[0] // slices, *shape[1:])
     if slices > 1 and len(present) == slices:
         between = (slices, *(1 for _ in shape[1:]))

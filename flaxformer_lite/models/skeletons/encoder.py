@@ -120,11 +120,8 @@ class EncoderModel(nn.Module):
         if head in ("masked_lm", "causal_lm", "pretraining"):
             features = self._features(x_BTD, masked_positions)
             logits, pair = features.projection.logits(), {self.pair_logits: features.next_sentence_logits}
-            return (
-                output.replace(logits=logits)
-                if head != "pretraining"
-                else output.replace(prediction_logits=logits, **pair)
-            )
+            fields = {"prediction_logits": logits, **pair} if head == "pretraining" else {"logits": logits}
+            return output.replace(**fields)
         if head == "token_classification":
             return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":

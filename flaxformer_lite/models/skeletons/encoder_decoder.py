@@ -149,9 +149,7 @@ class EncoderDecoderModel(nn.Module):
 
     def shift_right(self, input_ids) -> jax.Array:
         """Returns the decoder's input if the caller passes none; only families with classifiers define it."""
-        raise ValueError(
-            "decoder_input_ids is missing: pass the start token followed by the target without its last token."
-        )
+        raise ValueError("decoder_input_ids is missing: pass the start token and the target without its last token.")
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
         """Returns the fields that the head adds to the output."""

@@ -16,13 +16,9 @@ from flaxformer_lite.models.skeletons.slots import Slots
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
-    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of range give NaN.
+    """Converts ids, an array or lists, to an integer array, checked if the values are known; in jit, wrong ones give NaN.
 
-    Args:
-      name: name of the argument.
-      ids: an array, or lists of equal length.
-      size: ids are 0 .. size - 1; 0 allows any number.
-      axes: the axes it must have, for errors.
+    Ids are 0 .. size - 1; a size of 0 allows any number.
 
     Raises:
       ValueError: the ids are not integers, have the wrong number of axes, or are out of range.
@@ -84,16 +80,8 @@ def position_ids_of(
 ) -> jax.Array:
     """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else counting from zero.
 
-    Args:
-      cfg: the model's config.
-      input_ids_BT: the tokens.
-      position_ids_BT: the ids passed by the caller, or None.
-      attention_mask_BS: over the slots of a cache; without a cache, over the tokens.
-      segment_ids_BS: over the slots or tokens, likewise.
-      skip_padding: whether to count only tokens that the attention mask keeps, so that left-padded prompts start at
-        zero.
-      slots: the slots of the tokens in a cache.
-      name: name of the argument.
+    Mask and segments are over the slots of a cache; without a cache, over the tokens. With `skip_padding` only tokens that
+    the mask keeps are counted, so that left-padded prompts start at zero.
     """
     slots = Slots(input_ids_BT.shape[1]) if slots is None else slots
     if position_ids_BT is not None:
@@ -136,9 +124,7 @@ def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
     batch, length = input_ids_BT.shape
     if pad_token_id is None:
         if batch > 1:
-            raise ValueError(
-                f"{batch} rows, but the config has no pad_token_id: set it, or classify one row at a time."
-            )
+            raise ValueError(f"{batch} rows, but the config has no pad_token_id: set it, or classify row by row.")
         return jnp.full((batch,), length - 1, jnp.int32)
     columns_1T = jnp.arange(length, dtype=jnp.int32)[None]
     return jnp.max(jnp.where(input_ids_BT != pad_token_id, columns_1T, 0), axis=1)
@@ -151,16 +137,12 @@ def check_source(cache, encoder_output, decoder_input_ids, **over_source) -> lis
       ConfigError: there is no encoder output, neither passed nor cached, or shapes do not fit it.
     """
     if encoder_output is None and (cache is None or cache[0].cross_k_BKSH is None):
-        raise ConfigError(
-            "encoder_output is None: must be passed, unless an earlier call with it has filled the cache."
-        )
+        raise ConfigError("encoder_output is None: must be passed, unless an earlier call has filled the cache.")
     batch = decoder_input_ids.shape[0]
     if encoder_output is None:
         tokens = jnp.zeros((batch, cache[0].cross_k_BKSH.shape[-2]), bool)
     elif encoder_output.shape[0] == batch:
         tokens = encoder_output[..., 0]
     else:
-        raise ConfigError(
-            f"decoder_input_ids has {batch} rows, encoder_output {encoder_output.shape[0]}: must be equal."
-        )
+        raise ConfigError(f"decoder_input_ids has {batch} rows, not encoder_output's {encoder_output.shape[0]}.")
     return [rows_of(name, x, tokens, like="the encoder's tokens") for name, x in over_source.items()]

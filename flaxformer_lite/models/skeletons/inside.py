@@ -15,13 +15,7 @@ WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
 
 
 def call_inside(model: nn.Module, attentions: bool, hidden_states: bool, *args: Any, **inputs: Any) -> Output:
-    """Calls a bound model by itself, under taps, and adds what is asked for to its output.
-
-    Args:
-      model: bound, so within `apply`; while it is initialized, nothing is added.
-      attentions, hidden_states: what to add.
-      *args, **inputs: those of the call.
-    """
+    """Calls a bound model by itself, under taps, and adds what is asked for to its output, except while it is initialized."""
     if model.is_initializing():
         return model(*args, **inputs)
     wanted = (WEIGHTS,) * attentions + (STATE,) * hidden_states
@@ -48,9 +42,8 @@ def _fields(output: Output, values: dict[str, jax.Array]) -> dict[str, Any]:
             side, layer = state[1] or state[2], state[3] or "-1"
         field = "attentions" if weights else "hidden_states"
         found["cross_attentions" if cross else f"{side}_{field}" if both else field].append((int(layer), value))
-    fields: dict[str, Any] = {
-        field: tuple(value for _, value in sorted(rows, key=lambda row: row[0])) for field, rows in found.items()
-    }
+    in_order = {field: sorted(rows, key=lambda row: row[0]) for field, rows in found.items()}
+    fields: dict[str, Any] = {field: tuple(value for _, value in rows) for field, rows in in_order.items()}
     for field in fields:
         if field.endswith("hidden_states"):
             last = output.encoder_last_hidden_state if field.startswith("encoder") else output.last_hidden_state

@@ -69,9 +69,7 @@ def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) ->
             raise ConfigError(f"cache_index={index}: needs a cache; pass cache=init_cache(cfg, batch, length) too.")
         return Slots(length), list(over_slots.values())
     if index is not None and jnp.shape(index) != ():
-        raise ConfigError(
-            f"cache_index has shape {jnp.shape(index)}: must be one number, the slot of the first token in all rows."
-        )
+        raise ConfigError(f"cache_index has shape {jnp.shape(index)}: must be one number, the first token's slot.")
     held = _known(length_of(cache))
     index = held if index is None else _known(index)
     rules = [*_rules(cache, index, held, next(iter(over_slots.values())) is None)]
