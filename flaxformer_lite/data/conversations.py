@@ -9,9 +9,8 @@ import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.tokenizer import Tokenizer
+from flaxformer_lite.objectives.chat import ANSWERS
 from flaxformer_lite.runtime import chat_template
-
-ANSWERS = "assistant"  # the role whose turns are answers
 
 
 class Conversation(NamedTuple):
@@ -50,8 +49,7 @@ def encode(
     """
     guard, begin, end = (str(secrets.randbits(64) | 1 << 63) for _ in range(3))  # digits pass through every filter
     spelling = {i: token for token, i in tokenizer.spelled.items()}
-    roles = {role: getattr(tokenizer, f"{role}_id") for role in ("bos", "eos", "pad")}
-    specials = {f"{role}_token": spelling.get(i, "") for role, i in roles.items()}
+    specials = {f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "") for role in ("bos", "eos", "pad")}
     batch = []
     for messages in conversations:
         made = chat_template.guarded(messages, tokenizer.special_pattern, guard)

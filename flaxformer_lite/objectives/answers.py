@@ -37,11 +37,9 @@ def answers_of(value: Any, context: str, where: str) -> list[Answer]:
         pairs = []
         try:
             for given in value if isinstance(value, list) else [value]:
-                one = isinstance(given["text"], str)
-                texts, starts = (
-                    ([given["text"]], [given["answer_start"]]) if one else (given["text"], given["answer_start"])
-                )
-                pairs += [(text, start) for text, start in zip(texts, starts, strict=True) if text != ""]
+                texts, starts = given["text"], given["answer_start"]
+                several = [(texts, starts)] if isinstance(texts, str) else zip(texts, starts, strict=True)
+                pairs += [(text, start) for text, start in several if text != ""]
         except (KeyError, TypeError, ValueError):
             raise ConfigError(f"{where}: answers={str(value)[:80]!r} must be a text, or have text and answer_start, of"
                               " equal length.") from None  # fmt: skip
@@ -68,12 +66,7 @@ def normalized(text: str) -> str:
 
 
 def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes the means of exact match and of F1 over words, each the best over a question's true answers.
-
-    Args:
-      predicted: an answer per question; empty for none.
-      true: the true answers of each; empty where there is none.
-    """
+    """Computes the means of exact match and of F1 over words, each the best over a question's true answers, if it has any."""
     exact, f1 = [], []
     for answer, answers in zip(predicted, true, strict=True):
         due = [text for text in map(normalized, answers) if text] or [""]

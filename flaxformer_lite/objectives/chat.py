@@ -13,6 +13,7 @@ from flaxformer_lite.objectives.task import Row
 from flaxformer_lite.objectives.writing import ScoredBy, WritingTask
 
 Messages = list[dict[str, Any]]
+ANSWERS = "assistant"  # the role whose turns are answers
 # For models without one: each turn under its role, answers ending with the end-of-text token.
 PLAIN = (
     "{% for m in messages %}{{ m.role ~ ':\n' ~ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}"
@@ -52,21 +53,19 @@ class ChatTask(WritingTask):
     def published_fields(self) -> dict[str, Any]:
         return {"chat_template": self.template or PLAIN}
 
-    def turns(self, conversations: Sequence[Messages], rows: Sequence[int], limit: int, reader: Any) -> list[Turns]:
+    def turns(self, conversations: Sequence[Messages], limit: int, reader: Any) -> list[Turns]:
         """Tokenizes conversations; one that ends with another role gets an answer without letters and weights.
 
         A conversation that is too long loses its end, so its last answer may have no tokens.
         """
-        known = [messages[-1]["role"] == "assistant" for messages in conversations]
-        open_turn = [{"role": "assistant", "content": ""}]
-        whole = [
-            messages if ends else messages + open_turn for messages, ends in zip(conversations, known, strict=True)
-        ]
-        made = []
+        known = [messages[-1]["role"] == ANSWERS for messages in conversations]
+        open_turn = {"role": ANSWERS, "content": ""}
+        whole = [said if ends else [*said, open_turn] for said, ends in zip(conversations, known, strict=True)]
         encoded = reader.conversations(self.template or PLAIN, whole, known)
-        for row, (ids, answers, last, end) in zip(rows, encoded, strict=True):
-            made.append(Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit)))
-        return made
+        return [
+            Turns(ids[:limit], answers[:limit], ids[:last], end, row, max(0, len(ids) - limit))
+            for row, (ids, answers, last, end) in enumerate(encoded)
+        ]
 
     def limits(self, records: Any) -> dict[str, Any]:
         """Returns the length of an answer, and the ids that end it: end-of-text, and what the template ends turns with."""
@@ -91,7 +90,7 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
             return [{"role": "user", "content": value}]
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConfigError(f"row {number + 1}: {role} begins like JSON, but is not: {value[:80]!r}.") from None
     usable = isinstance(value, (list, tuple)) and len(value) and all(
         isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in value
@@ -102,9 +101,10 @@ def messages_of(value: Any, number: int, role: str) -> Messages:
     return [{"role": m["role"], "content": m["content"]} for m in value]
 
 
-def said_before(messages: Messages) -> str:
-    """Returns the text of the last message before an answer, for display."""
-    return next((m["content"] for m in reversed(messages) if m["role"] != "assistant"), "")
+def asked_and_answered(messages: Messages) -> tuple[str, str | None]:
+    """Returns the last text that is no answer, and the answer with which the messages end, if they do."""
+    asked = next((m["content"] for m in reversed(messages) if m["role"] != ANSWERS), "")
+    return asked, messages[-1]["content"] if messages[-1]["role"] == ANSWERS else None
 
 
 def check_known(row: Row, roles: Sequence[str], number: int) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from scipy.special import expit, softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
@@ -22,11 +23,14 @@ from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums
-from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, text_of
+from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, number_of, texts_of
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
 SEPARATORS = (";", "|", ",")  # between several labels in one field of csv
+PROBLEMS = {  # what config.json calls each kind
+    "single": "single_label_classification", "multiple": "multi_label_classification", "number": "regression",
+}  # fmt: skip
 MOST_CLASSES = 1000  # more are numbers, or free text
 ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
 LOSS = Metric("loss", unit="nats per text")
@@ -92,9 +96,7 @@ class Classification(Labelled):
             raise ConfigError(f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and {labels[1][:40]!r};"
                               " is the column right? Numbers are predicted with --config.objective.kind=number.")  # fmt: skip
         if len(labels) < 2 and self.kind == "single":
-            raise ConfigError(
-                f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from one class."
-            )
+            raise ConfigError(f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from one.")
         if self.class_weights and len(self.class_weights) != len(labels):
             raise ConfigError(f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)} labels"
                               f" ({', '.join(labels[:8])}); give one for each.")  # fmt: skip
@@ -106,27 +108,18 @@ class Classification(Labelled):
 
     @classmethod
     def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
-        usual = "regression" if len(labels) == 1 else ""
-        kind = {"regression": "number", "multi_label_classification": "multiple"}.get(
-            published.get("problem_type") or usual
-        )
-        return cls(labels=() if kind == "number" else labels, kind=kind or "single")
+        named = published.get("problem_type") or (PROBLEMS["number"] if len(labels) == 1 else "")
+        kind = next((kind for kind, problem in PROBLEMS.items() if problem == named), "single")
+        return cls(labels=() if kind == "number" else labels, kind=kind)
 
     def published_fields(self) -> dict[str, Any]:
-        kind = {"single": "single_label", "multiple": "multi_label"}.get(self.kind)
-        return super().published_fields() | {"problem_type": f"{kind}_classification" if kind else "regression"}
+        return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        texts = reader.spans([text_of(row, "text", i) for i, row in enumerate(rows)])
-        pairs = any(row["second"] is not None for row in rows)
-        seconds = (
-            reader.spans([text_of(row, "second", i) for i, row in enumerate(rows)]) if pairs else [None] * len(rows)
-        )
-        made = []
-        for number, (row, first, second) in enumerate(zip(rows, texts, seconds, strict=True)):
-            joined = reader.frame.join(first, second, limit=reader.length)
-            made.append([(joined, self._target(row, number))])
-        return made
+        roles = ["text", "second"][: 1 + any(row["second"] is not None for row in rows)]
+        texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
+        joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
+        return [[(tokens, self._target(row, i))] for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets label, [] int32, [C] int32
@@ -179,11 +172,10 @@ class Classification(Labelled):
         if self.kind == "number":
             return [{"prediction": float(value)} for value in logits_NC[:, 0]]
         if self.kind == "multiple":
-            shares_NC = 1 / (1 + np.exp(-logits_NC))
+            shares_NC = expit(logits_NC)
             chosen = [";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5) for row in shares_NC]
         else:
-            shifted_NC = np.exp(logits_NC - logits_NC.max(axis=-1, keepdims=True))
-            shares_NC = shifted_NC / shifted_NC.sum(axis=-1, keepdims=True)
+            shares_NC = softmax(logits_NC, axis=-1)
             chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
         names = [f"probability_{label}" for label in self.labels]
         return [{"prediction": one, **dict(zip(names, map(float, row), strict=True))}
@@ -204,16 +196,14 @@ class Classification(Labelled):
         if self.kind == "number":
             told = f"{float(target):g}"
         else:
-            told = ", ".join(
-                self.labels[i] for i in (np.flatnonzero(target) if self.kind == "multiple" else [int(target)])
-            )
+            told = ", ".join(self.labels[i] for i in (np.flatnonzero(target) if self.kind == "multiple" else [target]))
         return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
 
     def _values(self, row: Row, number: int) -> list[Any]:
         """Returns the labels of a row, as the table has them."""
         value = row["label"]
         is_empty = self.kind == "single" and isinstance(value, str) and not value.strip()  # of csv; several may be none
-        if value is None or is_empty or (isinstance(value, float) and math.isnan(value)):
+        if is_empty or (isinstance(value, float) and math.isnan(value)):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
         if self.kind == "single":
             return [value]
@@ -223,20 +213,11 @@ class Classification(Labelled):
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
     def _target(self, row: Row, number: int) -> Any:
-        where = f"row {number + 1}"
-        if row["label"] is None:  # to be predicted
-            return {"number": np.float32(0), "multiple": np.zeros(len(self.labels), np.int32)}.get(
-                self.kind, np.int32(0)
-            )
+        known = row["label"] is not None  # else it is to be predicted
         if self.kind == "number":
-            try:
-                value = float(row["label"])
-            except (TypeError, ValueError):
-                value = math.nan
-            if not math.isfinite(value):
-                raise ConfigError(f"{where}: label={str(row['label'])[:40]!r} is not a number.")
-            return np.float32(value)
-        indices = [index_of(value, self.labels, where) for value in self._values(row, number)]
+            return number_of(row, "label", number) if known else np.float32(0)
+        values = self._values(row, number) if known else []
+        indices = [index_of(value, self.labels, f"row {number + 1}") for value in values]
         if self.kind == "single":
-            return np.int32(indices[0])
+            return np.int32(indices[0] if known else 0)
         return np.isin(np.arange(len(self.labels)), indices).astype(np.int32)

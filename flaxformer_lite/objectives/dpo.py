@@ -16,7 +16,7 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.functions.losses import token_log_probs
 from flaxformer_lite.objectives.base import Metric
-from flaxformer_lite.objectives.chat import ChatTask, Messages, check_known, messages_of, said_before
+from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import Column, Row
@@ -37,7 +37,7 @@ class Dpo(ChatTask):
 
     beta: Positive = 0.1
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
-    z_loss: ClassVar[float] = 0.0
+    z_loss: ClassVar[float] = 0.0  # type: ignore[misc]  # an option of other losses
 
     reference: ClassVar[str] = "log_probs"
     columns: ClassVar[tuple[Column, ...]] = (
@@ -60,12 +60,8 @@ class Dpo(ChatTask):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
-        sides = [
-            self.turns(
-                [_messages(row, side, n) for n, row in enumerate(rows)], range(len(rows)), reader.length // 2, reader
-            )
-            for side in SIDES
-        ]
+        messages = [[_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES]
+        sides = [self.turns(own, reader.length // 2, reader) for own in messages]
         made = []
         for pair in zip(*sides, strict=True):
             last = tuple(side._replace(answers=_last(side)) for side in pair)
@@ -129,8 +125,7 @@ class Dpo(ChatTask):
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
-        messages = _messages(records.rows[number], "chosen", number)
-        return said_before(messages), messages[-1]["content"] if messages[-1]["role"] == "assistant" else None
+        return asked_and_answered(_messages(records.rows[number], "chosen", number))
 
 
 def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
@@ -152,8 +147,8 @@ def _messages(row: Row, side: str, number: int) -> Messages:
         return prompt
     answer = messages_of(row[side], number, side)
     if isinstance(row[side], str) and len(answer) == 1:
-        answer = [{"role": "assistant", "content": answer[0]["content"]}]
-    if answer[0]["role"] != "assistant":  # the whole conversation
+        answer = [{"role": ANSWERS, "content": answer[0]["content"]}]
+    if answer[0]["role"] != ANSWERS:  # the whole conversation
         return answer
     check_known(row, ("prompt",), number)
     return prompt + answer

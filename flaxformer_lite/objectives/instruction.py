@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives.chat import ChatTask, Messages, check_known, messages_of, said_before
+from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.task import Column, Row, text_of
 
@@ -37,8 +37,8 @@ class Instruction(ChatTask):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
-        turns = self.turns(conversations, range(len(rows)), reader.length, reader)
-        unknown = [messages[-1]["role"] != "assistant" for messages in conversations]
+        turns = self.turns(conversations, reader.length, reader)
+        unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
         return [[(one,)] if new or one.answers.any() else [] for one, new in zip(turns, unknown, strict=True)]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
@@ -54,8 +54,7 @@ class Instruction(ChatTask):
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row
-        messages = _messages(records.rows[number], number)
-        return said_before(messages), messages[-1]["content"] if messages[-1]["role"] == "assistant" else None
+        return asked_and_answered(_messages(records.rows[number], number))
 
 
 def _messages(row: Row, number: int) -> Messages:
@@ -63,5 +62,5 @@ def _messages(row: Row, number: int) -> Messages:
     if row["messages"] is not None:
         return messages_of(row["messages"], number, "messages")
     asked = text_of(row, "prompt", number) + (f"\n\n{text_of(row, 'context', number)}" if row["context"] else "")
-    answer = [] if row["response"] is None else [{"role": "assistant", "content": text_of(row, "response", number)}]
+    answer = [] if row["response"] is None else [{"role": ANSWERS, "content": text_of(row, "response", number)}]
     return [{"role": "user", "content": asked}, *answer]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
@@ -74,8 +75,6 @@ class MultipleChoice(Task):
     )
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        if missing := [number for number, row in enumerate(rows, start=1) if row["label"] is None]:
-            raise ConfigError(f"row {missing[0]} has no label; remove it, or predict it.")
         most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
         return dataclasses.replace(self, choices=self.choices or most)
 
@@ -125,9 +124,8 @@ class MultipleChoice(Task):
         """Returns for each row `prediction`, the number of a choice from 0, its text, `choice`, and its `probability`."""
         told = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
-            best = int(logits.argmax())
-            probability = 1 / np.exp(logits - logits[best]).sum()
-            told.append({"prediction": best, "choice": _choices(row)[0][best], "probability": float(probability)})
+            best, share = int(logits.argmax()), float(softmax(logits).max())
+            told.append({"prediction": best, "choice": _choices(row)[0][best], "probability": share})
         return told
 
     def baseline(self, data: Any) -> tuple[str, float]:

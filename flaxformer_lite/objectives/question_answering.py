@@ -19,7 +19,7 @@ from flaxformer_lite.objectives.answers import Answer, answers_of, best_span, sq
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
-from flaxformer_lite.objectives.task import Column, Row, Task, text_of
+from flaxformer_lite.objectives.task import Column, Row, Task, text_of, texts_of
 
 
 class Window(NamedTuple):
@@ -93,8 +93,7 @@ class QuestionAnswering(Task):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         answers = [_answers(row, number) for number, row in enumerate(rows)]
-        questions = reader.spans([text_of(row, "question", i) for i, row in enumerate(rows)])
-        contexts = reader.spans([text_of(row, "context", i) for i, row in enumerate(rows)])
+        questions, contexts = (reader.spans(texts_of(rows, role)) for role in ("question", "context"))
         return [self._windows(*each, reader) for each in zip(questions, contexts, answers, strict=True)]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:

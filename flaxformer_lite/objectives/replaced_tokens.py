@@ -81,9 +81,8 @@ class ReplacedTokens(Objective):
             "mlp_dim": max(1, round(model.mlp_dim * self.generator_size)),
             "embedding_size": model.embedding_width,
         }
-        return Companion(
-            "generator", dataclasses.replace(model, head="masked_lm", adapter=None, **sizes), shared=EMBEDDINGS
-        )
+        generator = dataclasses.replace(model, head="masked_lm", adapter=None, **sizes)
+        return Companion("generator", generator, shared=EMBEDDINGS)
 
     def check(self, model: ModelConfig, records: Any) -> None:
         if "discriminator" not in check_family(model).head_modules:
@@ -154,11 +153,8 @@ class ReplacedTokens(Objective):
 def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
     """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative probability exceeds u.
 
-    A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up in order.
-
-    Args:
-      projection: x [B, M, D].
-      uniforms_BM: float32 in [0, 1).
+    The uniforms are in [0, 1). A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up
+    in order.
     """
     parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(CHUNKS, uniforms_BM.shape[1]))
 

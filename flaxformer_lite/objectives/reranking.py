@@ -6,19 +6,20 @@ Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from scipy.special import expit
 
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.objectives import retrieval
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
-from flaxformer_lite.objectives.task import Column, Row, Task, text_of
+from flaxformer_lite.objectives.task import Column, Row, Task, number_of, texts_of
 
 
 class Judged(NamedTuple):
@@ -48,23 +49,17 @@ class Reranking(Task):
     )
     shown: ClassVar[tuple[Metric, ...]] = (*retrieval.SHOWN, Metric("loss", unit="nats per pair"))
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        if missing := [number for number, row in enumerate(rows, start=1) if row["label"] is None]:
-            raise ConfigError(f"row {missing[0]} has no label; remove it, or predict it.")
-        return self
-
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
         return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=1)
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        sides = [[text_of(row, role, i) for i, row in enumerate(rows)] for role in ("query", "passage")]
+        sides = [texts_of(rows, role) for role in ("query", "passage")]
         number = {text: i for i, text in enumerate(dict.fromkeys(sides[0]))}
         pairs = zip(*map(reader.spans, sides), strict=True)
         joined = [reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs]
-        return [
-            [Judged(row, _label(given, i), number[query])]
-            for i, (row, given, query) in enumerate(zip(joined, rows, sides[0], strict=True))
-        ]
+        labels = [_label(row, i) for i, row in enumerate(rows)]
+        examples = zip(joined, labels, sides[0], strict=True)
+        return [[Judged(row, label, number[query])] for row, label, query in examples]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32; targets label and
@@ -86,7 +81,7 @@ class Reranking(Task):
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
-        return [{"prediction": float(1 / (1 + np.exp(-logit)))} for logit in predictions["logits"].astype(np.float64)]
+        return [{"prediction": float(share)} for share in expit(predictions["logits"].astype(np.float64))]
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
@@ -112,12 +107,7 @@ def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
 
 def _label(row: Row, number: int) -> np.float32:
     """Returns the label of a row; 0 if it is to be predicted."""
-    if row["label"] is None:
-        return np.float32(0)
-    try:
-        value = float(row["label"])
-    except (TypeError, ValueError):
-        value = -1.0
+    value = np.float32(0) if row["label"] is None else number_of(row, "label", number)
     if not 0 <= value <= 1:
-        raise ConfigError(f"row {number + 1}: label={str(row['label'])[:40]!r} must be a number from 0 to 1.")
-    return np.float32(value)
+        raise ConfigError(f"row {number + 1}: label={value:g} must be from 0 to 1.")
+    return value

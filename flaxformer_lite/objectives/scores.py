@@ -22,12 +22,7 @@ def library(name: str) -> Any:
 
 
 def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> dict[str, float]:
-    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean) and the Matthews correlation.
-
-    Args:
-      predicted, true: [N] int, numbers of classes.
-      classes: how many there are.
-    """
+    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean) and the Matthews correlation."""
     if (metrics := library("sklearn.metrics")) is None:
         return {}
     average = "binary" if classes == 2 else "macro"
@@ -57,20 +52,16 @@ def correlations(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
         return {}
     if np.ptp(predicted) == 0 or np.ptp(true) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
-    return {
-        "pearson": float(stats.pearsonr(predicted, true).statistic),
-        "spearman": float(stats.spearmanr(predicted, true).statistic),
-    }
+    found = {"pearson": stats.pearsonr(predicted, true), "spearman": stats.spearmanr(predicted, true)}
+    return {name: float(result.statistic) for name, result in found.items()}
 
 
 def translation(written: list[str], references: list[str]) -> dict[str, float]:
     """Computes BLEU and chrF of a corpus, from 0 to 100, as sacrebleu defines them (Post 2018, Popović 2015)."""
     if (sacrebleu := library("sacrebleu")) is None:
         return {}
-    return {
-        "bleu": sacrebleu.corpus_bleu(written, [references]).score,
-        "chrf": sacrebleu.corpus_chrf(written, [references]).score,
-    }
+    found = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
+    return {name: compute(written, [references]).score for name, compute in found.items()}
 
 
 def summaries(written: list[str], references: list[str]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.scores import correlations
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
-from flaxformer_lite.objectives.task import Column, Row, Task, text_of
+from flaxformer_lite.objectives.task import Column, Row, Task, number_of, text_of
 
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", "mean", "first"))]
@@ -81,10 +81,8 @@ class SentenceEmbeddings(Task):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         loss = Metric("loss", unit="nats per text")
-        cut = tuple(
-            Metric(f"mrr_{size}", f"mean reciprocal rank at width {size}", higher_is_better=True) for size in self.sizes
-        )
-        alike = (SPEARMAN, PEARSON)
+        names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
+        cut, alike = [Metric(*name, higher_is_better=True) for name in names.items()], (SPEARMAN, PEARSON)
         return (*alike, loss) if self.kind == "scores" else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
 
     def head_for(self, skeleton: str) -> str:
@@ -103,9 +101,7 @@ class SentenceEmbeddings(Task):
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
         if wide := [size for size in self.sizes if size >= model.d_model]:
-            raise ConfigError(
-                f"objective.sizes: {wide[0]} must be less than the width of the vectors, {model.d_model}."
-            )
+            raise ConfigError(f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}.")
         return super().fit_model(model, tokenizer)
 
     @classmethod
@@ -139,10 +135,8 @@ class SentenceEmbeddings(Task):
         inputs = {name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")}
         inputs["attention_mask"][:, 0] = 1  # softmax over no token has no value, where a text has none
         targets = {"texts": own.numbers, "weights": np.float32(1)}
-        return {
-            "inputs": inputs,
-            "targets": targets | ({"score": np.nan_to_num(own.score)} if self.kind == "scores" else {}),
-        }
+        targets |= {"score": np.nan_to_num(own.score)} if self.kind == "scores" else {}
+        return {"inputs": inputs, "targets": targets}
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
         """Returns vectors of length one, float32 [B, C, D]."""
@@ -247,12 +241,4 @@ def _negatives(row: Row, number: int) -> list[str]:
 
 def _score(row: Row, number: int) -> np.float32:
     """Returns the score of a row; NaN if it has none."""
-    if row["score"] in (None, ""):
-        return np.float32(np.nan)
-    try:
-        value = float(row["score"])
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"row {number + 1}: score={str(row['score'])[:40]!r} is not a number.")
-    return np.float32(value)
+    return np.float32(np.nan) if row["score"] in (None, "") else number_of(row, "score", number)

@@ -33,7 +33,6 @@ class SpanCorruption(Denoising):
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def corrupted(self, tokens: int) -> tuple[int, int]:
-        """Returns the lengths of the input and target made from a piece, both with end-of-text."""
         hidden, spans = self.noise(tokens)
         return tokens - hidden + spans + 1, hidden + spans + 1
 

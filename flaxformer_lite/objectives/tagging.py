@@ -82,14 +82,14 @@ class Tagging(Labelled):
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)) and scores.library("seqeval"))
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        values = [value for i, row in enumerate(rows) for value in _tags(row, f"row {i + 1}")]
+        values = [
+            value for i, row in enumerate(rows) for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
+        ]
         if not values:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
         labels = self.labels or names_of(values, names.get("tags", ()), known)
         if len(labels) < 2:
-            raise ConfigError(
-                f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from one tag."
-            )
+            raise ConfigError(f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from one.")
         frequent, _ = collections.Counter(values).most_common(1)[0]
         usual = self.usual or (OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")])
         return dataclasses.replace(self, labels=labels, usual=usual)
@@ -148,10 +148,8 @@ class Tagging(Labelled):
                 seen[word][tag] += 1
         overall = sum(seen.values(), collections.Counter()).most_common(1)[0][0]
         held = data.splits["eval"].features
-        guess = [
-            np.asarray([seen[word].most_common(1)[0][0] if word in seen else overall for word in tagged.words])
-            for tagged in held
-        ]
+        best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+        guess = [np.asarray([best.get(word, overall) for word in tagged.words]) for tagged in held]
         return "most frequent tag of each word", self._scored(held, guess)[self.headline.name]
 
     def show(self, records: Any, index: int) -> str:
@@ -176,7 +174,7 @@ class Tagging(Labelled):
     def _target(self, row: Row, words: int, where: str) -> np.ndarray:
         if row["tags"] is None:  # to be predicted
             return np.zeros(words, np.int32)
-        values = _tags(row, where)
+        values = _items(row["tags"], "tags", where, (str, int))
         if len(values) != words:
             raise ConfigError(f"{where}: {words} tokens, but {len(values)} tags; there must be one for each.")
         return np.asarray([index_of(value, self.labels, where) for value in values], np.int32)
@@ -201,12 +199,6 @@ def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
     first = np.full(len(words), -1, np.int32)
     first[found] = columns[inside][at]
     return first
-
-
-def _tags(row: Row, where: str) -> list[Any]:
-    if row["tags"] is None:
-        raise ConfigError(f"{where} has no tags; remove it, or predict them.")
-    return _items(row["tags"], "tags", where, (str, int))
 
 
 def _items(value: Any, role: str, where: str, kinds: tuple[type, ...]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 import abc
 import dataclasses
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -9,9 +11,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from flaxformer_lite.config import ConfigError, ModelConfig
+from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.objectives.base import Objective
 
 Row = Mapping[str, Any]  # role -> value
+WHOLE = re.compile(r"-?\d{1,18}")  # a number as the name of a class
 SHOWN = 8  # most labels that a message names
 
 
@@ -125,7 +129,7 @@ def names_of(values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[st
     found = {str(value) for value in values}
     if found <= set(known):
         return known
-    whole = all(name.lstrip("-").isdecimal() for name in found)
+    whole = all(map(WHOLE.fullmatch, found))
     return tuple(sorted(found, key=int) if whole else sorted(found))
 
 
@@ -137,7 +141,7 @@ def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
     """
     if str(value) in labels:
         return labels.index(str(value))
-    numbered = any(name.lstrip("-").isdecimal() for name in labels)  # then a number is a name
+    numbered = any(map(WHOLE.fullmatch, labels))  # then a number is a name
     if not numbered and str(value).isdecimal() and int(str(value)) < len(labels):
         return int(str(value))  # where the table or the weights name the classes; csv has numbers as texts
     more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
@@ -157,3 +161,23 @@ def text_of(row: Row, role: str, number: int) -> str:
     if any("\ud800" <= c <= "\udfff" for c in value):
         raise ConfigError(f"row {number + 1}: {role} is not valid Unicode (a lone surrogate).")
     return value
+
+
+def texts_of(rows: Sequence[Row], role: str) -> list[str]:
+    """Returns the text of each row, as `text_of`."""
+    return [text_of(row, role, number) for number, row in enumerate(rows)]
+
+
+def number_of(row: Row, role: str, number: int) -> np.float32:
+    """Returns the number of a row.
+
+    Raises:
+      ConfigError: it has none, or one that float32 does not hold.
+    """
+    try:
+        value = float(row[role])
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= FLOAT32:
+        raise ConfigError(f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32; correct it.")
+    return np.float32(value)

@@ -50,9 +50,7 @@ class WordWindows(Objective):
     def predictions_of(self, x_BTD: jax.Array, contexts_BTS: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what each word scores with, [B, T, D], and 1.0 at the places s of the row that are true for it, [B, T, S].
 
-        Args:
-          x_BTD: vectors of the row's words.
-          contexts_BTS: 1.0 where the word at s is around that at t.
+        `contexts_BTS` is 1.0 where the word at s is around that at t.
         """
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
@@ -99,9 +97,8 @@ class WordWindows(Objective):
         counts, held_out = (label_counts(data, split)[noise > 0] for split in ("train", "eval"))
         noise, share = noise[noise > 0], held_out / held_out.sum()
         score = np.log(counts + 1) - np.log((counts + 1).sum()) - np.log(self.negatives * noise)
-        return "word frequencies", float(
-            share @ np.logaddexp(0, -score) + self.negatives * (noise * (1 - share)) @ np.logaddexp(0, score)
-        )
+        true, false = share @ np.logaddexp(0, -score), (noise * (1 - share)) @ np.logaddexp(0, score)
+        return "word frequencies", float(true + self.negatives * false)
 
 
 def _whole(records: Any) -> Any:

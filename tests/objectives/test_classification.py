@@ -259,7 +259,7 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
         ([{"body": "a", "label": 1}], {"data.columns": "text=bode"}, "and no 'bode'"),
         ([{"text": "a", "label": 1}], {"data.columns": "words=text"}, "reads text, second, label, not 'words'"),
         ([{"text": "a", "label": 1}], {"data.columns": "text"}, "must be like text=body,label=class"),
-        ([{"text": "a", "label": 1}, {"text": "b", "label": 1}], {}, "there is nothing to learn from one class"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": 1}], {}, "there is nothing to learn from one"),
         ([{"text": "a", "label": i / 7} for i in range(40)], {}, "Numbers are predicted with --config.objective.kind=number"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0,)}, "1 weights for 2"),
         ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0, 0.0)}, "be positive"),

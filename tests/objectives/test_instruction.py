@@ -139,6 +139,7 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
         ({"response": "a"}, "row 1: has no messages or prompt; name the column with --config.data.columns"),
         ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
         ({"messages": "[{"}, "row 1: messages begins like JSON, but is not"),
+        ({"messages": '[{"a":' * 100_000}, "row 1: messages begins like JSON, but is not"),
         ({"prompt": 3, "response": "a"}, "row 1: prompt='3' is not a text"),
         ({"prompt": "a", "response": 3}, "row 1: response='3' is not a text"),
     ],

@@ -62,8 +62,8 @@ def test_learns_which_passage_answers(tmp_path, family):
         ({"passage": "a", "label": 1}, "needs a column for 'query'"),
         ({"query": "a", "label": 1}, "needs a column for 'passage'"),
         ({"query": "a", "passage": "b"}, "needs a column for 'label'"),
-        ({"query": "a", "passage": "b", "label": 2}, "row 1: label='2' must be a number from 0 to 1"),
-        ({"query": "a", "passage": "b", "label": "yes"}, "row 1: label='yes' must be a number"),
+        ({"query": "a", "passage": "b", "label": 2}, "row 1: label=2 must be from 0 to 1"),
+        ({"query": "a", "passage": "b", "label": "yes"}, "row 1: label='yes' is not a number"),
         ({"query": "a", "passage": "b", "label": None}, "row 1 has no label"),
     ],
 )

@@ -161,7 +161,7 @@ def test_the_baseline_compares_words(tmp_path):
         (PAIRS, {"anchor": "a", "positive": "b", "score": 1}, "have a score, .*objective.kind=scores"),
         (SCORES, {"anchor": "a", "positive": "b"}, "row 1 has no score, which objective.kind=scores learns from"),
         (SCORES, {"anchor": "a", "positive": "b", "score": "high"}, "row 1: score='high' is not a number"),
-        (SentenceEmbeddings(sizes=(32,)), ROW, "objective.sizes: 32 must be less than the width of the vectors, 32"),
+        (SentenceEmbeddings(sizes=(32,)), ROW, "objective.sizes: 32 must be less than the vectors' width, 32"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, message):

@@ -3,7 +3,7 @@
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.task import index_of
+from flaxformer_lite.objectives.task import index_of, names_of, number_of
 
 
 def test_numbers_are_names_of_classes_or_their_places_but_not_both():
@@ -13,3 +13,15 @@ def test_numbers_are_names_of_classes_or_their_places_but_not_both():
     assert index_of(1, ("bad", "good"), "x") == index_of("1", ("bad", "good"), "x") == 1  # csv has texts only
     with pytest.raises(ConfigError, match="the label '2' is not one of"):
         index_of("2", ("bad", "good"), "x")
+
+
+def test_names_that_only_look_like_numbers_are_in_the_order_of_texts():
+    assert names_of(["10", "-2", "9"]) == ("-2", "9", "10")
+    assert names_of(["--3", "4", "10"]) == ("--3", "10", "4")
+    assert names_of(["9" * 5000, "1"]) == ("1", "9" * 5000)
+
+
+@pytest.mark.parametrize("value", ["nan", None, 10**400, 1e300, "1e39"])
+def test_a_number_is_one_that_float32_holds(value):
+    with pytest.raises(ConfigError, match=r"row 3: score=.* is not a number of float32"):
+        number_of({"score": value}, "score", 2)
