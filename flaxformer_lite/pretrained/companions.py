@@ -7,10 +7,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from flaxformer_lite.data import conversations, tokenizer as plain
-from flaxformer_lite.pretrained.tokenizer import frame
-
-ROLES = ("pad", "bos", "eos", "cls", "sep", "mask")
+from flaxformer_lite.data import conversations, frame, tokenizer as plain
 
 
 def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: str = "") -> dict[str, Any]:
@@ -19,12 +16,10 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: 
     Without these ids in config.json, transformers assumes the family's usual ones. With a chat template, what it ends
     turns with also ends texts.
     """
-    ids = {role: i for role in ROLES if (i := getattr(inner, f"{role}_id")) is not None}
-    is_encoder_decoder = model.skeleton == "encoder_decoder"
-    generation = {f"{role}_token_id": ids[role] for role in ("pad", "bos", "eos") if role in ids}
-    start = ids["pad"] if model.cfg.decoder_start_token_id is None else model.cfg.decoder_start_token_id
-    generation |= {"decoder_start_token_id": start} if is_encoder_decoder else {}
-    ends = [ids["eos"]]
+    generation = {f"{role}_token_id": i for role, i in inner.ids.items() if role in ("pad", "bos", "eos")}
+    start = inner.pad_id if model.cfg.decoder_start_token_id is None else model.cfg.decoder_start_token_id
+    generation |= {"decoder_start_token_id": start} if model.skeleton == "encoder_decoder" else {}
+    ends = [inner.eos_id]
     if template:
         (made / "chat_template.jinja").write_text(template, encoding="utf-8")
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -36,15 +31,15 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: 
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
     if inner.file == "tokenizer.json":
-        _publish_json(inner, model, made, ids)
+        _publish_json(inner, model, made)
     generation.pop("pad_token_id", None)  # would change a model's numbers
     return {} if model.skeleton == "encoder" else generation
 
 
-def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str, int]) -> None:
-    known = tokenizers.Tokenizer.from_str(inner.definition.decode())
-    if known.post_processor is None and any(framing := frame(inner, model.skeleton)):
-        before, after = ([(known.id_to_token(i), i) for i in side] for side in framing)
+def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
+    known, around = tokenizers.Tokenizer.from_str(inner.definition.decode()), frame.usual(inner, model.skeleton)
+    if known.post_processor is None and (around.before or around.after):
+        before, after = ([(known.id_to_token(i), i) for i in side] for side in (around.before, around.after))
         single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
         pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
         specials = list({*before, *after})
@@ -53,7 +48,7 @@ def _publish_json(inner: plain.Tokenizer, model: Any, made: Path, ids: dict[str,
         for token in read["added_tokens"]:
             token["lstrip"] |= token["content"] == "[MASK]"  # takes the space before it, like RoBERTa's <mask>
         _write_json(made / inner.file, read)
-    config: dict[str, Any] = {f"{role}_token": known.id_to_token(i) for role, i in ids.items()}
+    config: dict[str, Any] = {f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()}
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
     types = ["token_type_ids"] if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1 else []

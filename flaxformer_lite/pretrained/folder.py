@@ -35,9 +35,7 @@ def read_config(folder: Path) -> dict:
         _follow(path)
         check_exists(folder)
         if (folder / "adapter_config.json").is_file():
-            raise WeightsError(
-                f"{folder}: an adapter without its model; pass the model's directory, with adapter= this one."
-            )
+            raise WeightsError(f"{folder}: an adapter alone; pass its model's directory, with adapter= this one.")
         raise WeightsError(f"{folder}: no config.json; pass the directory that save_pretrained wrote.")
     return read_object(path, error=WeightsError)
 
@@ -81,9 +79,7 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     found = {}
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file or file in ("", ".", ".."):
-            raise WeightsError(
-                f"{path}: names the file {brief(file)}, which is outside its folder; only plain names are read."
-            )
+            raise WeightsError(f"{path}: names the file {brief(file)}, which is no plain name in its folder.")
         if not (folder / file).is_file():
             _follow(folder / file)
             raise WeightsError(f"{path}: names {file}, which is missing; fetch that part.")

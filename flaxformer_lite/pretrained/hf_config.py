@@ -88,9 +88,7 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     for name, spelled in heads.items():
         if spelled.architecture == architecture:
             return name
-    raise ConfigError(
-        f"config.json: architectures[0]={brief(architecture)} has no head here; pass head=, one of {', '.join(heads)}."
-    )
+    raise ConfigError(f"config.json: architectures[0]={brief(architecture)} is unknown; pass head={'|'.join(heads)}.")
 
 
 def open_config(

@@ -16,13 +16,10 @@ Slices = tuple[slice, ...]
 
 
 def groups_of(layout: str, path: str, rank: int) -> Groups:
-    """Returns, for each axis of the published tensor, the axes of our parameter that it merges.
+    """Returns, for each axis of the published tensor, the axes of our parameter at `path` that it merges.
 
-    Args:
-      layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it another, "1" one of
-        size 1.
-      path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has only output axes.
-      rank: rank of our parameter.
+    In a layout of models/weight_map.py "I" is one axis of the tensor, the letters beside it another, and "1" one of size 1.
+    A `kernel` of ours has input axes first, then output axes; a `bias` has only output axes.
     """
     axes = tuple(range(rank))
     if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):

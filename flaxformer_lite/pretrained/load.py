@@ -23,7 +23,7 @@ from flaxformer_lite.pretrained import check_tensors, folder, hf_config, load_ad
 from flaxformer_lite.pretrained.layouts import Place
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError
 from flaxformer_lite.pretrained.stored import reader_of, stored_tree
-from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
+from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.sharding import parameter_rules
 from flaxformer_lite.sharding.parameters import param_specs
 
@@ -123,15 +123,11 @@ def open_pretrained(
     """
     source = str(path if is_url(path) else Path(path).expanduser())
     if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
-        raise ConfigError(
-            f"{unknown[0]}: comes from config.json and cannot be overridden; {', '.join(EXECUTION_FIELDS)} can."
-        )
+        raise ConfigError(f"{unknown[0]}: cannot be overridden, as {', '.join(EXECUTION_FIELDS)} can.")
     path = places.on_disk(path)
     if is_workdir(path):
         if adapter is not None:
-            raise ConfigError(
-                f"adapter={adapter}: {path} is a training workdir; convert it first (flaxformer_lite convert)."
-            )
+            raise ConfigError(f"adapter={adapter}: {path} is a workdir; convert it first (flaxformer_lite convert).")
         return _open_run(read_run(path, companion=companion), path, head, overrides, new_head, labels)
     if companion:
         raise ConfigError(f"{path}: published weights are of one model; only a training workdir has a companion.")
@@ -243,10 +239,8 @@ def _open_run(
     cfg = dataclasses.replace(trained, head=head or trained.head, **overrides)
     cfg, others = with_labels(cfg, labels if new_head else None, getattr(run.cfg.objective, "labels", ()))
     model = kind(cfg, source=str(path))
-    flat, held = flatten_dict(run.params, sep="/"), {}
-    for stacked, leaf in flat.items():
-        for row, one in enumerate(layers_of(trained, stacked, (*leaf.shape, 1)[0])):
-            held[one] = leaf[row] if STACKED.search(stacked) else leaf
+    flat = flatten_dict(run.params, sep="/")
+    held = {one: leaf if row is None else leaf[row] for one, (leaf, row) in by_layer(trained, flat).items()}
     shapes = parameter_shapes(model)
     wanted = side_by_side(model.cfg, shapes)
     missing = {one for one, leaf in wanted.items() if one not in held or held[one].shape != leaf.shape}
@@ -263,8 +257,6 @@ def _place(cfg: ModelConfig, stored: dict, mesh: Mesh | None) -> dict:
     if not mesh:
         return unflatten_dict({path: jax.device_put(np.asarray(leaf)) for path, leaf in flat.items()}, sep="/")
     specs = flatten_dict(param_specs(stored, parameter_rules.rules(cfg), mesh), sep="/")
-    placed = {
-        path: jax.make_array_from_callback(leaf.shape, NamedSharding(mesh, specs[path]), leaf.read)
-        for path, leaf in flat.items()
-    }
-    return unflatten_dict(placed, sep="/")
+    shardings = {path: NamedSharding(mesh, spec) for path, spec in specs.items()}
+    made = {p: jax.make_array_from_callback(leaf.shape, shardings[p], leaf.read) for p, leaf in flat.items()}
+    return unflatten_dict(made, sep="/")

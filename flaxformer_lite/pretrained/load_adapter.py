@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from flaxformer_lite.pretrained import places, tensor_names
 from flaxformer_lite.pretrained.adapter_places import NAMES, ROOT, Spot, shortest, spots
 from flaxformer_lite.pretrained.layouts import Slices
 from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, open_file
+from flaxformer_lite.pretrained.stored import Reader
 from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -89,7 +90,7 @@ class PublishedAdapter:
         scales = collections.Counter(map(self._scale, self.factors))
         rank, rslora = max(map(self._rank, self.factors)), bool(self.fields.get("use_rslora"))
         alpha = scales.most_common(1)[0][0] * (math.sqrt(rank) if rslora else rank)
-        layers = {p.removesuffix("/kernel"): layers_of(cfg, p, (*leaf.shape, 1)[0]) for p, leaf in shapes.items()}
+        layers = {p.removesuffix("/kernel"): layers_of(cfg, p, leaf.shape) for p, leaf in shapes.items()}
         kernels = {path: ones for path, ones in layers.items() if f"{path}/kernel" in shapes}
         chosen = [path for path, ones in kernels.items() if any(one.removesuffix("/kernel") in adapted for one in ones)]
         names = shortest(chosen, kernels, "/")
@@ -101,19 +102,15 @@ class PublishedAdapter:
             targets=tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names),
         )
 
-    def readers(
-        self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]
-    ) -> dict[str, Callable[[Slices], np.ndarray]]:
+    def readers(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, Reader]:
         """Maps the paths of the factors of all matrices to functions that read a slice of them.
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
-        known = spots(spelled, cfg, side_by_side(cfg, shapes))
-        return {
-            f"{path}/{name}": self._reader(name, spot, cfg.adapter) for path, spot in known.items() for name in NAMES
-        }
+        known = spots(spelled, cfg, side_by_side(cfg, shapes)).items()
+        return {f"{path}/{name}": self._reader(name, spot, cfg.adapter) for path, spot in known for name in NAMES}
 
-    def _reader(self, factor: str, spot: Spot, cfg: LoraConfig) -> Callable[[Slices], np.ndarray]:
+    def _reader(self, factor: str, spot: Spot, cfg: LoraConfig) -> Reader:
         """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes into B."""
 
         def read(index: Slices) -> np.ndarray:
@@ -138,7 +135,8 @@ class PublishedAdapter:
         return self.factors[module][A].shape[0]
 
     def _scale(self, module: str) -> float:
-        rank, alpha = self._rank(module), float(self.fields.get("lora_alpha", 8))
+        rank, alpha = self._rank(module), self.fields.get("lora_alpha")
+        alpha = 8.0 if alpha is None else float(alpha)  # PEFT's default
         for pattern, own in (self.fields.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
                 alpha = float(own)
@@ -170,13 +168,9 @@ def open_adapter(path: str | Path) -> PublishedAdapter:
                                f" supported here.")  # fmt: skip
         else:
             own[name] = tensor
-    lone = [
-        module for module, pair in factors.items() if len(pair) < 2 or pair[A].array.ndim != 2 or not pair[A].shape[0]
-    ]
+    lone = [name for name, pair in factors.items() if len(pair) < 2 or len(pair[A].shape) != 2 or not pair[A].shape[0]]
     if lone or not factors:
-        raise WeightsError(
-            f"{folder}: {shown(lone[0]) if lone else 'no module'} has both lora_A and lora_B, as matrices."
-        )
+        raise WeightsError(f"{folder}: {shown(lone[0]) if lone else 'it'} lacks lora_A or lora_B as a matrix.")
     return PublishedAdapter(folder, fields, dict(factors), own)
 
 
@@ -188,9 +182,7 @@ def _check(fields: dict[str, Any]) -> None:
                               f" peft.")  # fmt: skip
     for pattern, alpha in (fields.get("alpha_pattern") or {}).items():
         if not is_kind(alpha, float) or is_pattern(pattern):
-            raise ConfigError(
-                f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns of modules to numbers."
-            )
+            raise ConfigError(f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers.")
     if "peft_type" not in fields:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA'.")
     if unread := sorted(name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}):

@@ -156,9 +156,7 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = plain.any_of(
-            token.content for token in added if token.special and len(token.content) > 1
-        )
+        self.special_pattern = plain.any_of(one.content for one in added if one.special and len(one.content) > 1)
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
@@ -212,8 +210,8 @@ class FramedTokenizer(PublishedTokenizer):
         self.vocab_size = inner.vocab_size
         self.special_pattern = plain.any_of(spelled)
         super().__init__(config, chat_template, spelled.get)
-        self.before: list[int] = []
-        self.after: list[int] = []
+        self.before: tuple[int, ...] = ()
+        self.after: tuple[int, ...] = ()
 
     def encode(
         self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
@@ -243,9 +241,7 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1.")
     if pad_to is not None and longest > pad_to:
-        raise ConfigError(
-            f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows with max_length={pad_to}."
-        )
+        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows by max_length={pad_to}.")
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 

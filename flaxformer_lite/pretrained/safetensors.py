@@ -60,10 +60,8 @@ def open_file(path: Path) -> dict[str, Tensor]:
     for name, entry in header.items():
         dtype, shape, (begin, end) = _entry(path, name, entry)
         if not 0 <= begin <= end <= size:
-            raise WeightsError(
-                f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
-                f" truncated or its header is damaged; fetch it again."
-            )
+            raise WeightsError(f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
+                               " truncated or its header is damaged; fetch it again.")  # fmt: skip
         if (needed := math.prod(shape) * dtype.itemsize) != end - begin:
             raise WeightsError(f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, its"
                                f" header gives {end - begin}: damaged.")  # fmt: skip
@@ -72,10 +70,8 @@ def open_file(path: Path) -> dict[str, Tensor]:
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
-            raise WeightsError(
-                f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or"
-                f" gaps, which no writer produces; fetch it again from a source you trust."
-            )
+            raise WeightsError(f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or gaps,"
+                               " which no writer produces; fetch it again from a source you trust.")  # fmt: skip
         at = end
     if at != size:
         raise WeightsError(f"{path}: {size - at} bytes belong to no tensor: the file is damaged; fetch it again.")
@@ -85,13 +81,7 @@ def open_file(path: Path) -> dict[str, Tensor]:
 def save_file(
     path: Path, entries: Mapping[str, tuple[tuple[int, ...], np.dtype]], arrays: Iterable[np.ndarray]
 ) -> None:
-    """Writes tensors one after the other, so that only one is in memory at a time.
-
-    Args:
-      path: path of the file.
-      entries: name -> (shape, dtype), in the order of `arrays`.
-      arrays: the tensors.
-    """
+    """Writes arrays, whose shapes and dtypes are the entries by name, one at a time, so that only one is in memory."""
     header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (shape, dtype) in entries.items():

@@ -24,7 +24,7 @@ from flaxformer_lite.pretrained.harmless_fields import HARMLESS
 from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.safetensors import WeightsError, save_file
 from flaxformer_lite.pretrained.sentences import copy_sentence_layers, write_sentence_layers
-from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of
+from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
 COMPANIONS = (
@@ -90,9 +90,7 @@ def write_pretrained(
     """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
     family = registry.resolve("models", model.cfg.family)
     if not hasattr(family, "PUBLISHED"):
-        raise ConfigError(
-            f"family={model.cfg.family!r}: has no published form; its checkpoints stay in our own format."
-        )
+        raise ConfigError(f"family={model.cfg.family!r}: has no published form; keep checkpoints in our own format.")
     check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
     model, params = merge_adapter(model, params)
     cfg, flat = model.cfg, flatten_dict(params, sep="/")
@@ -119,11 +117,7 @@ def write_pretrained(
 
 def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, "Pieces | np.ndarray"]:
     """Maps the full name of each published tensor to its pieces, or to an array that follows from the config."""
-    sources = {}
-    for path, leaf in flat.items():
-        for row, one in enumerate(layers_of(cfg, path, (*leaf.shape, 1)[0])):
-            sources[one] = (leaf, row if STACKED.search(path) else None)
-    shapes = {one: leaf.shape[1:] if row is not None else leaf.shape for one, (leaf, row) in sources.items()}
+    sources, shapes = by_layer(cfg, flat), {one: leaf.shape for one, leaf in side_by_side(cfg, flat).items()}
     tensors: dict[str, Any] = {}
     for one, place in tensor_names.places(spelled, cfg, shapes).items():
         name = tensor_names.full_name(spelled, cfg, place.name)
@@ -173,10 +167,8 @@ def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
     """Checks that these are the parameters of a model with these shapes; raises WeightsError."""
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
-        raise WeightsError(
-            f"params: {path} {what}; pass the params that belong to this model, in its layout"
-            f" (stack_layers and unstack_layers convert scanned ones)."
-        )
+        raise WeightsError(f"params: {path} {what}; pass those of this model, in its layout (stack_layers and unstack_layers"
+                           " convert it).")  # fmt: skip
     for path, leaf in flat.items():
         if leaf.shape != shapes[path].shape:
             raise WeightsError(f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}.")

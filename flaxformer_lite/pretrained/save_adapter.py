@@ -20,7 +20,7 @@ from flaxformer_lite.pretrained.load import parameter_shapes
 from flaxformer_lite.pretrained.load_adapter import CONFIG, HEADS, WEIGHTS
 from flaxformer_lite.pretrained.safetensors import save_file
 from flaxformer_lite.pretrained.save import check_params, published_tensors
-from flaxformer_lite.pretrained.tensor_names import STACKED, layers_of, side_by_side
+from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 from flaxformer_lite.sharding.parameter_rules import HEADS as HEAD_MODULES
 
 Factors = dict[str, np.ndarray]  # A and B
@@ -47,9 +47,7 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
     cfg, adapter = model.cfg, model.cfg.adapter
     family = registry.resolve("models", cfg.family)
     if not isinstance(adapter, LoraConfig):
-        raise ConfigError(
-            f"adapter={adapter!r}: save_adapter writes a model with a LoRA adapter; save_pretrained, others."
-        )
+        raise ConfigError(f"adapter={adapter!r}: save_adapter writes LoRA adapters only; use save_pretrained.")
     if not hasattr(family, "PUBLISHED"):
         raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
     flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
@@ -82,11 +80,10 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
 def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
     """Maps the module of each adapted matrix, with layers side by side, to its factors."""
     found = collections.defaultdict[str, Factors](dict)
-    for path, leaf in flat.items():
-        if path.rpartition("/")[2] in NAMES:
-            for row, one in enumerate(layers_of(cfg, path, (*leaf.shape, 1)[0])):
-                module, _, factor = one.rpartition("/")
-                found[module][factor] = np.asarray(leaf[row] if STACKED.search(path) else leaf)
+    for path, (leaf, row) in by_layer(cfg, flat).items():
+        module, _, name = path.rpartition("/")
+        if name in NAMES:
+            found[module][name] = np.asarray(leaf if row is None else leaf[row])
     return found
 
 

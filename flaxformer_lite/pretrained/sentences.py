@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +13,10 @@ from flaxformer_lite.files.read import brief, parse_object, read_bytes, read_obj
 from flaxformer_lite.pretrained.safetensors import WeightsError, open_file
 
 FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-MODES = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "first",
-}  # the name of each, as all versions read it
+# The name of each, as all versions read it.
+MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 NEWER = {"mean": "mean", "cls": "first"}  # as newer versions write it
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "Identity": lambda x: x,
-    "Tanh": np.tanh,
-    "ReLU": lambda x: np.maximum(x, 0),
-}
+ACTIVATIONS: dict[str, Any] = {"Identity": np.asarray, "Tanh": np.tanh, "ReLU": lambda x: np.maximum(x, 0)}
 DENSE = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
 
@@ -87,11 +80,7 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
 def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
     """Writes what makes a directory of published weights one of sentence-transformers, with vectors of length one.
 
-    Args:
-      folder: the directory.
-      pooling: mean or first.
-      width: of the encoder.
-      limit: longest text in tokens.
+    Pooling is mean or first; `width` is the encoder's, and `limit` the longest text in tokens.
     """
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
@@ -125,7 +114,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     found = []
     for one in listed if isinstance(listed, list) else [None]:
         place, kind = (one.get("path"), one.get("type")) if isinstance(one, dict) else (None, None)
-        if not (isinstance(place, str) and isinstance(kind, str) and Path(place).name == place):
+        if not (isinstance(place, str) and isinstance(kind, str) and Path(place).name == place != ".."):
             raise ConfigError(f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder in it.")
         found.append((place, kind.rpartition(".")[2]))
     return found
@@ -151,17 +140,14 @@ def _dense(folder: Path) -> Dense:
         raise ConfigError(f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)}, of the"
                           f" sentence's vector and without a residual.")  # fmt: skip
     if not (folder / "model.safetensors").is_file():
-        raise WeightsError(
-            f"{folder}: no model.safetensors; save it again with sentence-transformers, which writes one."
-        )
-    tensors = {key: tensor.read().astype(np.float32) for key, tensor in open_file(folder / "model.safetensors").items()}
-    out, wide = config.get("out_features"), config.get("in_features")
-    bias = tensors.get("linear.bias", np.zeros(out or 0, np.float32))
-    shapes = tensors.get("linear.weight", bias).shape, bias.shape
-    if shapes != ((out, wide), (out,)) or set(tensors) - {"linear.weight", "linear.bias"}:
-        raise WeightsError(f"{folder}: {', '.join(sorted(tensors))} of shapes {shapes}; due are linear.weight {(out, wide)}"
-                           f" and linear.bias {(out,)}.")  # fmt: skip
-    return Dense(tensors["linear.weight"].T, bias, activation)
+        raise WeightsError(f"{folder}: no model.safetensors; save it again with sentence-transformers.")
+    tensors = open_file(folder / "model.safetensors")
+    shapes, out = {name: tensor.shape for name, tensor in tensors.items()}, config.get("out_features")
+    due = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
+    if "linear.weight" not in shapes or due | shapes != due:
+        raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {due}.")
+    kernel, *bias = (tensors[name].read().astype(np.float32) for name in due if name in tensors)
+    return Dense(kernel.T, bias[0] if bias else np.zeros(kernel.shape[0], np.float32), activation)
 
 
 def _optional(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:

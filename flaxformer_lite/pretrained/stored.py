@@ -40,7 +40,7 @@ def stored_tree(cfg: ModelConfig, shapes: dict[str, Any], reader: Callable[[str]
     """Makes the tree of parameters from the readers of the layers' parameters by their unstacked paths."""
 
     def one(path: str, leaf: Any) -> Stored:
-        layers = [reader(layer) for layer in layers_of(cfg, path, (*leaf.shape, 1)[0])]
+        layers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]
 
         def read(index: Slices) -> np.ndarray:
             if not STACKED.search(path):

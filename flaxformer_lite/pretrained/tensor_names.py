@@ -43,21 +43,29 @@ def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int,
     return found
 
 
-def layers_of(cfg: ModelConfig, path: str, stacked: int) -> list[str]:
+def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
     """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not stacked."""
     if not (block := STACKED.search(path)):
         return [path]
     period, start = len(cfg.kinds), int(block[1])
-    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(stacked)]
+    return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
 
 
-def side_by_side(cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+def by_layer(cfg: ModelConfig, flat: Mapping[str, Any]) -> dict[str, tuple[Any, int | None]]:
+    """Maps unstacked paths to the parameter that holds each, and its row there; None if it is not stacked."""
+    return {
+        one: (leaf, row if STACKED.search(path) else None)
+        for path, leaf in flat.items()
+        for row, one in enumerate(layers_of(cfg, path, leaf.shape))
+    }
+
+
+def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns shapes by path as they are without scan."""
-    flat: dict[str, jax.ShapeDtypeStruct] = {}
-    for path, leaf in shapes.items():
-        shape = leaf.shape[1:] if STACKED.search(path) else leaf.shape
-        flat |= {one: jax.ShapeDtypeStruct(shape, leaf.dtype) for one in layers_of(cfg, path, (*leaf.shape, 1)[0])}
-    return flat
+    return {
+        one: jax.ShapeDtypeStruct(leaf.shape if row is None else leaf.shape[1:], leaf.dtype)
+        for one, (leaf, row) in by_layer(cfg, shapes).items()
+    }
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
@@ -105,9 +113,8 @@ def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: I
     everywhere = {*spelled.names(cfg), *(row for head in spelled.heads.values() for row in head.rows)}
     absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
     present = [_pattern(row) for row in active if not _roots(row) <= left_out]
-    return {
-        name for name in names if any(p.fullmatch(name) for p in absent) and not any(p.fullmatch(name) for p in present)
-    }
+    known = {name for name in names if any(pattern.fullmatch(name) for pattern in absent)}
+    return {name for name in known if not any(pattern.fullmatch(name) for pattern in present)}
 
 
 def _table(spelled: Published, cfg: ModelConfig) -> dict[str, tuple[Row, int, int]]:

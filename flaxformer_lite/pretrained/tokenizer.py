@@ -5,7 +5,7 @@ from typing import Any
 
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.data import tokenizer as plain
+from flaxformer_lite.data import frame, tokenizer as plain
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, places
 from flaxformer_lite.pretrained.folder import check_exists
@@ -21,12 +21,8 @@ OTHERS = (
     "tokenizer_config.json",
 )  # fmt: skip
 KINDS = {
-    "padding_side": str,
-    "truncation_side": str,
-    "model_max_length": float,
-    "add_bos_token": bool,
-    "add_eos_token": bool,
-}
+    "padding_side": str, "truncation_side": str, "model_max_length": float, "add_bos_token": bool, "add_eos_token": bool,
+}  # fmt: skip
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 
@@ -71,28 +67,16 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
             f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
     check_exists(folder)
-    beside = "put the model's tokenizer.json or sentencepiece model beside its weights"
-    raise ConfigError(f"{folder}: no tokenizer; {beside}.")
+    raise ConfigError(f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there.")
 
 
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
     """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in training."""
-    made = FramedTokenizer(inner, {}, template, named_specials(inner))
-    made.before, made.after = frame(inner, skeleton)
+    ours = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
+    made = FramedTokenizer(inner, {}, template, inner.spelled | ours)
+    around = frame.usual(inner, skeleton)
+    made.before, made.after = around.before, around.after
     return made
-
-
-def frame(inner: plain.Tokenizer, skeleton: str) -> tuple[list[int], list[int]]:
-    """Returns the ids that objectives put before and after a text: [CLS] and [SEP], end-of-text, or none."""
-    before = inner.cls_id if skeleton == "encoder" else None
-    after = {"encoder": inner.sep_id, "encoder_decoder": inner.eos_id}.get(skeleton)
-    return [before] if before is not None else [], [after] if after is not None else []
-
-
-def named_specials(inner: plain.Tokenizer) -> dict[str, int]:
-    """Maps the spelling of special tokens to ids, for the tokenizer of a run."""
-    names = {name: getattr(inner, f"{name[1:-1].lower()}_id") for name in plain.SPECIALS}
-    return inner.spelled | {name: i for name, i in names.items() if i is not None}
 
 
 def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
@@ -100,16 +84,15 @@ def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str)
         inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
-    roles = {"pad": inner.pad_id, "eos": inner.eos_id, "bos": inner.bos_id}
-    spelled = {plain.KNOWN[role][1]: i for role, i in roles.items() if i is not None}
+    spelled = {plain.KNOWN[role][1]: inner.ids[role] for role in ("pad", "eos", "bos") if role in inner.ids}
     if kind in ENDS_WITH_EOS:
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     made = FramedTokenizer(inner, config, template, spelled)
     if kind in ENDS_WITH_EOS:
-        made.after = [inner.eos_id]
+        made.after = (inner.eos_id,)
     else:
-        made.before = [inner.bos_id] if config.get("add_bos_token", True) and inner.bos_id is not None else []
-        made.after = [inner.eos_id] if config.get("add_eos_token", False) else []
+        made.before = (inner.bos_id,) if config.get("add_bos_token", True) and inner.bos_id is not None else ()
+        made.after = (inner.eos_id,) if config.get("add_eos_token", False) else ()
     return made
 
 

@@ -97,9 +97,8 @@ class WordVectors:
     def near(self, vector_D: np.ndarray | jax.Array, k: int, *, without: Sequence[str] = ()) -> list[tuple[str, float]]:
         """Returns the k words with the largest cosines to a vector, with their cosines."""
         left_out = {i for word in without for i in self.spellings.get(word.casefold(), ())}
-        cosines, numbers = nearest(
-            jnp.asarray(self.unit_WD), jnp.asarray(vector_D), min(k + len(left_out), len(self.words))
-        )
+        most = min(k + len(left_out), len(self.words))
+        cosines, numbers = nearest(jnp.asarray(self.unit_WD), jnp.asarray(vector_D), most)
         found = zip(np.asarray(numbers).tolist(), np.asarray(cosines).tolist(), strict=True)
         return [(self.words[i], cosine) for i, cosine in found if i not in left_out][:k]
 
@@ -108,9 +107,6 @@ def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVec
     """Loads the token table of a directory of published weights, or of a training run's workdir, and nothing else of it.
 
         >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
-
-    Args:
-      path, family: as in `load_pretrained`.
 
     Raises:
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary is a whole word.

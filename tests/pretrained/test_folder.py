@@ -52,7 +52,7 @@ def test_a_pointer_instead_of_weights(folder):
 
 def test_an_adapter(folder):
     (folder / "config.json").rename(folder / "adapter_config.json")
-    with pytest.raises(WeightsError, match="an adapter without its model"):
+    with pytest.raises(WeightsError, match="an adapter alone"):
         load_pretrained(folder)
 
 

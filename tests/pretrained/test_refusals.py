@@ -79,7 +79,7 @@ CONFIGS = {
     "no family": ({"model_type": None}, "model_type=None"),
     "head we lack": (
         {"architectures": ["BertForKaraoke"]},
-        "'BertForKaraoke' has no head here; pass head=, one of none",
+        "'BertForKaraoke' is unknown; pass head=none",
     ),
     "other depth": ({"num_hidden_layers": 3}, "no tensor encoder.layer.2.attention"),
     "fewer layers": ({"num_hidden_layers": 1}, r"tensor encoder.layer.1.\S+ \(and 15 more\) has no place"),
@@ -204,7 +204,7 @@ def test_truncated(folder, kept):
 
 def test_index_that_points_elsewhere(folder):
     shard(folder, rename=lambda name: f"../{name}")
-    with pytest.raises(WeightsError, match="outside its folder"):
+    with pytest.raises(WeightsError, match="no plain name in its folder"):
         load_pretrained(folder)
 
 

@@ -65,6 +65,7 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
         ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
         ("modules.json", {"path": "../x", "type": "a.Dense"}, "a folder in it"),
+        ("modules.json", {"path": "..", "type": "a.Dense"}, "a folder in it"),
         ("modules.json", {"path": "", "type": "a.Normalize"}, "a layer 'Normalize' in '': read are Transformer"),
         ("modules.json", {"path": "x", "type": "a.WordWeights"}, "a layer 'WordWeights' in 'x'"),
         ("modules.json", "Pooling", "must be a list of objects"),
@@ -81,9 +82,10 @@ def test_other_layers_are_refused(folder, place, values, message):
 
 def test_a_dense_layer_needs_its_weights(folder):
     config = json.loads((folder / "2_Dense" / "config.json").read_text())
-    (folder / "2_Dense" / "config.json").write_text(json.dumps({**config, "out_features": 7}))
-    with pytest.raises(WeightsError, match=r"due are linear.weight \(7, 16\) and linear.bias \(7,\)"):
-        read_sentence_layers(folder)
+    for size in (7, -1, 10**15):
+        (folder / "2_Dense" / "config.json").write_text(json.dumps({**config, "out_features": size}))
+        with pytest.raises(WeightsError, match=rf"due are .*weight': \({size}, 16\), .*bias': \({size},\)"):
+            read_sentence_layers(folder)
     (folder / "2_Dense" / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"2_Dense: no model.safetensors"):
         read_sentence_layers(folder)

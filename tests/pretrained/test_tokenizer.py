@@ -266,7 +266,7 @@ def test_rows_of_one_length_whatever_the_texts(words):
         assert not padded["attention_mask"][:, longest:].any()
         assert (padded["input_ids"][:, longest:] == tokenizer.pad_id).all()
     with pytest.raises(
-        ConfigError, match=rf"pad_to=4: a row has {longest} tokens; raise it, or cut rows with max_length=4"
+        ConfigError, match=rf"pad_to=4: a row has {longest} tokens; raise it, or cut rows by max_length=4"
     ):
         tokenizer(texts, pad_to=4)
     assert tokenizer(texts, pad_to=4, max_length=4)["input_ids"].shape == (2, 4)
