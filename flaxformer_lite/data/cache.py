@@ -31,9 +31,7 @@ def local(root: str | Path) -> Path:
     """Returns the folder of a cache on this machine; what lies in a store is copied to FLAXFORMER_LITE_CACHE."""
     own = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
     if is_url(own):
-        raise ConfigError(
-            f"FLAXFORMER_LITE_CACHE={own}: names a folder of this machine; use --config.data.cache for a store."
-        )
+        raise ConfigError(f"FLAXFORMER_LITE_CACHE={own}: must be a local folder; set data.cache to the store.")
     return Path(own if is_url(root) else root).expanduser()
 
 
@@ -80,10 +78,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
     except ChildProcessError:
         raise
     except OSError as error:
-        raise ConfigError(
-            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space"
-            f" or name another folder, --config.data.cache=FOLDER."
-        ) from error
+        raise ConfigError(f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space, or name"
+                          " another folder, --config.data.cache=FOLDER.") from error  # fmt: skip
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final

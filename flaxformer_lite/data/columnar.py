@@ -15,13 +15,9 @@ Row = dict[str, Any]
 
 
 def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a file, and holds one batch of them.
+    """Yields the rows of a path (mapped into memory), a stream or bytes of one of KINDS, and holds one batch of them.
 
-    Args:
-      content: a path, which is mapped into memory, a stream, or the bytes.
-      where: the field and value that errors name.
-      kind: one of KINDS.
-      columns: those to read; all by default, and where one of them is missing.
+    Only `columns` are read, if there are any and the file has them all.
 
     Raises:
       ConfigError: pyarrow is not installed, or the file is damaged.
@@ -35,9 +31,8 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
             opened = _opened(arrow, source)
             stored = map(opened.get_batch, range(opened.num_record_batches)) if hasattr(opened, "get_batch") else opened
             wanted = _present(columns, opened.schema)
-            batches = (
-                batch.select(wanted).slice(at, BATCH) for batch in stored for at in range(0, batch.num_rows, BATCH)
-            )
+            chosen = (batch.select(wanted) for batch in stored)
+            batches = (batch.slice(at, BATCH) for batch in chosen for at in range(0, batch.num_rows, BATCH))
         for batch in batches:
             yield from batch.to_pylist()
 

@@ -130,12 +130,7 @@ def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
-    """Reads, splits and tokenizes the text that a config names, or finds the result in the cache.
-
-    Args:
-      cfg: the data section of the experiment.
-      fields: texts that the objective reads from a document.
-      whole: whether all of the text is held out.
+    """Reads, splits (unless the `whole` is held out) and tokenizes a text, or finds the result in the cache.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
@@ -161,14 +156,7 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
 
 
 def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0) -> Records:
-    """Packs a split for the objective, or finds the result in the cache.
-
-    Args:
-      cfg: the data section of the experiment.
-      corpus: the tokenized text.
-      objective: plans the rows.
-      split: "train" or "eval".
-      packing: which of `objective.packings`; held-out text has the first.
+    """Packs a split for the objective, in one of its `packings`, or finds the result in the cache.
 
     Raises:
       ConfigError: the split does not fill one row.
@@ -192,16 +180,12 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, pa
                     np.asarray(array, dtype).tofile(file)
 
     if split == "train" and len(tokens.ids) < length:
-        raise ConfigError(
-            f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of data.length="
-            f"{length}; give more text or lower data.length."
-        )
+        raise ConfigError(f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
+                          f" data.length={length}; give more text or lower data.length.")  # fmt: skip
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
     if not (folder / "start").stat().st_size:
-        raise ConfigError(
-            f"{corpus.source.where}: no document of the {split} split is long enough for"
-            f" {plugin_name(objective)}; give more text."
-        )
+        raise ConfigError(f"{corpus.source.where}: no document of the {split} split is long enough for"
+                          f" {plugin_name(objective)}; give more text.")  # fmt: skip
     names = zip(Packing._fields, PLAN, strict=True)
     plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
     return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids)
@@ -243,9 +227,8 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
 
     rarest = [cfg.tokenizer.min_count] * (cfg.tokenizer.name == "words")
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
-    return cache.folder(
-        cfg.cache, f"tokenizer-{_hash(key, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)}", write
-    )
+    digest = _hash(key, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)
+    return cache.folder(cfg.cache, f"tokenizer-{digest}", write)
 
 
 def _training_text(texts: Sequence[Text], every: int, advance: Callable[[int], None]) -> Iterator[str]:

@@ -8,7 +8,6 @@ be compressed (`.gz`, `.zst`).
 import contextlib
 import functools
 import io
-import json
 import reprlib
 import zlib
 from collections.abc import Iterator
@@ -28,10 +27,7 @@ Document = tuple[str, ...]
 def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
     """Yields the documents of a file, each with its row in a table, or else the line where it begins, from 1.
 
-    Args:
-      path: the file.
-      where: the field and value that errors name.
-      fields: keys of a jsonl line, or columns of a table; a document has one text for each.
+    A document has a text for each of `fields`, the keys of a jsonl line or columns of a table.
 
     Raises:
       ConfigError: the file is not text, or a line or row is not as it should be; names file and line.
@@ -40,12 +36,10 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
         return enumerate(_rows(path, where, fields), start=1)
     if is_jsonl(path):
         lines = ((number, line) for number, line in enumerate(_texts(path, where), start=1) if line.strip())
-        return ((number, _parse(line, f"{where}: {path.name}:{number}", fields)) for number, line in lines)
+        placed = ((number, f"{where}: {path.name}:{number}", line) for number, line in lines)
+        return ((number, _chosen(table.parse_line(line, at), at, fields)) for number, at, line in placed)
     if len(fields) > 1:
-        raise ConfigError(
-            f"{where}: {path.name} is not jsonl; this objective needs lines of jsonl, or rows of a table, with"
-            f" {' and '.join(map(repr, fields))}."
-        )
+        raise ConfigError(f"{where}: {path.name} must be jsonl or a table, with {' and '.join(map(repr, fields))}.")
     return _parts(path, where)
 
 
@@ -71,9 +65,7 @@ def _texts(path: File, where: str) -> Iterator[str]:
         while data := read():
             number += 1
             if len(data) > LONGEST:
-                raise ConfigError(
-                    f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB; cut its text into several lines."
-                )
+                raise ConfigError(f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB; divide it.")
             try:
                 text = data.decode("utf-8" if offset else "utf-8-sig")
             except UnicodeDecodeError as error:
@@ -132,18 +124,6 @@ def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
             yield line
     except UnicodeDecodeError as error:
         raise ConfigError(f"{at} is not UTF-8 text (byte {error.object[error.start]:#04x}); convert it.") from None
-
-
-def _parse(line: str, at: str, fields: tuple[str, ...]) -> Document:
-    """Reads the texts of a line of jsonl."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits, and of a thousand levels
-        told = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ConfigError(f"{at}: not JSON ({told.partition(';')[0]}); each line must be an object.") from None
-    if not isinstance(record, dict):
-        raise ConfigError(f"{at}: a JSON {type(record).__name__}; each line must be an object.")
-    return _chosen(record, at, fields)
 
 
 def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:

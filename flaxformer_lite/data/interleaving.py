@@ -129,10 +129,8 @@ class Interleaving:
         begin = number * BLOCK
         end = min(begin + BLOCK, self._segments[-1].row)
         given, goal = self.counts(begin), self.counts(end)
-        coming: list[
-            tuple[int, int, int]
-        ] = []  # row from which the next row of a source may be given, its last, source
-        ready: list[tuple[int, int]] = []
+        # Of the next row of a source: the first row where it may be given, the last, and the source; and those due.
+        coming, ready = list[tuple[int, int, int]](), list[tuple[int, int]]()
 
         def ask(i: int) -> None:
             if given[i] < goal[i]:
@@ -170,10 +168,7 @@ def _apportioned(total: int, weights: Sequence[float], left: Sequence[int]) -> l
 def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int]) -> list[int]:
     """Divides one row, of which those get all they need that end with a row begun; those with too little left end with it.
 
-    Args:
-      weights: of the sources.
-      left: UNITs until their limits.
-      begun: UNITs that complete the rows of sources without a share.
+    `left` are the UNITs until the sources' limits; `begun` those that complete the rows of sources without a share.
     """
     ends = [min(end, UNIT) for end in itertools.accumulate(begun)]
     shares = [end - begin for begin, end in itertools.pairwise([0, *ends])]
@@ -191,10 +186,6 @@ def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
 
     In each order the fractions, laid one after another, fill whole rows. A choice is a matching: each row of the first order
     takes a source that lies in it, and each source so taken a row of the second.
-
-    Args:
-      parts: UNITs of each source, below one row.
-      orders: the two orders of the sources with a fraction.
     """
     covers: list[dict[int, range]] = []  # by order and source: the whole rows that its fraction lies in
     for order in orders:

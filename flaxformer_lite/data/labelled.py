@@ -223,9 +223,8 @@ def _split(cfg: DataConfig, objective: Any) -> dict[str, Table]:
     if any(name in table.splits_of(cfg.path) for name in table.SPLITS["eval"]):
         return {"train": read, "eval": table.read_table(cfg.path, where, "eval")}
     inputs = [column.role for column in objective.columns if not column.predicted]
-    documents = [
-        (json.dumps([row[role] for role in inputs], default=str),) for row in by_role(objective, read, cfg.columns)
-    ]
+    rows = by_role(objective, read, cfg.columns)
+    documents = [(json.dumps([row[role] for role in inputs], default=str),) for row in rows]
     split = split_of(documents, cfg.eval_fraction, where, whole=True)
     sides = [split.side(document) for document in documents]
     return {name: read.take([i for i, side in enumerate(sides) if side == name]) for name in SPLITS}
@@ -265,15 +264,11 @@ def _described(
         ("held out", f"{cfg.eval_path or 'by a hash of each row'}: {len(held.rows):,} rows, {len(held):,} examples"),
     ]
     dropped = sum(len(part.rows) - len(np.unique(part.row_of)) for part in records.values())
-    cut = sum(
-        getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0
-        for part in records.values()
-        for feature in part.features
-    )
+    features = (feature for part in records.values() for feature in part.features)
+    cut = sum(getattr(feature, "cut", getattr(feature[0], "cut", 0)) > 0 for feature in features)
     if cut or dropped:
-        described.append(
-            ("notice", f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped")
-        )
+        told = f"{cut:,} examples cut at data.length={cfg.length} tokens, {dropped:,} rows dropped"
+        described.append(("notice", told))
     if labels := getattr(objective, "labels", ()):
         described.append(("labels", ", ".join(labels[:NAMED]) + f", ... ({len(labels)})" * (len(labels) > NAMED)))
     described += [(f"example {i + 1}", objective.show(train, i)) for i in range(min(2, len(train)))]
@@ -282,11 +277,7 @@ def _described(
 
 def fingerprint(objective: Any, records: dict[str, LabelledRecords]) -> str:
     """Hashes everything that examples depend on."""
-    train = records["train"]
-    parts = [records[name].table.fingerprint for name in SPLITS]
-    parts += [
-        train.tokenizer.fingerprint,
-        to_config_dict(objective).to_json(),
-        str((train.length, train.target_length)),
-    ]
-    return hashlib.sha256(" ".join([*parts, *registry.code_of(type(objective))]).encode()).hexdigest()[:16]
+    train, tables = records["train"], [records[name].table.fingerprint for name in SPLITS]
+    made_by = to_config_dict(objective).to_json(), str((train.length, train.target_length))
+    parts = *tables, train.tokenizer.fingerprint, *made_by, *registry.code_of(type(objective))
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

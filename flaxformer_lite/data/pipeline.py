@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.data.corpus import Corpus, open_corpus, open_records
 from flaxformer_lite.data.epochs import endless
 from flaxformer_lite.data.labelled import fingerprint, open_labelled
-from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture
+from flaxformer_lite.data.mixture import Joined, Mixture, open_mixture, tagged
 from flaxformer_lite.data.split import SPLITS
 from flaxformer_lite.data.text_rows import check_vocabulary, open_text_rows
 from flaxformer_lite.data.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class Dataset:
         if isinstance(records, Joined):
             records, row = records.find(row)
         example = self.objective.make_example(records, row, np.random.default_rng([seed, position]))
-        return self.mixture.tagged(example, records.source) if self.mixture else example
+        return tagged(example, self.mixture.sources, records.source) if self.mixture else example
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
         """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
@@ -145,12 +145,8 @@ class Dataset:
 def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str, ...] = ()) -> Dataset:
     """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
-    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
-
-    Args:
-      cfg: the experiment.
-      split: "train" or "eval".
-      labels: names of the classes of the weights to start from, whose order a task keeps if it has no others.
+    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there. `labels` are the names of
+    the classes of the weights to start from, whose order a task keeps if it has no others.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
@@ -160,10 +156,8 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
     objective: Any = cfg.objective
     if isinstance(objective, Task):
         if cfg.data.mixture:
-            raise ConfigError(
-                f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it, and leave the"
-                " mixture to objectives on text."
-            )
+            raise ConfigError(f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it"
+                              " instead.")  # fmt: skip
         objective, rows, described = open_labelled(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )
@@ -181,11 +175,7 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
-    """Opens a text as a whole as held-out examples; its baseline is of the same text.
-
-    Args:
-      cfg: the experiment that a model was trained by, with its tokenizer's path.
-      path: a file or folder, like data.path.
+    """Opens a text, named like data.path, as a whole as held-out examples of a run; its baseline is of the same text.
 
     Raises:
       ConfigError: it cannot be read, or is too short.

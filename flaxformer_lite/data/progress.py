@@ -13,9 +13,10 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn as SpeedColumn,
+    TransferSpeedColumn,
 )
 
 from flaxformer_lite.runtime import processes
@@ -42,10 +43,8 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     if not console.is_terminal:
         yield lambda count: None
         return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
+    with _bar(console, what, total, MofNCompleteColumn()) as advance:
+        yield advance
 
 
 @contextlib.contextmanager
@@ -56,8 +55,14 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         yield _in_lines(console, what, total)
         return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _bar(console, what, total, DownloadColumn(), TransferSpeedColumn()) as advance:
+        yield advance
+
+
+@contextlib.contextmanager
+def _bar(console: Console, what: str, total: int, *columns: ProgressColumn) -> Iterator[Callable[[int], None]]:
+    shown = TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn()
+    with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
 

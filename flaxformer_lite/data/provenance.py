@@ -24,10 +24,6 @@ Row = tuple[Any, int]  # the records, and the number of a row in them
 class TextOrigins:
     """The places of the training documents of a text; they are found in one pass over its files, and cached.
 
-    Args:
-      cfg: the data section.
-      corpus: the tokenized text.
-
     Attributes:
       size: bytes of text to look through for the first place.
     """
@@ -68,9 +64,7 @@ class TextOrigins:
                 args = self._source.files, self._known, self._cfg.eval_fraction, self._source.where
                 found: Any = token_files.training_begins(*args)
             else:
-                found = (
-                    (*place, sum(len(text.encode()) for text in document)) for *place, document in self._training()
-                )
+                found = ((*place, len("".join(document).encode())) for *place, document in self._training())
             with (folder / "begins").open("wb") as file:
                 file.writelines(struct.pack("=3q", *one) for one in found)
 
@@ -127,16 +121,15 @@ class TextOrigins:
     def _ranges(self, wanted: str) -> list[tuple[int, int]]:
         """Returns the tokens, each from one to before another, of what `rows` looks for."""
         place, found = PLACE.fullmatch(wanted), []
-        if wanted.isdigit():
+        if wanted.isdecimal():
             found = [self._all(int(wanted))] if int(wanted) < len(self._begins) else []
         elif place and (files := [i for i, path in enumerate(self._source.files) if _is(str(path), place[1])]):
             found = [near for file in files for near in self._near(file, int(place[2]))]
         elif not self._source.has_tokens:
             found = list(itertools.islice(self._spelled(wanted), MOST))
         if not found:
-            raise ConfigError(f"--document={wanted}: not in the training text of {self._source.where}, of which a part is held"
-                              f" out; name a FILE:LINE, one of {len(self._begins)} documents from 0, or words of the"
-                              " text.")  # fmt: skip
+            raise ConfigError(f"--document={wanted}: not in the training text of {self._source.where}, or held out; name a"
+                              f" FILE:LINE, one of {len(self._begins)} documents from 0, or words of the text.")  # fmt: skip
         return found
 
     def _all(self, number: int) -> tuple[int, int]:
@@ -180,9 +173,6 @@ class TextOrigins:
 class TableOrigins:
     """The rows of a table that the examples of a task are made from.
 
-    Args:
-      cfg: the data section.
-
     Attributes:
       size: bytes of text to look through, none as a table is in memory.
     """
@@ -192,10 +182,8 @@ class TableOrigins:
 
     def places(self, rows: Sequence[Row]) -> list[list[str]]:
         """Returns the place of each row of a table that is in an example: `FILE, row 3`."""
-        return [
-            [f"{self._cfg.path}, row {n}" for n in (_number(records, i) for i in _rows_of(records, row))]
-            for records, row in rows
-        ]
+        numbers = ([_number(records, own) for own in _rows_of(records, row)] for records, row in rows)
+        return [[f"{self._cfg.path}, row {number}" for number in own] for own in numbers]
 
     def rows(self, records: Any, wanted: str) -> np.ndarray:
         """Returns the examples of a row of the table, by its number or place, or of all rows with a text; ascending.
@@ -204,14 +192,12 @@ class TableOrigins:
           ConfigError: there is no such row to train on.
         """
         place = PLACE.fullmatch(wanted)
-        number = int(wanted) if wanted.isdigit() else int(place[2]) if place and _is(self._cfg.path, place[1]) else 0
+        number = int(wanted) if wanted.isdecimal() else int(place[2]) if place and _is(self._cfg.path, place[1]) else 0
 
         def matches(row: int) -> bool:
-            return (
-                number == _number(records, row)
-                if number
-                else wanted in json.dumps(records.rows[row], default=str, ensure_ascii=False)
-            )
+            if number:
+                return number == _number(records, row)
+            return wanted in json.dumps(records.rows[row], default=str, ensure_ascii=False)
 
         chosen = {row for row in range(len(records.rows)) if matches(row)}
         found = [i for i in range(len(records)) if not chosen.isdisjoint(_rows_of(records, i))]

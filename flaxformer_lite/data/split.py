@@ -51,13 +51,7 @@ def held_out(documents: Iterable[Document]) -> Split:
 
 
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
-    """Decides how to split the documents, in one pass over them.
-
-    Args:
-      documents: read once, and not kept.
-      fraction: share of the text to hold out.
-      where: the field and value that errors name.
-      whole: whether documents must not be cut, because they have labels.
+    """Decides how to split the documents, in one pass over them; a `whole` document is not cut, because it has labels.
 
     Raises:
       ConfigError: there is no text, or too little for both splits.

@@ -72,9 +72,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
         raise ConfigError(f"{where}: no such file.")
     kind = compressed.kind(file)
     if kind not in READERS:
-        raise ConfigError(
-            f"{where}: a table must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
-        )
+        raise ConfigError(f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk.")
     content = read_bytes(file, limit=LARGEST)
     plain = _unpacked(file, content, where) if compressed.compression(file) else content
     rows = READERS[kind](plain, where)
@@ -112,9 +110,7 @@ def _text(content: bytes, where: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{where}: not UTF-8 text (byte {content[error.start]:#04x} at {error.start}); convert it."
-        ) from None
+        raise ConfigError(f"{where}: not UTF-8 text (at byte {error.start}); convert it.") from None
 
 
 def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
@@ -122,12 +118,7 @@ def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
 
 
 def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
-    """Yields the rows of csv or tsv.
-
-    Args:
-      text: its lines.
-      where: the field and value that errors name.
-      usual: the separator, unless the first line has a semicolon or tab and no such.
+    """Yields the rows of lines of csv or tsv, with the `usual` separator, unless the first has a semicolon or tab and none.
 
     Raises:
       ConfigError: a line has another number of values than the first, or cannot be read; names it.
@@ -157,11 +148,13 @@ def _conll(universal: bool) -> Callable[[bytes, str], list[Row]]:
 
 
 def _jsonl(content: bytes, where: str) -> list[Row]:
-    rows = []
-    for number, line in enumerate(_text(content, where).split("\n"), start=1):
-        if line.strip():
-            rows.append(_object(_json(line, f"{where}:{number}"), f"{where}:{number}"))
-    return rows
+    lines = enumerate(_text(content, where).split("\n"), start=1)
+    return [parse_line(line, f"{where}:{number}") for number, line in lines if line.strip()]
+
+
+def parse_line(line: str, where: str) -> Row:
+    """Parses a line of jsonl; raises ConfigError, with `where` before it, if it is no object."""
+    return _object(_json(line, where), where)
 
 
 def _list(content: bytes, where: str) -> list[Row]:
@@ -178,19 +171,11 @@ def _list(content: bytes, where: str) -> list[Row]:
 def _squad(articles: list[Any], where: str) -> Iterator[Row]:
     """Yields a row per question of SQuAD's own nested file, as `datasets` has it."""
     try:
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for asked in paragraph["qas"]:
-                    given = {
-                        "text": [a["text"] for a in asked["answers"]],
-                        "answer_start": [a["answer_start"] for a in asked["answers"]],
-                    }
-                    yield {
-                        "id": asked["id"],
-                        "question": asked["question"],
-                        "context": paragraph["context"],
-                        "answers": given,
-                    }
+        for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
+            for asked in paragraph["qas"]:
+                answers = {key: [answer[key] for answer in asked["answers"]] for key in ("text", "answer_start")}
+                row = {"id": asked["id"], "question": asked["question"], "context": paragraph["context"]}
+                yield row | {"answers": answers}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
 
@@ -199,7 +184,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        told = f"{error.msg}, line {error.lineno} column {error.colno}"
+        told = f"{error.msg},{f' line {error.lineno}' * (error.lineno > 1)} column {error.colno}"
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
         told = str(error).partition(";")[0]
     raise ConfigError(f"{where}: not JSON ({told}).")

@@ -7,6 +7,7 @@ read whatever its suffix. Files of token ids (token_files.py) are named themselv
 import collections
 import glob
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,11 +82,7 @@ class Source:
 
 
 def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
-    """Opens the text that a config names.
-
-    Args:
-      cfg: the data section; path, corpus and cache are used.
-      fields: texts that the objective reads from a document: ("text",), or ("source", "target").
+    """Opens the text that a config names, of which an objective reads `fields`: ("text",), or ("source", "target").
 
     Raises:
       ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.
@@ -96,9 +93,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
             found = [_files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)]
         except StorageError as error:
             raise StorageError(f"data.path: {error}") from None
-        files, left_out = (
-            tuple(dict.fromkeys(p for part in parts for p in part)) for parts in zip(*found, strict=True)
-        )
+        files, left_out = (tuple(dict.fromkeys(itertools.chain(*parts))) for parts in zip(*found, strict=True))
     else:
         where = f"data.corpus={cfg.corpus!r}"
         files, left_out = (_built_in(cfg, fields, where),), ()
@@ -128,10 +123,7 @@ def _is_text(path: File) -> bool:
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
-        raise ConfigError(
-            f"{where}: this objective reads {' and '.join(fields)}; use data.corpus={fitting}, or"
-            f" set data.path to your own jsonl."
-        )
+        raise ConfigError(f"{where}: has no {' and '.join(fields)}; use data.corpus={fitting}, or set data.path.")
     version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
     name = f"text-{cfg.corpus}-{version}"
 
@@ -180,13 +172,10 @@ def _files(root: str | File, where: str, *, pairs: bool) -> tuple[tuple[File, ..
     files = tuple(path for path in hidden if "/." not in str(path)[begin:])
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
-    read = tuple(
-        p for p in files if compressed.kind(p) in documents.JSONL + documents.TABLES or (not pairs and _is_text(p))
-    )
+    rows = documents.JSONL + documents.TABLES
+    read = tuple(path for path in files if compressed.kind(path) in rows or (not pairs and _is_text(path)))
     if not read:
         kinds = ", ".join(sorted({compressed.kind(p) or p.name for p in files}))
-        raise ConfigError(
-            f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a single file, data.path=FILE, is read"
-            f" whatever its suffix."
-        )
+        raise ConfigError(f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix is read where"
+                          " data.path names it.")  # fmt: skip
     return read, tuple(p for p in files if p not in set(read))

@@ -58,13 +58,9 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whol
     corpus = open_corpus(data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
-        way = (
-            "choose another objective for these weights" if cfg.train.init_from else "leave the path empty to train one"
-        )
-        raise ConfigError(
-            f"data.tokenizer.path={data.tokenizer.path!r}: {plugin_name(objective)} needs"
-            f" {', '.join(missing)}, which this vocabulary lacks; {way}."
-        )
+        way = "choose another objective" if cfg.train.init_from else "leave the path empty to train one"
+        raise ConfigError(f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
+                          f" {plugin_name(objective)} needs; {way}.")  # fmt: skip
     check_vocabulary(cfg, corpus.tokenizer)
 
     @functools.cache
@@ -86,6 +82,4 @@ def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
         used = min((used, *known.sentinel_ids))
     if 0 < cfg.model.vocab_size < used:
         way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
-        raise ConfigError(
-            f"model.vocab_size={cfg.model.vocab_size}: smaller than the tokenizer's {known.vocab_size}; set {way}."
-        )
+        raise ConfigError(f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set {way}.")

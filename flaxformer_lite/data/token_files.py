@@ -42,14 +42,7 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
     """Copies ids into train.bin and eval.bin with their offsets, each document followed by one end-of-text id.
 
     The end of the last file is held out: about `fraction` of all tokens, from the beginning of a document if one begins
-    between half and twice as many tokens from the end.
-
-    Args:
-      files: those to read, in order.
-      known: the tokenizer that wrote the ids.
-      fraction: share of the tokens to hold out.
-      where: the field and value that errors name.
-      folder: is filled.
+    between half and twice as many tokens from the end. `known` is the tokenizer that wrote the ids.
 
     Raises:
       ConfigError: a file is damaged, or has ids that the tokenizer lacks.
@@ -122,10 +115,8 @@ def _border(ends: np.ndarray, total: int, fraction: float) -> int:
 def _check(ids: np.ndarray, known: Any, where: str) -> None:
     if ids.min() < 0 or ids.max() >= known.vocab_size:
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        raise ConfigError(
-            f"{where}: holds the token {wrong}, but the tokenizer has {known.vocab_size}; set data.tokenizer.path to"
-            f" the one that wrote the file."
-        )
+        raise ConfigError(f"{where}: holds the token {wrong}, where the tokenizer has {known.vocab_size}; set"
+                          " data.tokenizer.path to the one that wrote the file.")  # fmt: skip
 
 
 def _open(path: File, known: Any, where: str) -> Part:
@@ -162,6 +153,6 @@ def _megatron(path: Path, index: File, where: str) -> Part:
         ends = np.unique(edges[first[1:]])
         if not len(ends) or ends[-1] != len(ids):
             raise ValueError("the documents of the index do not cover the file")
-    except (struct.error, ValueError, KeyError, IndexError, OSError) as error:
+    except (struct.error, ValueError, OverflowError, KeyError, IndexError, OSError) as error:
         raise ConfigError(f"{where}, {index.name}: not Megatron's index, or damaged ({error}).") from None
     return ids, ends[ends > 0]

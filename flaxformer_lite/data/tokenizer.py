@@ -23,9 +23,8 @@ from flaxformer_lite.files.read import read_bytes
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
-SPECIALS = ("[PAD]", "[EOS]", "[BOS]", "[CLS]", "[SEP]", "[MASK]")
 BYTES = 256
-# Names of special tokens in published tokenizers, in the order in which they are looked up.
+# The spellings of special tokens by their roles: ours, then those of published tokenizers, in the order of looking.
 KNOWN = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
     "eos": ("[EOS]", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
@@ -34,6 +33,7 @@ KNOWN = {
     "sep": ("[SEP]", "</s>", "<sep>"),
     "mask": ("[MASK]", "<mask>"),
 }
+SPECIALS = tuple(names[0] for names in KNOWN.values())
 
 
 class Tokenizer:
@@ -66,11 +66,15 @@ class Tokenizer:
         raise NotImplementedError
 
     @functools.cached_property
+    def ids(self) -> dict[str, int]:
+        """Returns the special tokens that exist by their roles, the keys of KNOWN."""
+        return {role: i for role in KNOWN if (i := getattr(self, f"{role}_id")) is not None}
+
+    @functools.cached_property
     def spelled(self) -> dict[str, int]:
         """Returns the special tokens by the spelling that a chat template writes."""
-        names = {name: getattr(self, f"{name[1:-1].lower()}_id") for name in SPECIALS}
-        names |= {f"<extra_id_{k}>": i for k, i in enumerate(self.sentinel_ids)}
-        return {name: i for name, i in names.items() if i is not None}
+        sentinels = {f"<extra_id_{k}>": i for k, i in enumerate(self.sentinel_ids)}
+        return {KNOWN[role][0]: i for role, i in self.ids.items()} | sentinels
 
     @functools.cached_property
     def special_pattern(self) -> re.Pattern[str]:
@@ -124,8 +128,7 @@ class Tokenizer:
 
     def specials(self) -> set[int]:
         """Returns the ids that stand for no text."""
-        named = (self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id)
-        return {i for i in (*named, *self.sentinel_ids) if i is not None}
+        return {*self.ids.values(), *self.sentinel_ids}
 
     def _end_with_sentinels(self, size: int) -> None:
         self.vocab_size = size + SENTINELS
@@ -220,10 +223,9 @@ class HuggingFace(Tokenizer):
     def pieces(self) -> list[bytes]:
         tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
         special = self.specials() | {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
-        kind = re.search(r"'?(ByteLevel|WordPiece)", str(self._tokenizer.decoder))
-        read = {"ByteLevel": pieces.byte_level, "WordPiece": pieces.word_piece}.get(
-            kind[1] if kind else "", pieces.meta_space
-        )
+        kinds = {"ByteLevel": pieces.byte_level, "WordPiece": pieces.word_piece}
+        found = re.search("|".join(kinds), str(self._tokenizer.decoder))
+        read = kinds[found[0]] if found else pieces.meta_space
         return [b"" if i in special else read(token) for i, token in enumerate(tokens)]
 
     def _ids(self, *names: str) -> Iterator[int]:

@@ -20,11 +20,7 @@ WORD = r"\w+(?:['\u2019]\w+)*"  # letters, digits and inner apostrophes; what st
 
 
 def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for bit.
-
-    Args:
-      cfg: name, vocab_size and min_count.
-      texts: read once, and not kept in memory.
+    """Trains the tokenizer that the config names on texts, which are read once and not kept in memory.
 
     Raises:
       ConfigError: vocab_size is too small for bytes and special tokens.
@@ -33,10 +29,8 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         return Bytes()
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
-        raise ConfigError(
-            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest},"
-            f" with the special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
-        )
+        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest}, with special"
+                          f" tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes.")  # fmt: skip
     return TRAINERS[cfg.name](cfg, texts)
 
 
@@ -51,8 +45,7 @@ def _train_byte_bpe(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(SENTINELS))])
-    return HuggingFace(tokenizer.to_str().encode())
+    return _with_sentinels(tokenizer)
 
 
 def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> SentencePiece:
@@ -105,6 +98,10 @@ def _train_words(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() == len(SPECIALS) + 1:
         raise ConfigError(f"data.tokenizer.min_count={cfg.min_count}: no word of the text occurs as often; lower it.")
+    return _with_sentinels(tokenizer)
+
+
+def _with_sentinels(tokenizer: tokenizers.Tokenizer) -> HuggingFace:
     tokenizer.add_special_tokens([f"<extra_id_{k}>" for k in reversed(range(SENTINELS))])
     return HuggingFace(tokenizer.to_str().encode())
 

@@ -31,13 +31,7 @@ MOST = 16  # processes that one can read for
 
 
 class Tokenizing:
-    """The work of tokenizing a text, for `cache.folder`.
-
-    Args:
-      source: the text.
-      split: returns how it is divided; reads all of it when first called.
-      chosen: the tokenizer.
-    """
+    """The work of tokenizing a text, for `cache.folder`; `split` reads all of it when first called."""
 
     def __init__(self, source: Source, split: Callable[[], Split], chosen: Tokenizer):
         self._source, self._split, self._chosen = source, split, chosen
@@ -45,11 +39,7 @@ class Tokenizing:
         self._made: list[Path] = []  # the shards, once all of them are there
 
     def share(self, parts: Path, done: Callable[[], bool]) -> None:
-        """Makes the shards of a large text, together with all who share the folder.
-
-        Args:
-          parts: the folder of the shards.
-          done: returns whether somebody has joined them.
+        """Makes the shards of a large text in a folder, with all who share it, until one is `done` with joining them.
 
         Raises:
           ConfigError: the tokenizer fails on the text.
@@ -114,11 +104,8 @@ class Tokenizing:
     def _join(self, parts: Iterable[Arrays], folder: Path) -> None:
         ends = dict.fromkeys(SPLITS, 0)
         with contextlib.ExitStack() as stack:
-            files = {
-                name: stack.enter_context((folder / name).open("wb"))
-                for split in SPLITS
-                for name in (f"{split}.bin", f"{split}.offsets")
-            }
+            names = [f"{split}.{kind}" for split in SPLITS for kind in ("bin", "offsets")]
+            files = {name: stack.enter_context((folder / name).open("wb")) for name in names}
             for name in SPLITS:
                 files[f"{name}.offsets"].write(np.int64(0).tobytes())
             for part in parts:

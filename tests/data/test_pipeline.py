@@ -169,7 +169,7 @@ def test_built_in_text(experiment):
 @pytest.mark.parametrize(
     "cfg, message",
     [
-        ({"vocab_size": 256}, r"model\.vocab_size=256: smaller than the tokenizer's 362; set model\.vocab_size=0"),
+        ({"vocab_size": 256}, r"model\.vocab_size=256: the tokenizer has 362; set model\.vocab_size=0"),
         ({"length": 10**6}, r"less than one row of data\.length=1000000"),
         ({"tokenizer": "byte_bpe", "tokens": 100}, r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362"),
         ({"path": "/no/such/file"}, r"data\.path='/no/such/file': no such file or folder"),
@@ -187,7 +187,7 @@ def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path
 
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
     words.save(str(tmp_path / "t.json"))
-    with pytest.raises(ConfigError, match=r"masked_lm needs cls_id, mask_id, which this vocabulary lacks"):
+    with pytest.raises(ConfigError, match=r"has no cls_id, mask_id, which masked_lm needs"):
         open_dataset(experiment("masked_lm", tokenizer_path=str(tmp_path / "t.json")))
 
 

@@ -50,7 +50,7 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
 def test_a_folder_without_text_by_its_names(tmp_path):
     (tmp_path / "x.png").write_text("a,b")
     with pytest.raises(
-        ConfigError, match=r"no file in it has a suffix of text, jsonl or a table \(\.png\); a single file, data\.path"
+        ConfigError, match=r"no file in it has a suffix of text, jsonl or a table \(\.png\); a file of any suffix"
     ):
         read(tmp_path)
 
@@ -174,8 +174,8 @@ def test_bad_places(tmp_path):
 @pytest.mark.parametrize(
     "corpus, fields, message",
     [
-        ("stdlib_code", PAIR, "reads source and target; use data.corpus=code_docstrings"),
-        ("code_docstrings", TEXT, "reads text; use data.corpus=stdlib_code or docstrings"),
+        ("stdlib_code", PAIR, "has no source and target; use data.corpus=code_docstrings"),
+        ("code_docstrings", TEXT, "has no text; use data.corpus=stdlib_code or docstrings"),
     ],
 )
 def test_a_corpus_of_the_wrong_kind(corpus, fields, message):

@@ -108,8 +108,12 @@ def damaged(folder, encoded, change):
         (lambda f, e: damaged(f, e, lambda data: data[:-9]), r"a\.bin, a\.idx: not Megatron's index, or damaged"),
         (lambda f, e: damaged(f, e, lambda data: b"other" + data[5:]), r"the index does not fit the file"),
         (lambda f, e: damaged(f, e, lambda data: data[:17] + b"\x63" + data[18:]), r"a\.idx: not Megatron's index"),
+        (lambda f, e: damaged(f, e, lambda data: data[:18] + b"\xff" * 8 + data[26:]), r"a\.idx: not Megatron's index"),
         (lambda f, e: damaged(f, e, lambda data: b""), r"a\.idx: not Megatron's index"),
-        (lambda f, e: np.array([1, 999], np.uint16).tofile(f / "a.bin"), r"token 999, but the tokenizer has 362; set"),
+        (
+            lambda f, e: np.array([1, 999], np.uint16).tofile(f / "a.bin"),
+            r"token 999, where the tokenizer has 362; set",
+        ),
         (lambda f, e: np.save(f / "a.npy", np.array([3, -1])), r"holds the token -1"),
         (lambda f, e: np.save(f / "a.npy", np.array([0.5])), r"a\.npy: must hold whole numbers, but has 1 of float64"),
         (lambda f, e: np.save(f / "a.npy", np.array([{}]), allow_pickle=True), r"a\.npy cannot be read as token ids"),
