@@ -19,33 +19,29 @@ DOCUMENTS = 4  # enough for objectives that draw a second document
 
 
 def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
-    """Builds an example from dummy text; its arrays have the same shapes and dtypes as real ones.
+    """Builds an example from random text; its arrays have the same shapes and dtypes as real ones.
 
     Raises:
       ConfigError: the objective cannot work with the lengths.
     """
-    if isinstance(cfg.objective, Task):
-        objective, rows = _sample(cfg)
-        return objective.make_example(rows, 0, np.random.default_rng(0))
-    length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
-    records = _records(cfg, np.full(DOCUMENTS, length + target_length + 1), tokenizer.Bytes().ordinary_ids[:1])
-    return tagged(cfg.objective.make_example(records, 0, np.random.default_rng(0)), cfg.data.mixture, "")
+    return _examples(cfg, 1, 0)[0]
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
     """Builds a batch from random words in documents of random lengths, packed into rows; of a task, from its sample."""
-    rng, size = np.random.default_rng(seed), cfg.train.batch_size
+    return jax.tree.map(lambda *arrays: np.stack(arrays), *_examples(cfg, cfg.train.batch_size, seed))
+
+
+def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[dict[str, dict[str, np.ndarray]]]:
+    rng = np.random.default_rng(seed)
     if isinstance(cfg.objective, Task):
         objective, sample = _sample(cfg)
-        examples = [objective.make_example(sample, row % len(sample), rng) for row in range(size)]
-        return jax.tree.map(lambda *arrays: np.stack(arrays), *examples)
+        return [objective.make_example(sample, row % len(sample), rng) for row in range(count)]
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     longest = min(length, target_length or length)
-    lengths = rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (size + 1))
-    records = _records(cfg, lengths, rng.permutation(tokenizer.Bytes().ordinary_ids))
-    rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(size)]
-    rows = [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))]
-    return jax.tree.map(lambda *arrays: np.stack(arrays), *rows)
+    records = _records(cfg, rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1)), rng)
+    rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(count)]
+    return [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))]
 
 
 def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
@@ -59,12 +55,12 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     return fitted, encode(fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), *model)
 
 
-def _records(cfg: ExperimentConfig, lengths: np.ndarray, ids: Any) -> Records:
-    """Builds documents of these lengths, end-of-text token included, by cycling through the ids."""
+def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:
+    """Builds documents of these lengths, end-of-text token included, by cycling through random words."""
     objective, words = cfg.objective, tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = np.resize(np.asarray(ids, np.uint16), offsets[-1])
+    tokens = np.resize(rng.permutation(words.ordinary_ids).astype(np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
     plan: Packing = objective.pack(offsets, length, target_length, words)
     return Records(words, length, target_length, tokens, *plan)

@@ -154,7 +154,7 @@ def _jsonl(content: bytes, where: str) -> list[Row]:
 
 def parse_line(line: str, where: str) -> Row:
     """Parses a line of jsonl; raises ConfigError, with `where` before it, if it is no object."""
-    return _object(_json(line, where), where)
+    return _object(_json(line.rstrip(), where), where)
 
 
 def _list(content: bytes, where: str) -> list[Row]:

@@ -90,7 +90,7 @@ def test_tabs_with_lone_quotes_are_text(tmp_path):
         ("t.json", b"[" * 100_000, "not JSON"),
         ("t.csv.gz", b"text,label\n", "cannot be unpacked"),
         ("t.parquet", b"PAR1 not really", "cannot be read"),
-        ("t.xlsx", b"PK", "a table must be one of .csv, .tsv"),
+        ("t.xlsx", b"PK", "must be one of .csv, .tsv"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(tmp_path, name, content, message):

@@ -124,7 +124,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             TEXT,
             r"bad\.jsonl:3: not JSON \(Expecting ',' delimiter, column",
         ),
-        ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; each line must be an object"),
+        ("list.jsonl", b"[1]", TEXT, r"list\.jsonl:1: a JSON list; must be an object"),
         (
             "key.jsonl",
             b'{"content": "a"}',
@@ -153,7 +153,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             TEXT,
             r"keys\.jsonl:1: no text under 'text' \(keys: .{,300}\); this objective",
         ),
-        ("plain.txt", b"text", PAIR, r"plain\.txt is not jsonl.*'source' and 'target'"),
+        ("plain.txt", b"text", PAIR, r"plain\.txt must be jsonl or a table, with 'source' and 'target'"),
     ],
 )
 def test_bad_files(tmp_path, name, content, fields, message):
