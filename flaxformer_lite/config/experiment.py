@@ -80,9 +80,8 @@ class DataConfig(Record):
         object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))  # ConfigDict's order
         check_mixture(self)
         if self.text_field != "text" and not self.path and not self.mixture:
-            raise ConfigError(
-                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
-            )
+            raise ConfigError(f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set"
+                              " data.path to them.")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,14 +145,9 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     work = tokenizing.Tokenizing(source, split, chosen)
     how = (copy, None) if source.has_tokens else (work.write, work.share)
     folder = cache.folder(cfg.cache, f"tokens-{key}", *how)
-    tokens = {
-        name: Tokens(
-            _mapped(folder / f"{name}.bin", token_files.known_dtype(chosen)),
-            _mapped(folder / f"{name}.offsets", np.int64),
-        )
-        for name in SPLITS
-    }
-    return Corpus(source, chosen, tokens, key)
+    dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
+    mapped = {name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()] for name in SPLITS}
+    return Corpus(source, chosen, {name: Tokens(*own) for name, own in mapped.items()}, key)
 
 
 def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0) -> Records:

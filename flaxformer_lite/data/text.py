@@ -55,10 +55,8 @@ class Source:
             return ""
         names = ", ".join(path.name for path in self.left_out[:NAMED])
         more = f" and {len(self.left_out) - NAMED} more" if len(self.left_out) > NAMED else ""
-        return (
-            f"{names}{more}: not read, as the suffix{'es are' if len(self.left_out) > 1 else ' is'} not that of"
-            f" {KNOWN[len(self.fields) > 1]}"
-        )
+        suffixes = "suffixes are" if len(self.left_out) > 1 else "suffix is"
+        return f"{names}{more}: not read, as the {suffixes} not that of {KNOWN[len(self.fields) > 1]}"
 
     @property
     def has_tokens(self) -> bool:

@@ -53,6 +53,12 @@ class Metric(NamedTuple):
         return f"{value:{self.form}}"
 
 
+def score(name: str, label: str = "", **options: Any) -> Metric:
+    """Returns a metric that is better the higher it is."""
+    return Metric(name, label, higher_is_better=True, **options)
+
+
+ACCURACY = score("accuracy", form=".1%", live=True)
 LOSS = Metric("loss")
 
 

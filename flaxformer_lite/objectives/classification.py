@@ -20,7 +20,7 @@ from scipy.special import expit, softmax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import OneOf, Positive, Probability
 from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import ACCURACY, Metric, score
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, number_of, texts_of
@@ -32,25 +32,14 @@ PROBLEMS = {  # what config.json calls each kind
     "single": "single_label_classification", "multiple": "multi_label_classification", "number": "regression",
 }  # fmt: skip
 MOST_CLASSES = 1000  # more are numbers, or free text
-ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
 LOSS = Metric("loss", unit="nats per text")
 SHOWN = {
-    "single": (
-        ACCURACY,
-        Metric("f1", "F1", higher_is_better=True),
-        Metric("matthews", "Matthews correlation", higher_is_better=True),
-        LOSS,
-    ),
-    "multiple": (
-        Metric("f1_micro", "micro F1", higher_is_better=True, live=True),
-        Metric("f1_macro", "macro F1", higher_is_better=True),
-        ACCURACY,
-        LOSS,
-    ),
+    "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
+    "multiple": (score("f1_micro", "micro F1", live=True), score("f1_macro", "macro F1"), ACCURACY, LOSS),
     "number": (
         Metric("squared_error", live=True),
-        Metric("pearson", "Pearson correlation", higher_is_better=True, live=True),
-        Metric("spearman", "Spearman correlation", higher_is_better=True),
+        score("pearson", "Pearson correlation", live=True),
+        score("spearman", "Spearman correlation"),
     ),
 }
 TEXTS = (

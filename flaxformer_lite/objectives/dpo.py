@@ -15,7 +15,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.functions.losses import token_log_probs
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums
@@ -50,10 +50,10 @@ class Dpo(ChatTask):
     @property
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return (
-            Metric("reward_accuracy", form=".1%", higher_is_better=True, live=True),
-            Metric("margin", "reward margin", higher_is_better=True, live=True),
+            score("reward_accuracy", form=".1%", live=True),
+            score("margin", "reward margin", live=True),
             Metric("loss", unit="nats per pair"),
-            Metric("chosen_reward", higher_is_better=True),
+            score("chosen_reward"),
             Metric("rejected_reward"),
             *(METRICS[self.scored_by] if self.written_rows else ()),
         )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
-from flaxformer_lite.objectives.rows import fill
+from flaxformer_lite.objectives.rows import fill, next_tokens
 from flaxformer_lite.objectives.task import Column, Row, text_of
 
 
@@ -43,14 +43,11 @@ class Instruction(ChatTask):
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, segment_ids [T] int32; targets labels [T] int32, weights [T], 1 for answers."""
-        pieces, room = records.features[index], records.length + 1
-        ids, segments = fill([piece.ids for piece in pieces], room, records.tokenizer.pad_id)
-        answers, _ = fill([piece.answers for piece in pieces], room, 0)
-        same = segments[1:] == segments[:-1]
-        return {
-            "inputs": {"input_ids": ids[:-1], "segment_ids": segments[:-1]},
-            "targets": {"labels": ids[1:], "weights": (answers[1:] * same).astype(np.float32)},
-        }
+        pieces = records.features[index]
+        example = next_tokens([piece.ids for piece in pieces], records)
+        answers, _ = fill([piece.answers for piece in pieces], records.length + 1, 0)
+        example["targets"]["weights"] *= answers[1:]
+        return example
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
         number = records.features[example][0].row

@@ -13,11 +13,11 @@ import numpy as np
 
 from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Share
 from flaxformer_lite.functions.losses import cross_entropy
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums, token_loss
-from flaxformer_lite.objectives.text import ACCURACY, TextObjective
+from flaxformer_lite.objectives.text import TextObjective
 
 Pairs = Annotated[str, OneOf(("none", "next_sentence", "sentence_order"))]
 Unit = Annotated[str, OneOf(("token", "whole_word"))]

@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Row, Task, text_of
@@ -69,10 +69,7 @@ class MultipleChoice(Task):
         dict.fromkeys(column.role for column in columns)
         | {"question": "a text", "choices": ["one", "two"], "label": 0},
     )
-    shown: ClassVar[tuple[Metric, ...]] = (
-        Metric("accuracy", form=".1%", higher_is_better=True, live=True),
-        Metric("loss", unit="nats per question"),
-    )
+    shown: ClassVar[tuple[Metric, ...]] = (ACCURACY, Metric("loss", unit="nats per question"))
 
     def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
         most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.objectives.packing import PACKINGS, Packing, windows
+from flaxformer_lite.objectives.causal_lm import CausalLm
+from flaxformer_lite.objectives.packing import PACKINGS
 from flaxformer_lite.objectives.rows import next_tokens
 from flaxformer_lite.objectives.text import TextObjective
 
@@ -23,10 +24,7 @@ class PrefixLm(TextObjective):
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
     packings: ClassVar[int] = PACKINGS
 
-    def pack(
-        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
-    ) -> Packing:
-        return windows(offsets, width=length + 1, stride=length, shift=shift)
+    pack = CausalLm.pack
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Returns inputs input_ids, segment_ids [T] int32, prefix_mask [T] bool; targets labels [T] int32, weights [T]."""

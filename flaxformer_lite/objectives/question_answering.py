@@ -16,7 +16,7 @@ import optax
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, Float, Size
 from flaxformer_lite.objectives.answers import Answer, answers_of, best_span, squad_scores
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Row, Task, text_of, texts_of
@@ -79,9 +79,9 @@ class QuestionAnswering(Task):
     )
     sample: ClassVar[tuple[Row, ...]] = ({"question": "what?", "context": "a text", "answers": "text"},)
     shown: ClassVar[tuple[Metric, ...]] = (
-        Metric("f1", "F1", form=".1%", higher_is_better=True),
-        Metric("exact", "exact match", form=".1%", higher_is_better=True, live=True),
-        Metric("span_accuracy", "right spans in windows", form=".1%", higher_is_better=True),
+        score("f1", "F1", form=".1%"),
+        score("exact", "exact match", form=".1%", live=True),
+        score("span_accuracy", "right spans in windows", form=".1%"),
         Metric("loss", unit="nats per border"),
     )
 
@@ -134,12 +134,12 @@ class QuestionAnswering(Task):
         lengths = [len(answers[0].text.split()) for answers in map(_answers, train.rows) if answers]
         usual = int(np.median(lengths)) if lengths else 0
 
-        def score(count: int, records: Any) -> float:
+        def f1(count: int, records: Any) -> float:
             first = [" ".join(row["context"].split()[:count]) for row in records.rows]
             return squad_scores(first, _true(records, range(len(records.rows))))["f1"]
 
-        count = max(usual, 0, key=lambda words: score(words, train))
-        return "first words of the context" if count else "no answer", score(count, held)
+        count = max(usual, 0, key=lambda words: f1(words, train))
+        return "first words of the context" if count else "no answer", f1(count, held)
 
     def show(self, records: Any, index: int) -> str:
         window = records.features[index]

@@ -17,7 +17,7 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.rules import ConfigError, NotNegative, Probability, Share
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
-from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.base import Metric, Objective, score
 from flaxformer_lite.objectives.companion import Companion
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.packing import PACKINGS, Packing
@@ -61,14 +61,14 @@ class ReplacedTokens(Objective):
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)
     packings: ClassVar[int] = PACKINGS
     shown: ClassVar[tuple[Metric, ...]] = (
-        Metric("detection_accuracy", form=".2%", higher_is_better=True),
+        score("detection_accuracy", form=".2%"),
         Metric("always_original", "baseline: always original", form=".2%", live=True),
         Metric("detection_loss", unit="nats per token"),
-        Metric("precision", form=".1%", higher_is_better=True),
-        Metric("recall", form=".1%", higher_is_better=True),
-        Metric("f1", "F1", form=".1%", higher_is_better=True, live=True),
+        score("precision", form=".1%"),
+        score("recall", form=".1%"),
+        score("f1", "F1", form=".1%", live=True),
         Metric("nll", "generator's loss", unit="nats per masked token"),
-        Metric("accuracy", "generator's accuracy", form=".1%", higher_is_better=True),
+        score("accuracy", "generator's accuracy", form=".1%"),
     )
 
     transient_logits = TextObjective.transient_logits  # the generator's

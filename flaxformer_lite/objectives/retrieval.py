@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import score
 from flaxformer_lite.objectives.scores import library
 
 BLOCK = 512  # questions compared with all answers at a time
 SHOWN = (
-    Metric("mrr", "mean reciprocal rank", higher_is_better=True),
-    Metric("recall_1", "recall at 1", form=".1%", higher_is_better=True, live=True),
-    Metric("recall_10", "recall at 10", form=".1%", higher_is_better=True, live=True),
+    score("mrr", "mean reciprocal rank"),
+    score("recall_1", "recall at 1", form=".1%", live=True),
+    score("recall_10", "recall at 10", form=".1%", live=True),
 )
 
 

@@ -20,7 +20,7 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.config.rules import Count, OneOf, Positive, Size
 from flaxformer_lite.functions.pooling import first_token, mean_pool, shortened
 from flaxformer_lite.objectives import retrieval
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.scores import correlations
 from flaxformer_lite.objectives.sums import TOKENS, LossSums, weighted
@@ -29,9 +29,9 @@ from flaxformer_lite.objectives.task import Column, Row, Task, number_of, text_o
 Kind = Annotated[str, OneOf(("pairs", "scores"))]
 Pooling = Annotated[str, OneOf(("", "mean", "first"))]
 EXCLUDED = -1e30  # the logit of what does not count
-SPEARMAN = Metric("spearman", "Spearman correlation", higher_is_better=True, live=True)
-PEARSON = Metric("pearson", "Pearson correlation", higher_is_better=True)
-ACCURACY = Metric("accuracy", "accuracy in the batch", form=".1%", higher_is_better=True)
+SPEARMAN = score("spearman", "Spearman correlation", live=True)
+PEARSON = score("pearson", "Pearson correlation")
+ACCURACY = score("accuracy", "accuracy in the batch", form=".1%")
 
 
 class Texts(NamedTuple):
@@ -82,7 +82,7 @@ class SentenceEmbeddings(Task):
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         loss = Metric("loss", unit="nats per text")
         names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
-        cut, alike = [Metric(*name, higher_is_better=True) for name in names.items()], (SPEARMAN, PEARSON)
+        cut, alike = [score(*name) for name in names.items()], (SPEARMAN, PEARSON)
         return (*alike, loss) if self.kind == "scores" else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
 
     def head_for(self, skeleton: str) -> str:

@@ -18,22 +18,17 @@ import optax
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import ACCURACY, Metric, score
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums, weighted
 from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, text_of
 
 OUTSIDE = "O"
 OF_ENTITY = re.compile(r"O|[BIES]-.+")  # BIO, IOB2 and BIOES
-ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
 LOSS = Metric("loss", unit="nats per word")
 PLAIN = (ACCURACY, LOSS)
-ENTITIES = (
-    Metric("f1", "F1 of entities", form=".1%", higher_is_better=True),
-    Metric("precision", form=".1%", higher_is_better=True),
-    Metric("recall", form=".1%", higher_is_better=True),
-    *PLAIN,
-)
+F1 = score("f1", "F1 of entities", form=".1%")
+ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PLAIN)
 
 
 class Tagged(NamedTuple):

@@ -11,11 +11,10 @@ import numpy as np
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.functions.losses import pieces_of
-from flaxformer_lite.objectives.base import Metric, Objective
+from flaxformer_lite.objectives.base import ACCURACY, Metric, Objective
 from flaxformer_lite.objectives.sums import LossSums, token_loss
 
 COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
-ACCURACY = Metric("accuracy", form=".1%", higher_is_better=True, live=True)
 
 
 @dataclass(frozen=True, kw_only=True)

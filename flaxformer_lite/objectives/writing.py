@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.config.rules import Count, OneOf, Size
 from flaxformer_lite.objectives import scores
-from flaxformer_lite.objectives.base import Metric
+from flaxformer_lite.objectives.base import Metric, score
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.task import Row, Task
 from flaxformer_lite.objectives.text import TextObjective
@@ -19,12 +19,9 @@ from flaxformer_lite.objectives.text import TextObjective
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
 METRICS = {
-    "bleu": (
-        Metric("bleu", "BLEU", form=".1f", higher_is_better=True, live=True),
-        Metric("chrf", "chrF", form=".1f", higher_is_better=True, live=True),
-    ),
+    "bleu": (score("bleu", "BLEU", form=".1f", live=True), score("chrf", "chrF", form=".1f", live=True)),
     "rouge": tuple(
-        Metric(name, words, form=".1%", higher_is_better=True, live=True)
+        score(name, words, form=".1%", live=True)
         for name, words in (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeLsum", "ROUGE-L"))
     ),
     "none": (),

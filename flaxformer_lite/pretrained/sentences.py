@@ -82,11 +82,9 @@ def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int)
 
     Pooling is mean or first; `width` is the encoder's, and `limit` the longest text in tokens.
     """
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
+    kinds = enumerate({"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items())
+    package = "sentence_transformers.models"
+    modules = [{"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"} for i, (path, kind) in kinds]
     modes = {theirs: ours == pooling for theirs, ours in MODES.items()}
     _write(folder / "modules.json", modules)
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
