@@ -14,19 +14,12 @@ from flaxformer_lite.runtime import chat_template
 
 
 class Conversation(NamedTuple):
-    """The tokens of a conversation.
+    """The tokens of a conversation."""
 
-    Attributes:
-      ids: [T] int32.
-      answers: [T] int32, 1 for tokens of answers, from their first letter to the token that ends the turn.
-      last: the number of tokens before the last answer.
-      end: the special token that ends a turn; None if the template has none.
-    """
-
-    ids: np.ndarray
-    answers: np.ndarray
-    last: int
-    end: int | None
+    ids: np.ndarray  # [T] int32
+    answers: np.ndarray  # [T] int32, 1 for tokens of answers, from their first letter to the token that ends the turn
+    last: int  # the number of tokens before the last answer
+    end: int | None  # the special token that ends a turn; None if the template has none
 
 
 def encode(

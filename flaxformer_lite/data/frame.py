@@ -10,52 +10,35 @@ SPECIAL = -1  # the part that special tokens belong to
 
 
 class Spans(NamedTuple):
-    """The tokens of a text, and the characters that each stands for.
+    """The tokens of a text, and the characters that each stands for."""
 
-    Attributes:
-      ids: [T] int32.
-      start, end: [T] int32, in characters of the text; `end` is exclusive.
-    """
-
-    ids: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
+    ids: np.ndarray  # [T] int32
+    start: np.ndarray  # [T] int32, in characters of the text
+    end: np.ndarray  # exclusive
 
     def cut(self, begin: int, stop: int | None = None) -> "Spans":
         return Spans(*(column[begin:stop] for column in self))
 
 
 class Framed(NamedTuple):
-    """A row of tokens: one text or two with the special tokens around them.
+    """A row of tokens: one text or two with the special tokens around them."""
 
-    Attributes:
-      ids, types: [T] int32; types are 1 for the second text where the model tells them apart.
-      part: [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens.
-      start, end: [T] int32, characters of that text; 0 for special tokens.
-      cut: tokens that were too many, and left out.
-    """
-
-    ids: np.ndarray
-    types: np.ndarray
-    part: np.ndarray
-    start: np.ndarray
+    ids: np.ndarray  # [T] int32
+    types: np.ndarray  # [T] int32, 1 for the second text where the model tells them apart
+    part: np.ndarray  # [T] int32, 0 for the first text, 1 for the second, SPECIAL for special tokens
+    start: np.ndarray  # [T] int32, characters of that text; 0 for special tokens
     end: np.ndarray
-    cut: int = 0
+    cut: int = 0  # tokens that were too many, and left out
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Special tokens before, between and after texts, as in `[CLS] A [SEP] B [SEP]`.
-
-    Attributes:
-      before, between, after: ids of special tokens.
-      second_type: token type of the second text and of what follows it.
-    """
+    """Special tokens before, between and after texts, as in `[CLS] A [SEP] B [SEP]`."""
 
     before: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    second_type: int = 0
+    second_type: int = 0  # token type of the second text and of what follows it
 
     def specials(self, texts: int) -> int:
         """Returns the number of special tokens around one text or two."""

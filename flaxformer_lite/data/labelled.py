@@ -32,30 +32,18 @@ NAMED = 12  # most columns that a message names
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords:
-    """The examples of a table's rows; a row may have several (a long context in strides) or none.
+    """The examples of a table's rows; a row may have several (a long context in strides) or none."""
 
-    Attributes:
-      tokenizer: gives the special ids.
-      frame: the special tokens around texts.
-      length, target_length: tokens of an example, and of its decoder side or 0.
-      table: the table as it was read.
-      rows: its values by role.
-      features: for each example what the task made of its row.
-      reference: [examples, ...] what the starting weights predict, for an objective that asks for it.
-      row_of: [examples] the row of each; empty where rows share examples.
-      skeleton: the model's.
-    """
-
-    tokenizer: Tokenizer
-    frame: Frame
-    length: int
-    target_length: int
-    table: Table
-    rows: list[Row]
-    features: list[Any] = field(default_factory=list)
-    reference: np.ndarray | None = None
-    row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    skeleton: str = "encoder"
+    tokenizer: Tokenizer  # gives the special ids
+    frame: Frame  # the special tokens around texts
+    length: int  # tokens of an example
+    target_length: int  # of its decoder side, or 0
+    table: Table  # as it was read
+    rows: list[Row]  # its values by role
+    features: list[Any] = field(default_factory=list)  # for each example what the task made of its row
+    reference: np.ndarray | None = None  # [examples, ...] what the starting weights predict, if asked for
+    row_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [examples]; empty where rows share one
+    skeleton: str = "encoder"  # the model's
 
     def __len__(self) -> int:
         return len(self.features)

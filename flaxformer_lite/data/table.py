@@ -25,23 +25,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows with named columns, in memory.
+    """Rows with named columns, in memory."""
 
-    Attributes:
-      where: the field and value that errors name.
-      columns: their names.
-      rows: a value per column; csv and tsv hold texts only.
-      names: the names of classes, by column, where the file has them (`ClassLabel` of `datasets`).
-      fingerprint: hash of the content.
-      numbers: the number of each row in the file, from 1; empty where it has all of them.
-    """
-
-    where: str
-    columns: tuple[str, ...]
-    rows: list[Row]
-    fingerprint: str
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    numbers: tuple[int, ...] = ()
+    where: str  # the field and value that errors name
+    columns: tuple[str, ...]  # their names
+    rows: list[Row]  # a value per column; csv and tsv hold texts only
+    fingerprint: str  # hash of the content
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of classes (ClassLabel), by column
+    numbers: tuple[int, ...] = ()  # of each row in the file, from 1; empty where it has all of them
 
     def __len__(self) -> int:
         return len(self.rows)

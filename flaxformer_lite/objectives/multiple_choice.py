@@ -30,17 +30,11 @@ ABSENT = -1e30  # the logit of a choice that a row lacks
 
 
 class Choices(NamedTuple):
-    """A text with each of its choices.
+    """A text with each of its choices."""
 
-    Attributes:
-      rows: [C] the tokens, a `Framed` per choice, and None for those that the row lacks.
-      label: the right one.
-      cut: tokens that were too many, and left out.
-    """
-
-    rows: tuple[Any, ...]
-    label: np.int32
-    cut: int
+    rows: tuple[Any, ...]  # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
+    label: np.int32  # the right one
+    cut: int  # tokens that were too many, and left out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,35 +23,22 @@ from flaxformer_lite.objectives.task import Column, Row, Task, text_of, texts_of
 
 
 class Window(NamedTuple):
-    """A question with a part of its context.
+    """A question with a part of its context."""
 
-    Attributes:
-      row: the tokens; part 1 is the context's.
-      none: the column that stands for no answer.
-      start, end: the columns of the answer's first and last token, or `none`.
-    """
-
-    row: Any
-    none: int
-    start: int
-    end: int
+    row: Any  # the tokens; part 1 is the context's
+    none: int  # the column that stands for no answer
+    start: int  # the column of the answer's first token, or `none`
+    end: int  # of its last
 
 
 class Guess(NamedTuple):
-    """The best answer of one or more windows.
+    """The best answer of one or more windows."""
 
-    Attributes:
-      score: sum of the logits of its start and its end.
-      text: the answer.
-      share: the probability of its start times that of its end, within their window.
-      none, none_share: score and share of no answer, where its score is lowest.
-    """
-
-    score: float
-    text: str
-    share: float
-    none: float
-    none_share: float
+    score: float  # sum of the logits of its start and its end
+    text: str  # the answer
+    share: float  # the probability of its start times that of its end, within their window
+    none: float  # the score of no answer, where it is lowest
+    none_share: float  # its share there
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,19 +35,12 @@ ACCURACY = score("accuracy", "accuracy in the batch", form=".1%")
 
 
 class Texts(NamedTuple):
-    """The texts of a row.
+    """The texts of a row."""
 
-    Attributes:
-      rows: [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks.
-      numbers: [C] int32, the same for the same text, -1 for those that the row lacks.
-      score: how alike the first two are; NaN if unknown.
-      cut: tokens that were too many, and left out.
-    """
-
-    rows: tuple[Any, ...]
-    numbers: np.ndarray
-    score: np.float32
-    cut: int
+    rows: tuple[Any, ...]  # [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks
+    numbers: np.ndarray  # [C] int32, the same for the same text, -1 for those that the row lacks
+    score: np.float32  # how alike the first two are; NaN if unknown
+    cut: int  # tokens that were too many, and left out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,19 +32,12 @@ ENTITIES = (F1, score("precision", form=".1%"), score("recall", form=".1%"), *PL
 
 
 class Tagged(NamedTuple):
-    """A text as an example.
+    """A text as an example."""
 
-    Attributes:
-      row: its tokens.
-      words: its words.
-      first: [W] int32, the column of each word's first piece; -1 for a word that was cut off or has no piece.
-      tag: [W] int32.
-    """
-
-    row: Any
-    words: list[str]
-    first: np.ndarray
-    tag: np.ndarray
+    row: Any  # its tokens
+    words: list[str]  # its words
+    first: np.ndarray  # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
+    tag: np.ndarray  # [W] int32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,21 +38,13 @@ def input_axes(path: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one of our parameters within the tensor `name`.
+    """The place of one of our parameters within the tensor `name`."""
 
-    Attributes:
-      name: name of the published tensor, without the prefix.
-      shape: shape of our parameter.
-      groups: see `groups_of`.
-      part: index of this parameter among the fused ones.
-      parts: number of fused parameters.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    groups: Groups
-    part: int = 0
-    parts: int = 1
+    name: str  # name of the published tensor, without the prefix
+    shape: tuple[int, ...]  # shape of our parameter
+    groups: Groups  # see `groups_of`
+    part: int = 0  # index of this parameter among the fused ones
+    parts: int = 1  # number of fused parameters
 
     @property
     def file_shape(self) -> tuple[int, ...]:

@@ -51,19 +51,12 @@ HARMLESS = {
 
 @dataclasses.dataclass(frozen=True)
 class PublishedAdapter:
-    """An adapter in PEFT's form.
+    """An adapter in PEFT's form."""
 
-    Attributes:
-      folder: where it is.
-      fields: of adapter_config.json.
-      factors: published module -> its tensors by our names of the factors.
-      own: the base's tensors that it replaces, by their full names.
-    """
-
-    folder: Path
-    fields: dict[str, Any]
-    factors: dict[str, dict[str, Tensor]]
-    own: dict[str, Tensor]
+    folder: Path  # where it is
+    fields: dict[str, Any]  # of adapter_config.json
+    factors: dict[str, dict[str, Tensor]]  # published module -> its tensors by our names of the factors
+    own: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns which of the family's heads its task needs, or None if it does not say."""

@@ -31,15 +31,9 @@ class WeightsError(ValueError):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is read on demand, whole or in part.
+    """A tensor that is read on demand, whole or in part."""
 
-    Attributes:
-      shape: shape of the whole tensor.
-      dtype: numpy dtype; bfloat16 comes from ml_dtypes.
-      array: a memory map, or an array.
-    """
-
-    array: np.ndarray
+    array: np.ndarray  # or a memory map; bfloat16 is that of ml_dtypes
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -29,19 +29,12 @@ class Dense(NamedTuple):
 
 
 class SentenceLayers(NamedTuple):
-    """The layers after the encoder of a sentence model.
+    """The layers after the encoder of a sentence model."""
 
-    Attributes:
-      pooling: mean or first; empty where a directory does not say.
-      limit: longest text in tokens; None is no limit.
-      normalize: whether vectors have length one.
-      dense: layers between pooling and normalization.
-    """
-
-    pooling: str = ""
-    limit: int | None = None
-    normalize: bool = True
-    dense: tuple[Dense, ...] = ()
+    pooling: str = ""  # mean or first; empty where a directory does not say
+    limit: int | None = None  # longest text in tokens; None is no limit
+    normalize: bool = True  # whether vectors have length one
+    dense: tuple[Dense, ...] = ()  # layers between pooling and normalization
 
     def finish(self, pooled_ND: np.ndarray) -> np.ndarray:
         """Applies what comes after pooling, in float32."""

@@ -17,17 +17,11 @@ Reader = Callable[[Slices], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A parameter that stays in its file until it is read.
+    """A parameter that stays in its file until it is read."""
 
-    Attributes:
-      shape: shape of the whole parameter.
-      dtype: dtype that `read` returns.
-      read: reads the part given by one slice per axis, and nothing else.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Reader
+    shape: tuple[int, ...]  # shape of the whole parameter
+    dtype: np.dtype  # dtype that `read` returns
+    read: Reader  # reads the part given by one slice per axis, and nothing else
 
     def __getitem__(self, row: int) -> np.ndarray:
         return self.read((slice(row, row + 1), *(slice(None),) * (len(self.shape) - 1)))[0]

@@ -33,15 +33,10 @@ class Output(flax.struct.PyTreeNode):
 
 
 class Features(flax.struct.PyTreeNode):
-    """The input of a pretraining loss: hidden states and the weights that turn them into logits, not the logits.
+    """The input of a pretraining loss: hidden states and the weights that turn them into logits, not the logits."""
 
-    Attributes:
-      projection: x [B, T, D] (or [B, M, D] at masked positions), the vocabulary kernel and its bias.
-      next_sentence_logits: [B, 2] or None.
-    """
-
-    projection: DeferredLogits
-    next_sentence_logits: jax.Array | None = None
+    projection: DeferredLogits  # x [B, T, D] (or [B, M, D] at masked positions), the vocabulary kernel and its bias
+    next_sentence_logits: jax.Array | None = None  # [B, 2] or None
 
 
 def spans(logits_BTC: jax.Array) -> dict[str, jax.Array]:

@@ -14,19 +14,12 @@ from flaxformer_lite.modules.context import Context
 
 @dataclass(frozen=True)
 class Slots:
-    """T consecutive slots, from `index` on.
+    """T consecutive slots, from `index` on."""
 
-    Attributes:
-      length: T, the number of tokens in this call.
-      index: int32 scalar, the slot of the first token; None without a cache.
-      first: whether the cache is known to be empty.
-      faults: traced booleans; if one is True the output is NaN.
-    """
-
-    length: int
-    index: jax.Array | np.int32 | None = None
-    first: bool = True
-    faults: tuple[jax.Array, ...] = ()
+    length: int  # T, the number of tokens in this call
+    index: jax.Array | np.int32 | None = None  # int32 scalar, the slot of the first token; None without a cache
+    first: bool = True  # whether the cache is known to be empty
+    faults: tuple[jax.Array, ...] = ()  # traced booleans; if one is True the output is NaN
 
     def own(self, x_BS: Any) -> Any:
         """Slices an array over slots (or None) to the tokens of this call, [B, T]."""
