@@ -66,7 +66,7 @@ def test_typos_on_the_command_line(capsys, flags, message):
         ({"mixture": None}, "must be a section with a record"),
         ({"mixture_schedule": "9: wbe=1"}, "no source 'wbe'; did you mean 'web'.; the mixture has code, web"),
         ({"mixture_schedule": "nine: web=1"}, "must be like 9000: books=3"),
-        ({"mixture_schedule": "9: web=1; 8: web=2"}, "must come after the change before it"),
+        ({"mixture_schedule": "9: web=1; 8: web=2"}, "must follow the change before it"),
         ({"mixture_schedule": "9-8: web=1"}, "end after it begins"),
         ({"mixture_schedule": "9: web=1, web=2"}, "name a source once"),
         ({"mixture_schedule": "9: web=-1"}, "has a weight that is no number from 0 on"),

@@ -202,7 +202,7 @@ def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):
         ({"web": {"epochs": 1}, "train": {"steps": 0, "epochs": 1.5}}, r"train\.epochs=1\.5: needs .* rows, and the mixture"),
         ({"web": {"epochs": 0.001}, "code": {"epochs": 0.001}, "train": {"steps": 1}},
          r"train\.batch_size=8: the mixture holds 2 rows; lower it, or raise a source's epochs"),
-        ({"mixture_temperature": 0.001}, r"data\.mixture_temperature=0\.001: leaves no rows to any source but the largest"),
+        ({"mixture_temperature": 0.001}, r"data\.mixture_temperature=0\.001: leaves rows to the largest source only"),
         ({"web": {}, "code": {"weight": 1e-6}}, r"data\.mixture\.code\.weight=1e-06: is less than 1 of 8192 rows"),
         ({"web": {"path": "/no/such"}}, r"data\.mixture\.web\.path='/no/such': no such file"),
         ({"web": {}, "code": {"text_field": "body"}}, r"data\.mixture\.code\.path=.*:1: no text under 'body'"),
