@@ -66,9 +66,8 @@ def open_labelled(
     Args:
       cfg: the data section.
       objective: a `Task` of objectives/task.py.
-      skeleton: the model's, which decides the special tokens around texts.
+      skeleton, types: the model's, and the token types that it tells apart; they decide the frame around texts.
       labels: names of the classes of the weights to start from.
-      types: token types that the model tells apart; of one, the second text of a pair has none of its own.
 
     Returns:
       The task with its labels, the records of `train` and `eval`, and pairs that describe them in words.
@@ -107,15 +106,9 @@ def open_rows(
     *,
     predicts: bool = False,
 ) -> LabelledRecords:
-    """Reads new rows for a trained task.
+    """Reads new rows from a table, by the columns and lengths of a run's data section, for its task and with its tokenizer.
 
-    Args:
-      path: the table.
-      cfg: the data section of the run; `columns` and lengths are used.
-      objective: the trained task.
-      chosen: the run's tokenizer.
-      skeleton, types: the model's, as in `open_labelled`.
-      predicts: whether the columns that the task predicts are to be ignored, as new data may hold anything there.
+    If it `predicts`, the columns that the task predicts are ignored, as new data may hold anything there.
 
     Raises:
       ConfigError: as `open_labelled`.
