@@ -18,9 +18,8 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
-from flaxformer_lite.training import models, optimizer, step
+from flaxformer_lite.training import models, optimizer, state, step
 from flaxformer_lite.training.models import AUXILIARY, EXAMPLE_IDS, Models
-from flaxformer_lite.training.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Program:
     model: nn.Module
     mesh: Mesh
     rules: Rules
-    target: TrainState
+    target: state.TrainState
     batch: Any
     create: ClosedJaxpr
     train_step: Any  # as jax.jit returns it: called, or lowered first
@@ -71,8 +70,7 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
     def create():
         zeros = {name: jnp.zeros((1, *x.shape), x.dtype) for name, x in example["inputs"].items()}
-        params = plain.init(init_key, zeros)
-        return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params))
+        return state.create(lambda: plain.init(init_key, zeros), tx)
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     if (adapter := cfg.model.adapter) is not None:

@@ -1,9 +1,12 @@
 """The state that training carries from step to step."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax
 import jax
+import jax.numpy as jnp
+import optax
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -16,6 +19,12 @@ class TrainState(flax.struct.PyTreeNode):
     step: jax.Array
     params: Any
     opt_state: Any
+
+
+def create(init_params: Callable[[], Any], tx: optax.GradientTransformation) -> TrainState:
+    """Creates the state before the first step."""
+    params = init_params()
+    return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=tx.init(params))
 
 
 def param_count(params: Any) -> int:
