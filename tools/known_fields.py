@@ -7,6 +7,7 @@ where code that the family's models share or have of their own reads it from the
 cannot change what transformers computes, and neither can those of harmless_fields.py, which are left out.
 """
 
+import collections
 import dataclasses
 import importlib
 import inspect
@@ -44,11 +45,16 @@ def main() -> None:
     shared = declared(PreTrainedConfig) | {name for part in SHARED for name in read_in(part)}
     print(f'"""The fields of config.json that transformers {transformers.__version__} computes with; written by'
           ' tools/known_fields.py."""\n\n# By model_type; "" are those of every family.\n_KNOWN = """')  # fmt: skip
-    for model_type in ("", *NAMES.split()):
-        own = shared if not model_type else known(model_type) - shared
-        print(textwrap.fill(f"{model_type}: {' '.join(sorted(own - HARMLESS))}", 118, subsequent_indent="    "))
+    families = collections.defaultdict[frozenset[str], list[str]](list)
+    families[frozenset(shared - HARMLESS)] = [""]
+    for model_type in NAMES.split():
+        families[frozenset(known(model_type) - shared - HARMLESS)].append(model_type)
+    for fields, model_types in families.items():
+        print(textwrap.fill(f"{' '.join(model_types)}: {' '.join(sorted(fields))}", 118, subsequent_indent="    "))
     print('"""\n_ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\\n    ", " ").splitlines())')
-    print("KNOWN = {model_type: frozenset(names.split()) for model_type, _, names in _ROWS}")
+    print(
+        'KNOWN = {model_type: frozenset(names.split()) for known, _, names in _ROWS for model_type in known.split(" ")}'
+    )
 
 
 def known(model_type: str) -> set[str]:

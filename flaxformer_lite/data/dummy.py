@@ -16,6 +16,7 @@ from flaxformer_lite.objectives.packing import Packing
 from flaxformer_lite.objectives.task import Task
 
 DOCUMENTS = 4  # enough for objectives that draw a second document
+PRINTABLE = slice(ord(" "), ord("~") + 1)  # bytes
 
 
 def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
@@ -56,11 +57,11 @@ def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:
-    """Builds documents of these lengths, end-of-text token included, by cycling through random words."""
+    """Builds documents of these lengths, end-of-text token included, by cycling through printable bytes."""
     objective, words = cfg.objective, tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = np.resize(rng.permutation(words.ordinary_ids).astype(np.uint16), offsets[-1])
+    tokens = np.resize(rng.permutation(words.ordinary_ids[PRINTABLE]).astype(np.uint16), offsets[-1])
     tokens[offsets[1:] - 1] = words.eos_id
     plan: Packing = objective.pack(offsets, length, target_length, words)
     return Records(words, length, target_length, tokens, *plan)

@@ -7,10 +7,11 @@ _KNOWN = """
     token_classification_bias
 albert: embedding_size hidden_act inner_group_num intermediate_size layer_norm_eps num_hidden_groups num_hidden_layers
     tie_word_embeddings type_vocab_size vocab_size
-bart: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers encoder_attention_heads
-    encoder_ffn_dim encoder_layers is_decoder num_hidden_layers scale_embedding tie_word_embeddings vocab_size
-bert: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers tie_word_embeddings
-    type_vocab_size vocab_size
+bart mbart pegasus: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers
+    encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder num_hidden_layers scale_embedding
+    tie_word_embeddings vocab_size
+bert roberta xlm-roberta: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
+    tie_word_embeddings type_vocab_size vocab_size
 bloom: apply_residual_connection_post_layernorm layer_norm_epsilon n_embed n_head n_layer num_hidden_layers
     tie_word_embeddings vocab_size
 distilbert: activation dim hidden_dim n_heads n_layers num_hidden_layers sinusoidal_pos_embds tie_word_embeddings
@@ -37,34 +38,23 @@ llama: attention_bias hidden_act intermediate_size mlp_bias num_hidden_layers nu
 marian: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers decoder_vocab_size
     encoder_attention_heads encoder_ffn_dim encoder_layers is_decoder num_hidden_layers scale_embedding
     share_encoder_decoder_embeddings tie_word_embeddings vocab_size
-mbart: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers encoder_attention_heads
-    encoder_ffn_dim encoder_layers is_decoder num_hidden_layers scale_embedding tie_word_embeddings vocab_size
 mistral: hidden_act intermediate_size num_hidden_layers num_key_value_heads rms_norm_eps tie_word_embeddings
     vocab_size
-mt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon num_decoder_layers
-    num_heads num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
-    tie_word_embeddings vocab_size
+mt5 umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon
+    num_decoder_layers num_heads num_hidden_layers num_layers relative_attention_max_distance
+    relative_attention_num_buckets tie_word_embeddings vocab_size
 opt: _remove_final_layer_norm activation_function do_layer_norm_before enable_bias ffn_dim
     layer_norm_elementwise_affine num_hidden_layers tie_word_embeddings vocab_size word_embed_proj_dim
-pegasus: activation_function d_model decoder_attention_heads decoder_ffn_dim decoder_layers encoder_attention_heads
-    encoder_ffn_dim encoder_layers is_decoder num_hidden_layers scale_embedding tie_word_embeddings vocab_size
 qwen2: hidden_act intermediate_size layer_types max_window_layers num_hidden_layers num_key_value_heads rms_norm_eps
     tie_word_embeddings use_sliding_window vocab_size
 qwen3: attention_bias hidden_act intermediate_size layer_types max_window_layers num_hidden_layers num_key_value_heads
     rms_norm_eps tie_word_embeddings use_sliding_window vocab_size
-roberta: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
-    tie_word_embeddings type_vocab_size vocab_size
 roformer: add_cross_attention embedding_size hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
     rotary_value summary_activation summary_proj_to_labels summary_type summary_use_proj tie_word_embeddings
     type_vocab_size vocab_size
 t5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon num_decoder_layers
     num_heads num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
     scale_decoder_outputs tie_word_embeddings vocab_size
-umt5: d_ff d_kv d_model dense_act_fn feed_forward_proj is_decoder is_gated_act layer_norm_epsilon num_decoder_layers
-    num_heads num_hidden_layers num_layers relative_attention_max_distance relative_attention_num_buckets
-    tie_word_embeddings vocab_size
-xlm-roberta: add_cross_attention hidden_act intermediate_size is_decoder layer_norm_eps num_hidden_layers
-    tie_word_embeddings type_vocab_size vocab_size
 """
 _ROWS = (row.partition(":") for row in _KNOWN.strip().replace("\n    ", " ").splitlines())
-KNOWN = {model_type: frozenset(names.split()) for model_type, _, names in _ROWS}
+KNOWN = {model_type: frozenset(names.split()) for known, _, names in _ROWS for model_type in known.split(" ")}
