@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attentions.arguments import Arguments, scores
-from flaxformer_lite.functions import kernels
+from flaxformer_lite.functions import cpu_tuning, kernels
 from flaxformer_lite.functions.saved import ATTENTION, named
 
 
@@ -52,5 +52,7 @@ def logits(
     if callable(bias):
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
         bias = bias(q_BTNH, rows_T, columns_S)
+    if bias is not None and bias.shape[0] == 1 and args.sharding.is_single_cpu:
+        bias = cpu_tuning.repeat(bias, q_BTNH.shape[0])
     visible_BTS = None if resolved.mask is None else resolved.mask(resolved.q_index_T, resolved.k_index_S)
     return scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS

@@ -284,6 +284,8 @@ def _after(sharding: ActivationSharding, done: Sequence[jax.Array], x: jax.Array
 
 def _add_product(projection: DeferredLogits, total_VD: jax.Array | None, d_dots: jax.Array, x: jax.Array) -> jax.Array:
     """Computes `total + d_dots^T x`, summed over tokens."""
+    if projection.sharding.is_single_cpu:  # as in cpu_tuning.matmul_of_matrices
+        d_dots, x = (array.reshape(-1, array.shape[-1]) for array in (d_dots, x))
     tokens = tuple(range(x.ndim - 1))
     product = functools.partial(projection.dot, axes=(tokens, tokens))
     if total_VD is None:

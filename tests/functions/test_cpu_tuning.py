@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import sharding
+from flaxformer_lite.attentions.dispatch import attention
 from flaxformer_lite.config import MeshConfig
 from flaxformer_lite.data import dummy
 from flaxformer_lite.functions import cpu_tuning
@@ -55,6 +57,45 @@ def test_recomputed_gradients_are_those_of_the_product(case):
 def test_what_is_recomputed_is_not_kept(case):
     held = lambda gradients: jax.jit(gradients).lower(*case).compile().memory_analysis().temp_size_in_bytes  # noqa: E731
     assert held(TUNED) < held(PLAIN) - (LAYERS - 1) * 4 * TOKENS * HIDDEN
+
+
+def test_products_of_matrices_and_their_gradients_copy_nothing_to_transpose_it():
+    up, down, x = (
+        jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate(((32, 8, 16), (8, 16, 32), (4, 8, 32)))
+    )
+
+    def loss(product, kernels, x):
+        return jnp.square(product(jnp.tanh, product(None, x, kernels[0], 1), kernels[1], 2)).sum()
+
+    def plain(make, x, kernel, summed):
+        return jnp.tensordot(make(x) if make else x, kernel, summed)
+
+    def tuned(make, x, kernel, summed):
+        return cpu_tuning.matmul_of_matrices(x, kernel, summed, make)
+
+    (got, got_text), (want, want_text) = (
+        (compiled((up, down), x), compiled.as_text())
+        for product in (tuned, plain)
+        for compiled in [jax.jit(jax.grad(functools.partial(loss, product), (0, 1))).lower((up, down), x).compile()]
+    )
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
+    assert " transpose(" in want_text
+    assert " transpose(" not in got_text and " copy(" not in got_text
+
+
+def test_a_bias_for_all_rows_has_the_same_gradient_as_a_product():
+    q, k, v = (jax.random.normal(jax.random.key(n), (3, 4, 2, 8)) for n in range(3))
+
+    def loss(bias, tuned):
+        sharding = ActivationSharding(tuned=tuned)
+        return jnp.square(attention(q, k, v, bias=bias, sharding=sharding, implementation="dense")).sum()
+
+    bias, both = jax.random.normal(jax.random.key(3), (1, 2, 4, 4)), jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    for got, want in zip(both(bias, True), both(bias, False), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    sums = [str(jax.make_jaxpr(lambda x, on=on: both(x, on))(bias)).count("reduce_sum[") for on in (True, False)]
+    assert sums[0] < sums[1]
 
 
 @pytest.mark.parametrize("vocabulary", [1, 3, 10])
