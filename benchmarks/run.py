@@ -2,6 +2,7 @@
 
     python -m benchmarks.run --torch=/path/to/python --flax=/path/to/python
     python -m benchmarks.run --torch=/path/to/python --case=gpt_small --rounds=1 --out=/tmp/bench
+    python -m benchmarks.run --before=/path/to/checkout --case=gpt_small --out=/tmp/bench
 
 Each peer runs in an interpreter that has it, with one process per case; they all live at once and take turns, one round
 each, so that a disturbance of the machine affects all of them. Medians over rounds are reported, and medians of the
@@ -43,12 +44,14 @@ class Kind:
       rounds: case -> most rounds to run by default, or None. Everything together should take a quarter of an hour, so
         the least informative cases have 0, and run only if --peer names the peer.
       environment: environment variables of its process.
+      root: the checkout that it runs in.
     """
 
     python: str
     module: str
     rounds: dict[str, int | None]
     environment: dict[str, str] = field(default_factory=dict)
+    root: Path = ROOT
 
 
 TRAIN, GENERATE = (dict.fromkeys(n for n, c in CASES.items() if c.kind == kind) for kind in ("train", "generate"))
@@ -150,7 +153,7 @@ def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights
         }  # fmt: skip
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         began = time.perf_counter()
-        with subprocess.Popen(command, cwd=ROOT, env=environment, **pipes) as process:
+        with subprocess.Popen(command, cwd=kind.root, env=environment, **pipes) as process:
             try:
                 peer = Peer(name, rounds, process, Path(log.name))
                 peer.start(began, again=case.kind == "train" and rounds > 2)
@@ -234,6 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", help="a python that has torch and transformers")
     parser.add_argument("--flax", help="a python that has transformers 4 and its Flax models")
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit, to measure beside this one")
     parser.add_argument("--case", action="append", choices=CASES, help="may be given again; all by default")
     parser.add_argument(
         "--peer", action="append", choices=list(PEERS)[1:], help="may be given again; where it can, in full"
@@ -246,9 +250,14 @@ def main() -> None:
     for flag in ("torch", "flax"):
         if (path := getattr(args, flag)) and not shutil.which(path):
             parser.error(f"--{flag}={path}: no such interpreter.")
+    if args.before:
+        if not (args.before / "benchmarks" / "ours.py").exists():
+            parser.error(f"--before={args.before}: no checkout of this project, which has benchmarks/ours.py.")
+        PEERS["before"] = dataclasses.replace(PEERS[table.OURS], root=args.before.resolve())
     pythons = {"": sys.executable} | {flag: path for flag in ("torch", "flax") if (path := getattr(args, flag))}
     given = shlex.join(a for a in sys.argv[1:] if not a.startswith("--out"))
     command = f"python -m benchmarks.run {given}".replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
+    command = command.replace(str(args.before), "CHECKOUT")
     known = versions(pythons)
     if table.OURS not in known:
         sys.exit(1)

@@ -122,6 +122,13 @@ def test_a_peak_is_counted_anew():
     assert memory.peak() < high - 32 * table.MIB
 
 
+def test_what_lies_beside_must_be_a_checkout(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run.sys, "argv", ["run", f"--before={tmp_path}"])
+    with pytest.raises(SystemExit):
+        run.main()
+    assert "no checkout of this project" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 def test_a_tiny_case_is_trained_and_its_numbers_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "REST", 0)
