@@ -100,7 +100,7 @@ def _add_applied(parser: argparse.ArgumentParser, output: str) -> None:
     _add_model(parser, "the --workdir of train, or a directory of published weights")
     add, positive = parser.add_argument, command_line.integer(1)
     add("--data", required=True, type=command_line.place, help="file to read")
-    add("--output", type=command_line.path, help=output)
+    add("--output", metavar="FILE", type=command_line.new_file(".csv", ".tsv", ".jsonl"), help=output)
     columns = "columns, or text=FIELD of text (default: the run's)"
     add("--columns", type=command_line.text, metavar="ROLE=NAME,...", help=columns)
     add("--length", type=positive, metavar="INT", help="tokens of an example (default: the run's)")
@@ -124,11 +124,16 @@ def embed(parser: argparse.ArgumentParser) -> None:
 
     Prints the cosine similarities of the texts; with --out writes the vectors to a .npy file.
     """
-    add, path = parser.add_argument, command_line.path
+    add = parser.add_argument
     _add_model(parser, "directory of an encoder's published weights, or its --workdir")
     add("--text", action="append", type=command_line.text, default=[], help="may be given several times")
-    add("--file", type=path, help="one text per line; - is stdin")
-    add("--out", metavar="FILE.npy", type=path, help="file for the vectors, float32 [texts, width]")
+    add("--file", type=command_line.path, help="one text per line; - is stdin")
+    add(
+        "--out",
+        metavar="FILE.npy",
+        type=command_line.new_file(".npy"),
+        help="file for the vectors, float32 [texts, width]",
+    )
 
 
 def fill_mask(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +144,9 @@ def fill_mask(parser: argparse.ArgumentParser) -> None:
     """
     _add_model(parser, "directory of an encoder with its masked-LM head, or its --workdir")
     parser.add_argument("text", type=command_line.text, help="text that contains [MASK]")
-    parser.add_argument("--top_k", type=int, default=5, help="number of guesses to show (default: %(default)s)")
+    parser.add_argument(
+        "--top_k", type=command_line.integer(1), default=5, help="number of guesses to show (default: %(default)s)"
+    )
 
 
 def similar(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +175,8 @@ def look(parser: argparse.ArgumentParser) -> None:
     add("--adapter", metavar="DIR", type=command_line.place, help="LoRA adapter of the model, as PEFT saves it")
     add("--text", required=True, type=command_line.text, help="what the model reads")
     add("--target", type=command_line.text, help="an answer (default: the model's own); a decoder's continuation")
-    add("--output", required=True, type=command_line.path, help="file: .html, or .png, .pdf, .svg for attention alone")
+    output = command_line.new_file(".html", ".png", ".pdf", ".svg")
+    add("--output", required=True, metavar="FILE", type=output, help=".html, or .png, .pdf, .svg for attention alone")
     add("--max_tokens", type=least, default=64, help="longest text and target (default: %(default)s)")
     add("--top_k", type=least, default=5, help="tokens of the logit lens at each place (default: %(default)s)")
     add("--prefix_lm", action="store_true", help="the text sees itself both ways, as decoders of prefix_lm are trained")
@@ -180,7 +188,8 @@ def compare(parser: argparse.ArgumentParser) -> None:
     Runs that go on, were killed or stopped are compared as far as they came.
     """
     parser.add_argument("runs", nargs="+", metavar="RUN", type=command_line.place, help="the --workdir of a run")
-    parser.add_argument("--output", type=command_line.path, help="file for the held-out curves: .html or .png")
+    output = command_line.new_file(".html", ".png")
+    parser.add_argument("--output", metavar="FILE", type=output, help="file for the held-out curves: .html or .png")
 
 
 def steps(parser: argparse.ArgumentParser) -> None:

@@ -214,6 +214,21 @@ def place(value: str) -> str:
     return path(value, is_place)
 
 
+def new_file(*suffixes: str) -> Callable[[str], Path]:
+    """Builds an argparse type for a file to write, whose suffix chooses its form."""
+
+    def read(value: str) -> Path:
+        file = Path(path(value)).expanduser()
+        if file.suffix not in suffixes:
+            raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
+        if file.is_dir() or not file.parent.is_dir():
+            problem = "is a folder; name a file" if file.is_dir() else "its folder does not exist; make it first"
+            raise argparse.ArgumentTypeError(f"{value}: {problem}")
+        return file
+
+    return read
+
+
 def add_family(parser: argparse.ArgumentParser) -> None:
     """Adds --family to a command that reads published weights."""
     parser.add_argument("--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory")

@@ -3,7 +3,6 @@
 import argparse
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,8 +23,6 @@ def run(args: argparse.Namespace) -> None:
     texts = args.text + list(_lines(args.file))
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
-    if args.out and Path(args.out).suffix != ".npy":
-        raise ConfigError(f"--out={args.out}: must end in .npy.")
     layers = read_sentence_layers(folder_of(args.model))
     vectors = embed(open_model(args.model, dtype=args.dtype, family=args.family), texts, layers)
     if args.out:

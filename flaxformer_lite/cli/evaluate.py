@@ -2,10 +2,9 @@
 
 import argparse
 import json
-from pathlib import Path
 
 from flaxformer_lite.cli.open_model import folder_of, notices
-from flaxformer_lite.cli.predict import check_output, options_of, predicted, write_rows
+from flaxformer_lite.cli.predict import options_of, predicted, write_rows
 from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, plugin_name
 from flaxformer_lite.objectives.task import Task
@@ -14,7 +13,6 @@ from flaxformer_lite.training.apply import open_file, open_trained
 
 def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
-    check_output(args.output)
     with notices():
         trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))
         data = open_file(trained, args.data)
@@ -24,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
         metrics, predictions = trained.evaluate(data)
         baseline = objective.baseline(data)
     if args.output:
-        write_rows(Path(args.output), predicted(data, predictions))
+        write_rows(args.output, predicted(data, predictions))
     if args.json:
         known = {"baseline": dict([baseline])} if baseline else {}
         print(json.dumps({"examples": data.num_examples, **metrics, **known}))

@@ -16,8 +16,6 @@ HEADS = ("masked_lm", "pretraining")
 
 def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
-    if args.top_k < 1:
-        raise ConfigError(f"--top_k={args.top_k}: must be at least 1.")
     opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")

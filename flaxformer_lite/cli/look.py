@@ -13,7 +13,7 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.generation.generate import generate
 from flaxformer_lite.generation.task import longest
-from flaxformer_lite.introspection.figure import FORMATS, save_figure
+from flaxformer_lite.introspection.figure import save_figure
 from flaxformer_lite.introspection.inside import Inside, look_inside
 from flaxformer_lite.introspection.lens import running_stacks
 from flaxformer_lite.introspection.page import render
@@ -21,11 +21,6 @@ from flaxformer_lite.introspection.page import render
 
 def run(args: argparse.Namespace) -> None:
     """Writes the page or figure."""
-    output = Path(args.output).expanduser()
-    if output.suffix not in (".html", *FORMATS):
-        raise ConfigError(f"--output={args.output}: must end in .html, or in {', '.join(FORMATS)} for attention.")
-    if output.is_dir() or not output.parent.is_dir():
-        raise ConfigError(f"--output={args.output}: name a file in a directory that exists.")
     for flag, text in (("text", args.text), ("target", args.target)):
         if text is not None and not text.strip():
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
@@ -35,8 +30,8 @@ def run(args: argparse.Namespace) -> None:
     options = {"top_k": args.top_k, "prefix": args.prefix_lm, "mask_id": special.get("mask")}
     inside = look_inside(opened.model, opened.params, ids, target, special=tuple(special.values()), **options)
     title = f"{folder_of(args.model).resolve().name}: {textwrap.shorten(args.text, 80, placeholder=' ...')}"
-    save(output, inside, opened, title)
-    print(f"{args.output}: {output.stat().st_size / 1000:,.0f} kB")
+    save(args.output, inside, opened, title)
+    print(f"{args.output}: {args.output.stat().st_size / 1000:,.0f} kB")
 
 
 def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> list[int]:

@@ -7,13 +7,12 @@ import numpy as np
 
 from flaxformer_lite.introspection.inside import AttentionMaps
 
-FORMATS = (".png", ".pdf", ".svg")
 SMALLEST, LARGEST = 0.62, 1.8  # inches of a map
 HIDDEN = "#dcdcd6"  # what a row may not attend to
 
 
 def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None:
-    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind of attention."""
+    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind, as .png, .pdf or .svg."""
     import matplotlib  # takes a second, which no start should wait for
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm
