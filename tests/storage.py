@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from flaxformer_lite.files.objects import Objects
+
 BUCKET = "bucket"
 
 
@@ -184,6 +186,18 @@ def amazon() -> Iterator[Store]:
     store = Store(f"s3://{BUCKET}", {"AWS_ENDPOINT_URL": endpoint, **keys}, objects)
     with _serving(server):
         yield store
+
+
+def write(url: str, content: bytes) -> None:
+    """Writes an object."""
+    folder, _, name = url.rpartition("/")
+    Objects(folder).write(name, content)
+
+
+def delete(url: str) -> None:
+    """Deletes an object."""
+    folder, _, name = url.rpartition("/")
+    Objects(folder).write_all({name: None})
 
 
 @contextlib.contextmanager

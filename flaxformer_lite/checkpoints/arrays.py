@@ -8,7 +8,7 @@ import numpy as np
 import tensorstore
 
 from flaxformer_lite.checkpoints.record import STATE
-from flaxformer_lite.files.objects import Objects, context, explained, spec
+from flaxformer_lite.files.objects import Objects, explained, spec
 from flaxformer_lite.sharding.parameters import path_of
 
 Index = tuple[slice, ...]
@@ -52,7 +52,7 @@ def write(at: Objects, copied: dict[str, Part], index: int) -> None:
     """Writes the pieces of process `index`, in one transaction; process 0 also writes what describes the arrays."""
     base, first = _base(at, index), index == 0
     how: dict[str, Any] = {"create": True} if first else {"open": True, "assume_metadata": True}
-    shared = context(**NODES)
+    shared = tensorstore.Context(NODES)
     with tensorstore.Transaction() as together:
         opened = {
             path: tensorstore.open(
@@ -71,7 +71,7 @@ def write(at: Objects, copied: dict[str, Part], index: int) -> None:
 
 def merge(at: Objects, count: int) -> None:
     """Makes one database of those of the processes, which keep the content."""
-    shared = context(**NODES)
+    shared = tensorstore.Context(NODES)
     whole = tensorstore.KvStore.open(_database(_base(at)), context=shared).result()
     with tensorstore.Transaction(atomic=True) as together:
         for index in range(count):
@@ -94,7 +94,7 @@ def read(at: Path | Objects, target: Any) -> Any:
 
 
 def _read(base: dict[str, Any], target: Any) -> Any:
-    shared = context(**NODES)
+    shared = tensorstore.Context(NODES)
     flat, tree = jax.tree_util.tree_flatten_with_path(target)
     opening = [tensorstore.open(_spec(base, path_of(keys)), open=True, read=True, context=shared) for keys, _ in flat]
     reading: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
 
 def stored(at: Path | Objects, path: str) -> list[bytes]:
     """Returns the pieces of an array as they lie in the data files of a checkpoint."""
-    database = tensorstore.KvStore.open(_database(_base(at)), context=context(**NODES)).result()
+    database = tensorstore.KvStore.open(_database(_base(at)), context=tensorstore.Context(NODES)).result()
     prefix = f"{path.replace('/', '.')}/".encode()
     found = [database.read(key).result().value for key in database.list().result() if key.startswith(prefix)]
     return [piece for piece in found if not piece.startswith(b"{")]

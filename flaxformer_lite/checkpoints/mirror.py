@@ -9,7 +9,7 @@ from pathlib import Path
 
 from etils import epath
 
-from flaxformer_lite.checkpoints.lock import Lock, LockError
+from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects, retried
 from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
 

@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from flaxformer_lite import versions
-from flaxformer_lite.checkpoints.lock import release_held
 from flaxformer_lite.checkpoints.manager import CheckpointError
 from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.files.lock import release_held
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.runtime import invocation

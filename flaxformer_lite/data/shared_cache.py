@@ -1,25 +1,17 @@
 """The entries of a cache in a store, which hosts share: each is made by one host, and complete once its manifest is there."""
 
 import contextlib
-import os
 import secrets
-import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flaxformer_lite.data import progress
 from flaxformer_lite.files import remote
+from flaxformer_lite.files.lock import Lock, LockError
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.read import parse_object
 from flaxformer_lite.files.stores import StorageError
-
-BEAT, STALE, POLL = (
-    20.0,
-    120.0,
-    5.0,
-)  # seconds between signs of life of the host that makes it, without one, and of asking
 
 
 class Entry:
@@ -31,7 +23,7 @@ class Entry:
     """
 
     def __init__(self, url: str, manifest: str):
-        self.url, self._manifest, self._claim = url, f"{url}/{manifest}", f"{url}.claim"
+        self.url, self._manifest = url, f"{url}/{manifest}"
 
     def exists(self) -> bool:
         """Returns whether it is complete."""
@@ -74,48 +66,10 @@ class Entry:
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
         """Waits until the entry is complete, which yields False, or nobody else makes it, which yields True."""
-        if not self._claimed():
-            yield False
-            return
-        done = threading.Event()
-
-        def live() -> None:
-            while not done.wait(BEAT):
-                with contextlib.suppress(StorageError):
-                    remote.write(self._claim, _sign())
-
-        beats = threading.Thread(target=live, daemon=True)
-        beats.start()
-        try:
-            yield True
-        finally:
-            done.set()
-            beats.join()
-            with contextlib.suppress(StorageError):
-                remote.delete(self._claim)
-
-    def _claimed(self) -> bool:
-        seen, since = "", time.monotonic()
-        with contextlib.ExitStack() as waiting:
+        lock = Lock(Objects(self.url), secrets.token_hex(8))
+        with contextlib.ExitStack() as held:
             while not self.exists():
-                if remote.create(self._claim, _sign()):
-                    if not self.exists():
-                        return True
-                    remote.delete(self._claim)  # another host has completed it since the last look, and gone
-                    return False
-                if not seen:
-                    waiting.enter_context(progress.working(f"waiting for another process to make {self.url}"))
-                claim = remote.find(self._claim)
-                if claim is not None and claim.version != seen:
-                    seen, since = claim.version, time.monotonic()
-                if time.monotonic() - since > STALE:
-                    print(f"notice: {self.url}: whoever began to make it has ended; made again.", file=sys.stderr)
-                    remote.write(self._claim, _sign())
-                    return True
-                time.sleep(POLL)
-        return False
-
-
-def _sign() -> bytes:
-    """Returns what no other claim, and no earlier one of this process, holds."""
-    return f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}".encode()
+                with contextlib.suppress(LockError):  # its owner lives
+                    held.enter_context(lock)
+                    break
+            yield not self.exists()  # another host may have completed it since the last look

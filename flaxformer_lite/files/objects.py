@@ -13,7 +13,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer_lite.files.stores import LOGIN, StorageError
+from flaxformer_lite.files import stores
+from flaxformer_lite.files.stores import StorageError
 
 TRIED = 9  # times that a request is tried again, over up to 80 seconds
 SILENT = 15  # seconds without an answer, after which a notice says what is waited for
@@ -93,34 +94,30 @@ class Objects:
         import tensorstore
 
         with explained(self.url):
-            return tensorstore.KvStore.open(spec(f"{self.url}/"), context=context()).result()
+            return tensorstore.KvStore.open(spec(f"{self.url}/")).result()
 
 
 def spec(url: str) -> dict[str, Any]:
-    """Returns tensorstore's description of the place of an address."""
+    """Returns tensorstore's description of the place of an address, and of how requests there are tried again."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")
+    driver, anonymous = {"gs": "gcs", "s3": "s3"}[scheme], stores.is_anonymous(url)
+    known: dict[str, Any] = {"driver": driver, "bucket": bucket, "path": path}
+    known[f"{driver}_request_retries"] = {
+        "max_retries": 1 if anonymous else TRIED, "initial_delay": "300ms", "max_delay": "20s",
+    }  # fmt: skip
     if scheme == "gs":
         if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
             os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
-        return {"driver": "gcs", "bucket": bucket, "path": path}
-    known: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+        return known
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
         known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     if region:
         known["aws_region"] = region
-    if os.environ.get("AWS_ACCESS_KEY_ID"):  # else tensorstore looks further, and complains of each place on stderr
-        known["aws_credentials"] = {"type": "environment"}
+    if anonymous or os.environ.get("AWS_ACCESS_KEY_ID"):  # else tensorstore looks further, and complains on stderr
+        known["aws_credentials"] = {"type": "anonymous" if anonymous else "environment"}
     return known
-
-
-def context(**more: Any) -> Any:
-    """Returns what requests share: how often and how soon they are tried again, and what is remembered of objects."""
-    import tensorstore
-
-    again = {"max_retries": TRIED, "initial_delay": "300ms", "max_delay": "20s"}
-    return tensorstore.Context({"gcs_request_retries": again, "s3_request_retries": again, **more})
 
 
 def retried() -> int:
@@ -141,8 +138,6 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
       url: the address.
       content: lets errors pass that speak of what lies there, such as a part that is missing or cannot be read.
     """
-    scheme, _, place = url.partition("://")
-    bucket = place.partition("/")[0]
     waiting = f"notice: {url}: no answer yet; requests are tried again for up to 80 s."
     notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
     notice.daemon = True
@@ -154,12 +149,9 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
     except (ValueError, OSError, RuntimeError, TimeoutError) as error:
         said = " ".join(re.split(r"\[(?:http_response|source loc)", str(error))[0].split())[:200]
         if REFUSED.search(str(error)):
-            way = f"log in ({LOGIN[scheme]}), or ask for access to the bucket {bucket}"
-            raise StorageError(f"{url}: the store refuses access ({said}); {way}.") from error
+            raise stores.forbidden(url, said) from error
         if content and not UNREACHED.search(str(error)):
             raise
-        if "NOT_FOUND" in said:
-            raise StorageError(f"{url}: there is no bucket {bucket}; make it, or check its name.") from error
-        raise StorageError(f"{url}: the store cannot be reached ({said}); the same command continues.") from error
+        raise (stores.no_bucket(url) if "NOT_FOUND" in said else stores.unreachable(url, said)) from error
     finally:
         notice.cancel()

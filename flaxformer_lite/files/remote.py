@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from flaxformer_lite.files.stores import StorageError, run
+from flaxformer_lite.files.stores import StorageError, no_bucket, run
 
 BLOCK = 1 << 23  # bytes of a request
 STREAMS = 8  # requests of a download at a time
@@ -104,30 +104,6 @@ def read(file: RemoteFile, begin: int = 0, end: int | None = None) -> bytes:
         return run(file.url, cat)
 
 
-def write(url: str, content: bytes) -> None:
-    """Writes an object, which appears whole or not at all."""
-
-    def copy() -> tuple[RemoteFile, BinaryIO]:
-        run(url, lambda files: files._pipe_file(_key(url), content))
-        return _found(url), io.BytesIO(content)
-
-    _checked(url, copy)
-
-
-def create(url: str, content: bytes) -> bool:
-    """Writes an object if there is none of this name; returns whether that was so."""
-    with contextlib.suppress(FileExistsError), _existing(url):
-        run(url, lambda files: files._pipe_file(_key(url), content, mode="create"))
-        return True
-    return False
-
-
-def delete(url: str) -> None:
-    """Deletes an object, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        run(url, lambda files: files._rm_file(_key(url)))
-
-
 def upload(path: Path, url: str) -> None:
     """Copies a local file to an object, which appears whole or not at all."""
 
@@ -164,7 +140,7 @@ def missing(url: str) -> StorageError:
             else:
                 run(url, lambda files: files._call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1))
     except FileNotFoundError:
-        return StorageError(f"{url}: there is no bucket {bucket}; check its name, and that it is this endpoint's.")
+        return no_bucket(url)
     return StorageError(f"{url}: the bucket has no object of this name, and none below it; check the name.")
 
 

@@ -35,6 +35,19 @@ NO_LOGIN = {
     "ProfileNotFound",
 }
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
+# What shows that there may be credentials: variables, a file, and whose machine this is.
+SIGNS = {
+    "gs": (
+        ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "KUBERNETES_SERVICE_HOST"),
+        "~/.config/gcloud/application_default_credentials.json", "Google",
+    ),
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+         "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "KUBERNETES_SERVICE_HOST"),
+        "~/.aws", "Amazon",
+    ),
+}  # fmt: skip
+VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 _retries = 0
 _copies: dict[str, str] = {}  # folders that are copies, with their addresses
 _url = contextvars.ContextVar("url", default="")
@@ -66,8 +79,37 @@ def addressed(message: str) -> str:
     return message
 
 
+def is_anonymous(url: str) -> bool:
+    """Returns whether there is nothing to log in with, so that only public objects can be read, and waiting is in vain."""
+    names, file, vendor = SIGNS[url[:2]]
+    found = any(map(os.environ.get, names)) or Path(file).expanduser().exists()
+    return not (found or (VENDOR.exists() and vendor in VENDOR.read_text()))
+
+
+def forbidden(url: str, why: str) -> StorageError:
+    """Returns the error that the store wants other credentials."""
+    return StorageError(
+        f"{url}: access is forbidden ({why}); log in ({LOGIN[url[:2]]}), or ask the bucket's owner for it."
+    )
+
+
+def unreachable(url: str, why: str) -> StorageError:
+    """Returns the error that the store does not answer."""
+    if is_anonymous(url):
+        return StorageError(f"{url}: there are no credentials, and without them the store cannot be reached ({why}); log in:"
+                            f" {LOGIN[url[:2]]}.")  # fmt: skip
+    return StorageError(f"{url}: the store cannot be reached ({why}); check the network, and the endpoint if you have set"
+                        f" one; the same command continues.")  # fmt: skip
+
+
+def no_bucket(url: str) -> StorageError:
+    """Returns the error that the bucket of an address does not exist."""
+    bucket = url.split("/")[2]
+    return StorageError(f"{url}: there is no bucket {bucket}; check its name, and that it is this endpoint's.")
+
+
 def retries() -> int:
-    """Returns how often this process has tried a request again."""
+    """Returns how often this process has tried a request of fsspec's again."""
     return _retries
 
 
@@ -87,7 +129,7 @@ def run(url: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
         raise StorageError(f"{url}: {problem}")
     scheme = url.partition("://")[0]
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST" if scheme == "gs" else "AWS_ENDPOINT_URL", "")
-    files = _client(scheme, endpoint, os.getpid())
+    files = _client(scheme, endpoint, is_anonymous(url), os.getpid())
 
     async def named() -> Any:
         _url.set(url)
@@ -99,21 +141,21 @@ def run(url: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
 
 
 @functools.cache
-def _client(scheme: str, endpoint: str, process: int) -> Any:
+def _client(scheme: str, endpoint: str, anonymous: bool, process: int) -> Any:
     """Makes a client, whose own retries, which nobody sees, ours replace."""
     options: dict[str, Any] = dict(use_listings_cache=False, skip_instance_cache=True)
     try:
         if scheme == "gs":
             from gcsfs.core import GCSFileSystem
 
-            files: Any = GCSFileSystem(token="anon" if endpoint else None, **options)
+            files: Any = GCSFileSystem(token="anon" if endpoint or anonymous else None, **options)
             undecorated = GCSFileSystem._request.__wrapped__
             files._request = lambda *args, **given: _patient(lambda: undecorated(files, *args, **given))
         else:
             from s3fs import S3FileSystem
 
             once = {"retries": {"total_max_attempts": 1}}
-            files = S3FileSystem(endpoint_url=endpoint or None, config_kwargs=once, **options)
+            files = S3FileSystem(endpoint_url=endpoint or None, anon=anonymous, config_kwargs=once, **options)
             files.retries, one = 1, files._call_s3
             files._call_s3 = lambda *args, **given: _patient(lambda: one(*args, **given))
     except ImportError as error:
@@ -135,7 +177,8 @@ async def _patient(act: Callable[[], Awaitable[Any]]) -> Any:
         except Exception as error:
             began = began or time.monotonic()
             wait = random.uniform(pause / 2, pause)
-            if not _may_pass(error) or time.monotonic() + wait - began > PATIENCE:
+            patience = 0 if is_anonymous(_url.get()) else PATIENCE
+            if not _may_pass(error) or time.monotonic() + wait - began > patience:
                 raise _explained(error, tries) from error
             print(f"notice: {_url.get()}: {_said(error)}; trying again in {wait:.1f} s.", file=sys.stderr)
         _retries += 1
@@ -150,14 +193,11 @@ def _may_pass(error: BaseException) -> bool:
 
 def _explained(error: BaseException, tries: int) -> StorageError:
     url, status = _url.get(), _status(error)
-    login = f"log in: {LOGIN[url[:2]]}"
-    if status == 401 or NO_LOGIN & _names(error):
-        return StorageError(f"{url}: no credentials that are valid ({_said(error)}); {login}.")
-    if status == 403 or isinstance(error, PermissionError) or str(error).startswith("Forbidden"):
-        return StorageError(f"{url}: access is forbidden ({_said(error)}); ask its owner for it, or {login}.")
+    is_refusal = isinstance(error, PermissionError) or str(error).startswith("Forbidden") or NO_LOGIN & _names(error)
+    if status in (401, 403) or is_refusal:
+        return forbidden(url, _said(error))
     if _may_pass(error):
-        return StorageError(f"{url}: cannot be reached ({_said(error)}; {tries} tries in {PATIENCE:.0f} s); check the network,"
-                            f" and the endpoint if you have set one.")  # fmt: skip
+        return unreachable(url, f"{_said(error)}; {tries} tries")
     return StorageError(f"{url}: the store refuses it ({_said(error)}).")
 
 

@@ -11,6 +11,7 @@ from flaxformer_lite.checkpoints import mirror, workdir
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import cache, fetch, progress
 from flaxformer_lite.files import remote
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.publish import new_directory
 from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.pretrained.folder import OTHERS
@@ -93,11 +94,11 @@ def new_place(
 
 def _send(folder: Path, url: str, old: list[str]) -> None:
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    remote.delete(f"{url}/config.json")
+    there = Objects(url)
+    there.write_all({"config.json": None})
     with progress.reading(f"sending {url}", sum(path.stat().st_size for path in files.values())) as advance:
         for name in sorted(files, key=lambda name: (name in LAST, name.endswith(".index.json"), name)):
             if name == "config.json":
-                for left in set(old) - set(files):
-                    remote.delete(f"{url}/{left}")
+                there.write_all(dict.fromkeys(set(old) - set(files)))
             remote.upload(files[name], f"{url}/{name}")
             advance(files[name].stat().st_size)

@@ -1,5 +1,5 @@
-from flaxformer_lite.checkpoints.lock import Lock
 from flaxformer_lite.checkpoints.mirror import fetch, mirrored, place_of
+from flaxformer_lite.files.lock import Lock
 from flaxformer_lite.files.objects import Objects
 
 

@@ -94,7 +94,7 @@ def test_a_changed_content_is_found_by_its_digest_and_its_object_is_named(object
 
 def test_a_missing_object_is_damage_and_a_store_that_refuses_is_none(objects, bucket):
     bucket.fail(403, times=3, on="GET .*metadata")
-    with pytest.raises(StorageError, match=r"the store refuses access .*(gcloud auth|aws configure).*bucket"):
+    with pytest.raises(StorageError, match=r"access is forbidden .*(gcloud auth|aws configure).*bucket"):
         restore(objects)
     bucket.faults.clear()
     objects.delete("3/state/ocdbt.process_0/d/")

@@ -6,17 +6,17 @@ import time
 import pytest
 
 from flaxformer_lite.data import cache, shared_cache
-from flaxformer_lite.files import remote
+from flaxformer_lite.files import lock, remote
 from flaxformer_lite.files.stores import StorageError
+from tests import storage
 
 CONTENT = bytes(range(256)) * 100
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(shared_cache, "POLL", 0.05)
-    monkeypatch.setattr(shared_cache, "BEAT", 0.1)
-    monkeypatch.setattr(shared_cache, "STALE", 1.0)
+    monkeypatch.setattr(lock, "BEAT", 0.1)
+    monkeypatch.setattr(lock, "SILENCE", 1.0)
 
 
 @pytest.fixture
@@ -56,15 +56,15 @@ def test_what_is_half_sent_or_damaged_is_made_again(bucket, host, capsys):
     host("a", url)
     train, manifest = f"{url}/tokens-1/train.bin", f"{url}/tokens-1/complete.json"
     complete = remote.read(remote.find(manifest))
-    remote.delete(manifest)  # as after a kill of the host that sent it
+    storage.delete(manifest)  # as after a kill of the host that sent it
     assert host("b", url)[1]
     assert remote.read(remote.find(manifest)) == complete
     for number, spoil in enumerate((
-        lambda: remote.write(train, CONTENT[:-1] + b"?"),
-        lambda: remote.write(train, CONTENT[:-1]),
-        lambda: remote.delete(train),
-        lambda: remote.write(manifest, complete[:-9]),
-        lambda: remote.write(manifest, complete.replace(b"train.bin", b"../a")),
+        lambda: storage.write(train, CONTENT[:-1] + b"?"),
+        lambda: storage.write(train, CONTENT[:-1]),
+        lambda: storage.delete(train),
+        lambda: storage.write(manifest, complete[:-9]),
+        lambda: storage.write(manifest, complete.replace(b"train.bin", b"../a")),
     )):  # fmt: skip
         spoil()
         folder, made = host(f"c{number}", url)
@@ -94,7 +94,7 @@ def test_hosts_that_start_together_make_it_once(bucket, tmp_path):
     for thread in threads:
         thread.join()
     assert len(made) == 1 and seen == [True] * 3
-    assert remote.find(f"{entries[0]}.claim") is None
+    assert remote.find(f"{entries[0]}/.lock") is None
 
 
 def test_what_another_host_completed_since_the_last_look_is_not_made_again(bucket, monkeypatch):
@@ -102,14 +102,14 @@ def test_what_another_host_completed_since_the_last_look_is_not_made_again(bucke
     monkeypatch.setattr(entry, "exists", lambda: next(answers))
     with entry.turn() as mine:
         assert not mine
-    assert remote.find(f"{bucket.url}/late/tokens-1.claim") is None
+    assert remote.find(f"{bucket.url}/late/tokens-1/.lock") is None
 
 
 def test_the_claim_of_a_killed_host_is_taken_over_and_that_of_a_failed_one_is_gone(bucket, host, capsys):
     url = f"{bucket.url}/killed"
-    remote.write(f"{url}/tokens-1.claim", b"a host that was killed")
+    storage.write(f"{url}/tokens-1/.lock", b'{"owner": "process 5 on a host that was killed"}')
     assert host("a", url)[1]
-    assert "tokens-1: whoever began to make it has ended; made again" in capsys.readouterr().err
+    assert f"another run is writing to {url}/tokens-1: process 5 on a host that was killed" in capsys.readouterr().err
     with pytest.raises(ZeroDivisionError):
         cache.folder(url, "tokens-2", lambda folder: 1 / 0)
     assert [file.name for file in remote.find_below(url)] == ["complete.json", "empty", "train.bin"]
@@ -117,6 +117,6 @@ def test_the_claim_of_a_killed_host_is_taken_over_and_that_of_a_failed_one_is_go
 
 def test_a_store_that_may_not_be_written_is_said_before_the_work(bucket, host):
     bucket.fail(403, times=9, on="PUT|POST")
-    with pytest.raises(StorageError, match=r"tokens-1.claim: access is forbidden"):
+    with pytest.raises(StorageError, match=r"tokens-1: access is forbidden"):
         host("a", f"{bucket.url}/forbidden")
     bucket.faults.clear()

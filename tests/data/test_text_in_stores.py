@@ -15,6 +15,7 @@ from flaxformer_lite.data.text import open_source
 from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.files import remote
 from flaxformer_lite.files.stores import StorageError
+from tests import storage
 
 TEXT = ("text",)
 ROWS = [{"text": f"document {n}, " * 40, "label": n % 2} for n in range(300)]
@@ -75,7 +76,7 @@ def test_the_fingerprint_follows_the_content_without_reading_it(bucket):
     url = f"{bucket.url}/print/a.txt"
     marks = []
     for content in (b"one", b"two", b"one"):
-        remote.write(url, content)
+        storage.write(url, content)
         bucket.seen.clear()
         marks.append(open_source(DataConfig(path=url), TEXT).fingerprint)
         assert not [
@@ -103,7 +104,7 @@ def test_token_ids_become_the_same_corpus(bucket, tmp_path, monkeypatch):
         here, there = (corpus.tokens[split] for corpus in corpora)
         assert np.array_equal(here.ids, there.ids) and np.array_equal(here.offsets, there.offsets)
     assert token_files.index_of(remote.find(f"{bucket.url}/ids/a.bin")) is None
-    remote.write(f"{bucket.url}/ids/a.idx", b"no index")
+    storage.write(f"{bucket.url}/ids/a.idx", b"no index")
     with pytest.raises(ConfigError, match=r"a.bin, a.idx: not Megatron's index, or damaged"):
         open_corpus(
             DataConfig(path=f"{bucket.url}/ids/a.bin", cache=str(tmp_path), tokenizer=bytes_only),
@@ -132,16 +133,16 @@ def test_what_cannot_be_read_names_field_and_address(bucket, there):
     ):
         with pytest.raises(StorageError, match=message):
             open_source(DataConfig(path=path), TEXT)
-    remote.write(f"{bucket.url}/bad/a.txt", b"\xff\xfe")
+    storage.write(f"{bucket.url}/bad/a.txt", b"\xff\xfe")
     with pytest.raises(ConfigError, match=rf"data.path='{bucket.url}/bad/a.txt': a.txt is not UTF-8 text"):
         documents(f"{bucket.url}/bad/a.txt")
-    remote.write(f"{bucket.url}/bad/a.jsonl.gz", gzip.compress(b"x" * 999)[:-9])
+    storage.write(f"{bucket.url}/bad/a.jsonl.gz", gzip.compress(b"x" * 999)[:-9])
     with pytest.raises(ConfigError, match=r"a.jsonl.gz(:1)?:? (cannot be read|not JSON)"):
         documents(f"{bucket.url}/bad/a.jsonl.gz")
-    remote.write(f"{bucket.url}/bad/a.parquet", b"PAR1 damaged")
+    storage.write(f"{bucket.url}/bad/a.parquet", b"PAR1 damaged")
     with pytest.raises(ConfigError, match=r"a.parquet: cannot be read"):
         documents(f"{bucket.url}/bad/a.parquet")
-    remote.write(f"{bucket.url}/bad/b.txt", b"")
+    storage.write(f"{bucket.url}/bad/b.txt", b"")
     with pytest.raises(ConfigError, match=r"b.txt': empty"):
         documents(f"{bucket.url}/bad/b.txt")
 

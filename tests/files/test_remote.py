@@ -3,11 +3,15 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.files import remote, stores
+from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError
+from tests import storage
 
 CONTENT = b"".join(b"line %d\n" % n for n in range(3000))
 
@@ -19,7 +23,7 @@ def impatient(monkeypatch):
 
 
 def test_an_object_reads_back_with_its_size_and_checksum(bucket):
-    remote.write(f"{bucket.url}/a/b.txt", CONTENT)
+    storage.write(f"{bucket.url}/a/b.txt", CONTENT)
     file = remote.find(f"{bucket.url}/a/b.txt")
     assert (file.url, file.name, file.suffix, file.size) == (f"{bucket.url}/a/b.txt", "b.txt", ".txt", len(CONTENT))
     assert file.checksum == file.version
@@ -29,13 +33,13 @@ def test_an_object_reads_back_with_its_size_and_checksum(bucket):
     assert remote.read(file, 5, 9) == CONTENT[5:9]
     assert remote.read(file, len(CONTENT) - 3, len(CONTENT) + 9) == CONTENT[-3:]
     assert remote.read(file, len(CONTENT), len(CONTENT) + 9) == b""
-    remote.write(f"{bucket.url}/a/b.txt", CONTENT[::-1])
+    storage.write(f"{bucket.url}/a/b.txt", CONTENT[::-1])
     assert remote.find(f"{bucket.url}/a/b.txt").version != file.version
 
 
 def test_names_and_patterns_are_listed_in_order(bucket):
     for name in ("list/b.txt", "list/a.txt", "list/deep/c.txt", "list/d.bin", "list2/e.txt", "list/none.txt"):
-        remote.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
+        storage.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
     below = [str(file).removeprefix(f"{bucket.url}/") for file in remote.find_below(f"{bucket.url}/list/")]
     assert below == ["list/a.txt", "list/b.txt", "list/d.bin", "list/deep/c.txt", "list/none.txt"]
     assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == ["a.txt", "b.txt", "none.txt"]
@@ -46,10 +50,10 @@ def test_names_and_patterns_are_listed_in_order(bucket):
 
 
 def test_a_stream_seeks_and_is_decompressed(bucket):
-    remote.write(f"{bucket.url}/z.txt.gz", gzip.compress(CONTENT))
+    storage.write(f"{bucket.url}/z.txt.gz", gzip.compress(CONTENT))
     with remote.find(f"{bucket.url}/z.txt.gz").open() as file, gzip.open(file) as plain:
         assert plain.read() == CONTENT
-    remote.write(f"{bucket.url}/z.txt", CONTENT)
+    storage.write(f"{bucket.url}/z.txt", CONTENT)
     with remote.find(f"{bucket.url}/z.txt").open() as file:
         assert file.readline() == b"line 0\n"
         assert file.seek(-10, os.SEEK_END) == len(CONTENT) - 10
@@ -65,7 +69,7 @@ def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch
 
 
 def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_refused(bucket, tmp_path, monkeypatch):
-    remote.write(f"{bucket.url}/c", CONTENT)
+    storage.write(f"{bucket.url}/c", CONTENT)
     file, whole, spoiled = remote.find(f"{bucket.url}/c"), remote.read, []
 
     def read(*args):
@@ -82,14 +86,14 @@ def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_ref
     with pytest.raises(StorageError, match=r"bucket/c: another (md5|crc32c) here than in the store; it is damaged"):
         remote.download(file, tmp_path / "c")
     times = 0
-    remote.write(f"{bucket.url}/c", CONTENT[:-1])
+    storage.write(f"{bucket.url}/c", CONTENT[:-1])
     with pytest.raises(StorageError, match=r"bucket/c: "):
         remote.download(file, tmp_path / "c")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_passes_is_tried_again_and_counted(status, bucket, capsys):
-    remote.write(f"{bucket.url}/t", CONTENT)
+def test_what_passes_is_tried_again_and_counted(status, bucket, capsys, tmp_path):
+    storage.write(f"{bucket.url}/t", CONTENT)
     file, before = remote.find(f"{bucket.url}/t"), stores.retries()
     bucket.fail(status, times=3, on=r"alt=media|GET /bucket/t\b")  # not the listing that a client did not wait for
     assert remote.read(file) == CONTENT
@@ -98,18 +102,22 @@ def test_what_passes_is_tried_again_and_counted(status, bucket, capsys):
     assert len(lines) == 3
     assert all(line.startswith(f"notice: {bucket.url}/t: {status} ") for line in lines)
     bucket.fail(status, times=2, on="PUT|POST")
-    remote.write(f"{bucket.url}/t", CONTENT[:9])
+    (tmp_path / "t").write_bytes(CONTENT[:9])
+    remote.upload(tmp_path / "t", f"{bucket.url}/t")
     assert stores.retries() == before + 5
     assert remote.find(f"{bucket.url}/t").size == 9
 
 
 def test_what_stays_is_one_sentence(bucket):
-    remote.write(f"{bucket.url}/s", CONTENT)
+    storage.write(f"{bucket.url}/s", CONTENT)
     file = remote.find(f"{bucket.url}/s")
     for status, message in (
-        (503, r"bucket/s: cannot be reached \(503 Service Unavailable; \d+ tries in 0 s\); check the network, and the"),
-        (401, r"bucket/s: no credentials that are valid \(401 Unauthorized\); log in: (gcloud auth|aws configure)"),
-        (403, r"bucket/s: access is forbidden \(.*\); ask its owner for it, or log in: (gcloud auth|aws configure)"),
+        (
+            503,
+            r"bucket/s: the store cannot be reached \(503 Service Unavailable; \d+ tries\); check the network, and the",
+        ),
+        (401, r"bucket/s: access is forbidden \(401 Unauthorized\); log in \((gcloud auth|aws configure)"),
+        (403, r"bucket/s: access is forbidden \(.*\); log in \((gcloud auth|aws configure).*\), or ask"),
         (418, r"bucket/s: the store refuses it \(418 I'm a Teapot\)"),
     ):
         bucket.fail(status, times=1000)
@@ -117,7 +125,7 @@ def test_what_stays_is_one_sentence(bucket):
             remote.read(file)
         bucket.faults.clear()
     elsewhere = f"{bucket.url[:2]}://elsewhere/a"
-    for act in (remote.find_below, lambda url: remote.write(url, b"a"), lambda url: remote.upload(__file__, url)):
+    for act in (remote.find_below, lambda url: remote.upload(Path(__file__), url)):
         with pytest.raises(StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name") as error:
             act(elsewhere)
         assert "\n" not in str(error.value)
@@ -130,16 +138,39 @@ def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        with pytest.raises(StorageError, match=rf"{url}: cannot be reached \(.*[cC]onnect.*127.0.0.1.* tries in"):
+        with pytest.raises(
+            StorageError, match=rf"{url}: the store cannot be reached \(.*[cC]onnect.*127.0.0.1.* tries"
+        ):
             remote.find(url)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+
+
+@pytest.mark.parametrize("look", [remote.find, lambda url: Objects(url).read("a")])
+def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "PATIENCE", 999)
+    monkeypatch.setattr(stores, "VENDOR", tmp_path / "none")
+    for name in {name for names, _, _ in stores.SIGNS.values() for name in names}:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
-    with pytest.raises(StorageError, match=r"s3://b/a: no credentials that are valid .*; log in: aws configure"):
-        remote.find("s3://b/a")
+    begun = time.monotonic()
+    with pytest.raises(
+        StorageError, match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure"
+    ):
+        look("s3://b/a")
+    assert time.monotonic() - begun < 30
+
+
+def test_public_objects_are_read_without_credentials(s3, monkeypatch):
+    url = f"{s3.url}/public"
+    for name in ("config.json", "secret"):
+        storage.write(f"{url}/{name}", b"{}")
+    open_to_all = {"Bucket": storage.BUCKET, "Key": "public/config.json", "ACL": "public-read"}
+    stores.run(url, lambda files: files._call_s3("put_object_acl", **open_to_all))
+    monkeypatch.setattr(stores, "is_anonymous", lambda url: True)
+    assert remote.read(remote.find(f"{url}/config.json")) == Objects(url).read("config.json") == b"{}"
+    for look in (lambda: remote.find(f"{url}/secret"), lambda: Objects(url).read("secret")):
+        with pytest.raises(StorageError, match=r"bucket/public.*: access is forbidden .*; log in \(aws configure"):
+            look()
 
 
 @pytest.mark.parametrize(("url", "package", "extra"), [("gs://b/a", "gcsfs.core", "gcs"), ("s3://b/a", "s3fs", "s3")])
@@ -168,7 +199,7 @@ def test_other_addresses_are_refused(url, message):
 
 def test_a_forked_process_has_its_own_client(bucket):
     """In a process of its own, without the threads of this one."""
-    remote.write(f"{bucket.url}/f", CONTENT)
+    storage.write(f"{bucket.url}/f", CONTENT)
     size = f"remote.find('{bucket.url}/f').size"
     fork = f"size, child = {size}, os.fork()\nif not child: os._exit({size} != size)\nsys.exit(os.waitpid(child, 0)[1])"
     imports = "import os, sys\nfrom flaxformer_lite.files import remote\n"

@@ -11,6 +11,7 @@ from flaxformer_lite.files.stores import StorageError
 from flaxformer_lite.generation.published import published_settings
 from flaxformer_lite.pretrained import places
 from flaxformer_lite.pretrained.sentences import read_sentence_layers
+from tests import storage
 from tests.cli import models
 from tests.pretrained.fixtures import ROOT
 
@@ -61,7 +62,7 @@ def test_only_what_is_read_is_copied_and_only_once(bucket, tmp_path):
         "checkpoint-9/model.safetensors",
         "a.png",
     ):
-        remote.write(f"{url}/{name}", b"not read")
+        storage.write(f"{url}/{name}", b"not read")
     bucket.seen.clear()
     load_tokenizer(url)
     assert not read(bucket, "safetensors")
@@ -79,8 +80,8 @@ def test_only_what_is_read_is_copied_and_only_once(bucket, tmp_path):
 def test_what_has_no_model_says_so(bucket):
     with pytest.raises(StorageError, match="/nothing: the bucket has no object of this name, and none below it"):
         load_pretrained(f"{bucket.url}/nothing")
-    remote.write(f"{bucket.url}/pickle/config.json", b"{}")
-    remote.write(f"{bucket.url}/pickle/pytorch_model.bin", b"")
+    storage.write(f"{bucket.url}/pickle/config.json", b"{}")
+    storage.write(f"{bucket.url}/pickle/pytorch_model.bin", b"")
     with pytest.raises(
         StorageError, match=r"pickle/pytorch_model.bin: a pickle, which can run any code .* not read here"
     ):
@@ -95,7 +96,7 @@ def test_a_model_goes_out_and_comes_back(bucket, tmp_path):
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
     assert {"config.json", "model.safetensors.index.json", "tokenizer.json"} < names and len(names) > 6
     assert equal(load_pretrained(url)[1], params)
-    remote.write(f"{url}/README.md", b"mine")
+    storage.write(f"{url}/README.md", b"mine")
     writes = len(bucket.seen)
     save_pretrained(url, load_pretrained(url)[0], params)  # its tokenizer comes from where it lies
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
@@ -131,10 +132,10 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
 
 def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
-    remote.write(f"{gcs.url}/photos/a.png", b"")
+    storage.write(f"{gcs.url}/photos/a.png", b"")
     with pytest.raises(ConfigError, match=r"photos: holds a.png and no config.json, so it is not a model's directory"):
         save_pretrained(f"{gcs.url}/photos", model, params)
-    remote.write(f"{gcs.url}/run/checkpoints/8/x", b"")
+    storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")
     with pytest.raises(ConfigError, match=r"run: is a training workdir"):
         save_pretrained(f"{gcs.url}/run", model, params)
     with pytest.raises(ConfigError, match=r"photos: exists and is not overwritten"):

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from flaxformer_lite import __main__ as door
-from flaxformer_lite.checkpoints import lock
-from flaxformer_lite.checkpoints.lock import Lock
 from flaxformer_lite.checkpoints.record import read_record
 from flaxformer_lite.cli import launch, open_model
 from flaxformer_lite.cli.inspect import read as contents_of
 from flaxformer_lite.config import to_config_dict
+from flaxformer_lite.files import lock
+from flaxformer_lite.files.lock import Lock
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.start.preflight import RunError

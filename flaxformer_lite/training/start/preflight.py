@@ -10,10 +10,10 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from flaxformer_lite.checkpoints.lock import NAME, Lock, LockError
 from flaxformer_lite.checkpoints.workdir import is_workdir
 from flaxformer_lite.config import ExperimentConfig
 from flaxformer_lite.config.mixture import is_source_path
+from flaxformer_lite.files.lock import NAME, Lock, LockError
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import is_url
 from flaxformer_lite.runtime.processes import Processes

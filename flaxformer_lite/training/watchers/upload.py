@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.checkpoints.lock import Lock, LockError
 from flaxformer_lite.checkpoints.mirror import Mirror
+from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.stores import StorageError
 from flaxformer_lite.training.report.terminal import Terminal
 from flaxformer_lite.training.start.preflight import RunError

@@ -1,7 +1,7 @@
-"""A lock on a run's workdir in an object store: an object that its owner rewrites, and that nobody else may while it does.
+"""A lock in an object store: an object that its owner rewrites, and that nobody else may while it does.
 
-It is created, rewritten and taken over by conditional requests, so that of two runs at most one succeeds. One that was
-killed leaves it behind; the next run takes it over at once if it sees that the owner is gone from its own machine, else
+It is created, rewritten and taken over by conditional requests, so that of two owners at most one succeeds. One that was
+killed leaves it behind; the next takes it over at once if it sees that the owner is gone from its own machine, else
 when it has watched it for SILENCE and has seen no beat. No clocks are compared.
 """
 
@@ -25,23 +25,23 @@ BEAT, SILENCE = 10.0, 60.0  # seconds between two beats, and without one until a
 
 
 class LockError(RuntimeError):
-    """A lock that another run holds, or has taken over; the message says who, and since when."""
+    """A lock that another holds, or has taken over; the message says who, and since when."""
 
 
 class Lock(contextlib.AbstractContextManager):
-    """Holds the lock of a workdir within a block.
+    """Holds a lock within a block.
 
     Args:
-      objects: the workdir.
-      token: known to the processes of this run only.
+      objects: what it locks, such as a workdir.
+      token: known to its owner only, such as the processes of a run.
 
     Raises:
-      LockError: another run holds it.
+      LockError: another holds it.
       StorageError: the store cannot be used.
     """
 
     def __init__(self, objects: Objects, token: str):
-        self._objects, self._token, self._lost = objects, token, ""
+        self._objects, self._token, self._lost, self._told = objects, token, "", False
         now = datetime.datetime.now(datetime.UTC)
         self._said = {
             "owner": _me(),
@@ -115,10 +115,10 @@ class Lock(contextlib.AbstractContextManager):
     def _watched(self, seen: Version) -> Version:
         """Waits until a lock that is held is released, or silent for long enough; raises LockError at a beat."""
         holder, end = _parsed(seen), time.monotonic() + SILENCE
-        print(
-            f"notice: {_taken(self._objects, holder)} Waiting up to {SILENCE:.0f} s for a sign of life.",
-            file=sys.stderr,
-        )
+        if not self._told:
+            waiting = f"Waiting up to {SILENCE:.0f} s for a sign of life."
+            print(f"notice: {_taken(self._objects, holder)} {waiting}", file=sys.stderr)
+        self._told = True
         while time.monotonic() < end:
             time.sleep(BEAT / 2)
             now = self._objects.version(NAME)

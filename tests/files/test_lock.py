@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from flaxformer_lite.checkpoints import lock
-from flaxformer_lite.checkpoints.lock import Lock, LockError
+from flaxformer_lite.files import lock
+from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.stores import StorageError
 
@@ -38,7 +38,7 @@ def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_
 
 
 def test_a_bucket_that_does_not_exist_is_told(s3):
-    with pytest.raises(StorageError, match="there is no bucket elsewhere; make it, or check its name"):
+    with pytest.raises(StorageError, match="there is no bucket elsewhere; check its name"):
         Lock(Objects("s3://elsewhere/run"), "first").__enter__()
 
 
