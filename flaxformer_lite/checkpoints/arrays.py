@@ -14,6 +14,7 @@ from flaxformer_lite.sharding.parameters import path_of
 Index = tuple[slice, ...]
 NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}  # of a database's tree; each call remembers its own
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
+SEARCHED = 1 << 30  # bytes of data files that are searched for an array
 NEARBY = {
     "threshold_bytes": 10**6,
     "merged_bytes": LARGEST,
@@ -112,7 +113,19 @@ def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
     return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: pieces[str(index)].result())
 
 
-def stored(at: Path | Objects, path: str) -> list[bytes]:
+def lies_in(at: Path | Objects, path: str) -> list[str]:
+    """Names the files of a checkpoint that hold an array, by searching for its bytes, as the database keeps no list of them."""
+    names = at.names() if isinstance(at, Objects) else [f.relative_to(at).as_posix() for f in at.rglob("d/*")]
+    wanted, found, left = _stored(at, path), list[str](), SEARCHED
+    for name in [name for name in names if name.split("/")[-2:-1] == ["d"]]:
+        data = (at.read(name) or b"") if isinstance(at, Objects) else (at / name).read_bytes()
+        found += [name] if any(piece in data for piece in wanted) else []
+        if (left := left - len(data)) < 0:
+            break
+    return found
+
+
+def _stored(at: Path | Objects, path: str) -> list[bytes]:
     """Returns the pieces of an array as they lie in the data files of a checkpoint."""
     database = tensorstore.KvStore.open(_database(_base(at)), context=tensorstore.Context(NODES)).result()
     prefix = f"{path.replace('/', '.')}/".encode()

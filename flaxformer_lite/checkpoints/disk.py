@@ -7,11 +7,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.record import RECORD, STATE, CheckpointError, check_regular, read_record
+from flaxformer_lite.checkpoints.record import RECORD, STATE, CheckpointError, check_regular
 from flaxformer_lite.runtime.processes import Processes
-
-SEARCHED = 1 << 30  # bytes of a data file that are searched for a leaf
 
 
 class Disk:
@@ -54,23 +51,9 @@ class Disk:
     def steps(self) -> list[int]:
         return list(self._manager.all_steps())
 
-    @property
-    def latest_step(self) -> int | None:
-        return self._manager.latest_step()
-
-    def record(self, step: int) -> dict[str, Any]:
-        return read_record(self.folder / str(step))
-
-    def state(self, step: int, target: Any) -> Any:
-        """Reads this process's part of a state."""
-        return arrays.read(self.folder / str(step), target)
-
-    def lies_in(self, step: int, leaf: str) -> list[str]:
-        """Names the files that hold a leaf, by searching for its bytes, as the store keeps no list of them."""
-        at = self.folder / str(step)
-        files = [p for p in (at / STATE).rglob("d/*") if p.stat().st_size <= SEARCHED]
-        wanted = arrays.stored(at, leaf)
-        return [str(p.relative_to(at)) for p in files if any(piece in p.read_bytes() for piece in wanted)]
+    def at(self, step: int) -> Path:
+        """Returns where a checkpoint is."""
+        return self.folder / str(step)
 
     def set_aside(self, step: int) -> str:
         """Takes a damaged checkpoint from the others; says where it is then."""
@@ -78,7 +61,7 @@ class Disk:
         if self._group.first:
             place.parent.mkdir(exist_ok=True)
             shutil.rmtree(place, ignore_errors=True)
-            (self.folder / str(step)).rename(place)
+            self.at(step).rename(place)
         self._group.coordinate("a damaged checkpoint", None, lambda _: None)
         self._manager.reload()
         return f"moved to {place}"

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.disk import Disk
-from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, compare, first_line, sealed
+from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, compare, first_line, read_record, sealed
 from flaxformer_lite.checkpoints.store import Store
 from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.runtime.processes import ALONE, Processes
@@ -83,7 +84,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         wanted = describe(target)
         steps = sorted(self._place.steps(), reverse=True)
         for step in self._group.coordinate("checkpoints", steps, lambda answers: answers[0]):
-            record, damaged[step] = self._all(self._place.record, step)
+            at = self._place.at(step)
+            record, damaged[step] = self._all(read_record, at)
             if record is None:
                 continue
             try:
@@ -92,11 +94,11 @@ class Checkpoints(contextlib.AbstractContextManager):
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
             compare(step, record["leaves"], wanted)
-            state, damaged[step] = self._all(self._place.state, step, target)
+            state, damaged[step] = self._all(arrays.read, at, target)
             if state is None:
                 continue
             if broken := broken_leaf(record["leaves"], describe(state)):
-                damaged[step] = f"the content of {broken} does not match its digest{self._lies_in(step, broken)}"
+                damaged[step] = f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
                 continue
             del damaged[step]
             return Restored(step, state, record, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
@@ -108,7 +110,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     @property
     def latest_step(self) -> int | None:
-        return self._place.latest_step
+        return max(self._place.steps(), default=None)
 
     def wait(self) -> None:
         """Waits for the save in the background; raises CheckpointError if it failed."""
@@ -129,11 +131,11 @@ class Checkpoints(contextlib.AbstractContextManager):
         if self._group.alone or kind is None:
             self.close()
 
-    def _all(self, read: Callable, *arguments: Any, **options: Any) -> tuple[Any, str]:
+    def _all(self, read: Callable, *arguments: Any) -> tuple[Any, str]:
         """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of them failed."""
         value, why = None, ""
         try:
-            value = read(*arguments, **options)
+            value = read(*arguments)
         except StorageError:
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
@@ -147,10 +149,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         now = self._place.set_aside(step)
         return f"checkpoint of step {step} is damaged ({why}); {now}, continuing from step {restored}."
 
-    def _lies_in(self, step: int, leaf: str) -> str:
-        found = self._place.lies_in(step, leaf)
-        return f"; it lies in {', '.join(found)}" if found else ""
-
     def _failed(self, step: int | None, error: Exception) -> str:
         last = self._last_good(step)
         return f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)}; {last}"
@@ -158,3 +156,8 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _last_good(self, step: int | None) -> str:
         good = [s for s in self._place.steps() if s != step]
         return f"The last good checkpoint is step {max(good)}." if good else "There is no earlier checkpoint."
+
+
+def _lies_in(at: Any, leaf: str) -> str:
+    found = arrays.lies_in(at, leaf)
+    return f"; it lies in {', '.join(found)}" if found else ""

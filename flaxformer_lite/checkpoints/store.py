@@ -14,11 +14,10 @@ from typing import Any
 from etils import epath
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.record import FILE, CheckpointError, read_record
+from flaxformer_lite.checkpoints.record import FILE, CheckpointError
 from flaxformer_lite.files.objects import Objects, explained
 from flaxformer_lite.runtime.processes import Processes
 
-SEARCHED = 1 << 30  # bytes of data files that are searched for a leaf
 DAMAGED = "damaged"
 
 
@@ -60,28 +59,9 @@ class Store:
     def steps(self) -> list[int]:
         return list(self._steps)
 
-    @property
-    def latest_step(self) -> int | None:
-        return max(self._steps, default=None)
-
-    def record(self, step: int) -> dict[str, Any]:
-        return read_record(self._objects.below(str(step)))
-
-    def state(self, step: int, target: Any) -> Any:
-        """Reads this process's part of a state."""
-        return arrays.read(self._objects.below(str(step)), target)
-
-    def lies_in(self, step: int, leaf: str) -> list[str]:
-        """Names the objects that hold a leaf, by searching for its bytes, as the database keeps no list of them."""
-        at = self._objects.below(str(step))
-        names = [name for name in at.names() if name.split("/")[-2:-1] == ["d"]]
-        wanted, left, found = arrays.stored(at, leaf), SEARCHED, []
-        for name in names:
-            content = at.read(name) or b""
-            found += [name] if any(piece in content for piece in wanted) else []
-            if (left := left - len(content)) < 0:
-                break
-        return found
+    def at(self, step: int) -> Objects:
+        """Returns where a checkpoint is."""
+        return self._objects.below(str(step))
 
     def set_aside(self, step: int) -> str:
         """Takes a damaged checkpoint from the others; says where it is then."""
@@ -96,7 +76,7 @@ class Store:
         self._worker.shutdown()
 
     def _write(self, step: int, copied: dict[str, arrays.Part], record: dict[str, Any]) -> None:
-        group, at = self._group, self._objects.below(str(step))
+        group, at = self._group, self.at(step)
 
         def together(what: str, do: Any) -> None:
             """Does something on this process, and raises on all if it failed on one."""

@@ -118,11 +118,10 @@ def run(url: str, act: Callable[[Any], Awaitable[Any]]) -> Any:
 
     Args:
       url: an address in the store, for messages.
-      act: uses coroutines such as `files._pipe_file(key, content)`; it is called again where it fails.
+      act: uses coroutines such as `files._info(key)`; it is called again where it fails.
 
     Raises:
       FileNotFoundError: there is no such object or bucket.
-      FileExistsError: a condition such as `mode="create"` does not hold.
       StorageError: the store cannot be used, or not within PATIENCE.
     """
     if problem := is_place(url):
@@ -172,7 +171,7 @@ async def _patient(act: Callable[[], Awaitable[Any]]) -> Any:
     while True:
         try:
             return await act()
-        except (FileNotFoundError, FileExistsError, StorageError):
+        except (FileNotFoundError, StorageError):
             raise
         except Exception as error:
             began = began or time.monotonic()

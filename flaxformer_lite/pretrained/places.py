@@ -83,7 +83,8 @@ def new_place(
     url, room = str(target).rstrip("/"), cache.local(str(target))
     before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
     if before and carry is None:
-        raise ConfigError(f"{target}: exists and is not overwritten; remove it or choose another.")
+        left = "" if set(LAST) & set(before) else " without a config.json, as after a kill,"
+        raise ConfigError(f"{target}: exists{left} and is not overwritten; remove it or choose another.")
     if check:
         check(list(before))
     room.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,7 @@ def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")
     with pytest.raises(ConfigError, match=r"run: is a training workdir"):
         save_pretrained(f"{gcs.url}/run", model, params)
-    with pytest.raises(ConfigError, match=r"photos: exists and is not overwritten"):
+    with pytest.raises(ConfigError, match=r"photos: exists without a config.json, as after a kill, and is"):
         save_adapter(f"{gcs.url}/photos", *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"))
 
 
