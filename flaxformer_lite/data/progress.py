@@ -27,7 +27,7 @@ MINUTE = 60  # between lines where there is no terminal
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """Shows that work of unknown length is going on."""
-    console = Console(stderr=True, quiet=not processes.speaks())
+    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
     if console.is_terminal:
         with console.status(what):
             yield
@@ -39,7 +39,7 @@ def working(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how many of `total` things are done; yields a function to call with the number just done."""
-    console = Console(stderr=True, quiet=not processes.speaks())
+    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
     if not console.is_terminal:
         yield lambda count: None
         return
@@ -50,7 +50,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 @contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows how much of a text of `total` bytes has been read; yields a function to call with the bytes just read."""
-    console = Console(stderr=True, quiet=not processes.speaks())
+    console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
         yield _in_lines(console, what, total)
@@ -61,7 +61,7 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _bar(console: Console, what: str, total: int, *columns: ProgressColumn) -> Iterator[Callable[[int], None]]:
-    shown = TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn()
+    shown = TextColumn("{task.description}", markup=False), BarColumn(), *columns, TimeRemainingColumn()
     with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)

@@ -19,6 +19,9 @@ from flaxformer_lite.files.stores import StorageError
 TRIED = 9  # times that a request is tried again, over up to 80 seconds
 SILENT = 15  # seconds without an answer, after which a notice says what is waited for
 REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(401|403)'")
+NO_BUCKET = re.compile(
+    r"NOT_FOUND|parse response metadata"
+)  # the latter of a list, which tensorstore reads nevertheless
 UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'")
 
 
@@ -152,6 +155,6 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
             raise stores.forbidden(url, said) from error
         if content and not UNREACHED.search(str(error)):
             raise
-        raise (stores.no_bucket(url) if "NOT_FOUND" in said else stores.unreachable(url, said)) from error
+        raise (stores.no_bucket(url) if NO_BUCKET.search(said) else stores.unreachable(url, said)) from error
     finally:
         notice.cancel()

@@ -37,9 +37,9 @@ def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_
         assert b'"third"' in objects.read(".lock")
 
 
-def test_a_bucket_that_does_not_exist_is_told(s3):
+def test_a_bucket_that_does_not_exist_is_told(bucket):
     with pytest.raises(StorageError, match="there is no bucket elsewhere; check its name"):
-        Lock(Objects("s3://elsewhere/run"), "first").__enter__()
+        Lock(Objects(f"{bucket.url[:2]}://elsewhere/run"), "first").__enter__()
 
 
 def test_released_after_an_error_too(objects):

@@ -143,9 +143,10 @@ def test_other_peoples_places_are_not_taken(gcs, tmp_path):
 
 
 def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
-    folder, url = models.directory(tmp_path / "gpt2"), f"{gcs.url}/converted"
+    folder, url = models.directory(tmp_path / "gpt2"), f"{gcs.url}/con [v]e?r#t%20é*d"
     main(["convert", str(folder), url])
-    assert capsys.readouterr().out.startswith(f"{url}: gpt2, head lm, ")
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{url}: gpt2, head lm, ") and f"sending {url}: " in said.err
     main(["convert", url, str(tmp_path / "back")])
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "back" / name).read_bytes() == remote.read(remote.find(f"{url}/{name}"))
