@@ -65,7 +65,7 @@ class DataConfig(Record):
     mixture: dict[str, SourceConfig] = field(default_factory=Sections)  # texts by name, with weights, instead of `path`
     mixture_temperature: NotNegative = 0.0  # T: weights times size ** (1 / T); 0: sizes do not count
     mixture_schedule: Annotated[str, is_schedule] = ""  # by steps, such as "9000: books=3; 9500-9900: web=0"
-    eval_path: Place = ""  # the held-out rows of a table; empty: a share of those of `path`
+    eval_path: Place = ""  # held-out text, or rows of a table; empty: a share of `path`
     columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
     text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
     corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"  # built in: Python, English, or pairs of both
@@ -79,9 +79,15 @@ class DataConfig(Record):
         super().__post_init__()
         object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))  # ConfigDict's order
         check_mixture(self)
-        if self.text_field != "text" and not self.path and not self.mixture:
-            raise ConfigError(f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set"
-                              " data.path to them.")  # fmt: skip
+        if self.text_field != "text" and not (self.path or self.eval_path or self.mixture):
+            raise ConfigError(
+                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
+            )
+
+    @property
+    def held_out(self) -> float:
+        """The share of the text at `path` that is held out: none, if other text is."""
+        return 0.0 if self.eval_path else self.eval_fraction
 
 
 @dataclass(frozen=True, kw_only=True)

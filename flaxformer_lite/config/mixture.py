@@ -90,6 +90,8 @@ def check_mixture(data: Any) -> None:
             require(name, value, "is for the sources of data.mixture, and there are none; name some." if value else "")
         return
     require("path", data.path, "is one text, and data.mixture names others; empty one of them." if data.path else "")
+    aside = "is not for a mixture, which holds out a share of each source; leave it empty." if data.eval_path else ""
+    require("eval_path", data.eval_path, aside)
     require("mixture", len(sources), f"has more than {MOST} sources; join some." if len(sources) > MOST else "")
     for name in sources:
         require("mixture", name, "" if re.fullmatch(r"[A-Za-z]\w*", name) else "a name has letters, digits and _ only.")

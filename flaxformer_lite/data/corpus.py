@@ -1,5 +1,6 @@
 """Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -15,7 +16,7 @@ import numpy as np
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig, plugin_name, to_config_dict
 from flaxformer_lite.data import cache, progress, shards, token_files, tokenizer, tokenizer_training, tokenizing
-from flaxformer_lite.data.split import SPLITS, Split, held_out, split_of
+from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.packing import Packing, shift_of
@@ -102,6 +103,7 @@ class Text(NamedTuple):
 
     source: Source
     split: Callable[[], Split]  # decides it in a pass over the text, at the first call
+    share: float  # of it that is held out
     key: str  # hash of text and split
 
 
@@ -112,14 +114,11 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) 
       ConfigError: the text cannot be used.
     """
     source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields))
-    key = _hash(FORMAT, source.fingerprint, source.fields, 1 if whole else cfg.eval_fraction)
-    split = functools.cache(
-        lambda: held_out(source.documents()) if whole
-        else split_of(source.documents(), cfg.eval_fraction, source.where)
-    )  # fmt: skip
+    share = 1 if whole else cfg.held_out
+    split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
         _check_tokens(cfg, source)
-    return Text(source, split, key)
+    return Text(source, split, share, _hash(FORMAT, source.fingerprint, source.fields, share))
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
@@ -130,19 +129,36 @@ def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
 
 
 def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) -> Corpus:
-    """Reads, splits (unless the `whole` is held out) and tokenizes a text, or finds the result in the cache.
+    """Reads, splits and tokenizes the texts that a config names, or finds the result in the cache.
+
+    Args:
+      cfg: the data section of the experiment.
+      fields: texts that the objective reads from a document.
+      whole: whether all of the text is held out.
 
     Raises:
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
     text = read_text(cfg, fields, whole=whole)
-    source, split, chosen = text.source, text.split, _tokenizer(cfg, [text])
-    key = _hash(text.key, chosen.fingerprint)
+    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
+    if whole or not cfg.eval_path:
+        return corpus
+    aside = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
+    try:
+        held = _tokenized(aside, read_text(aside, fields, whole=True), corpus.tokenizer)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("data.path=", "data.eval_path=")) from error
+    key = _hash(corpus.fingerprint, held.fingerprint)
+    return dataclasses.replace(corpus, tokens={**corpus.tokens, "eval": held.tokens["eval"]}, fingerprint=key)
+
+
+def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
+    source, key = text.source, _hash(text.key, chosen.fingerprint)
 
     def copy(folder: Path) -> None:
-        token_files.copy(source.files, chosen, 1 if whole else cfg.eval_fraction, source.where, folder)
+        token_files.copy(source.files, chosen, text.share, source.where, folder)
 
-    work = tokenizing.Tokenizing(source, split, chosen)
+    work = tokenizing.Tokenizing(source, text.split, chosen)
     how = (copy, None) if source.has_tokens else (work.write, work.share)
     folder = cache.folder(cfg.cache, f"tokens-{key}", *how)
     dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
@@ -179,8 +195,10 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, pa
                           f" data.length={length}; give more text or lower data.length.")  # fmt: skip
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
     if not (folder / "start").stat().st_size:
-        raise ConfigError(f"{corpus.source.where}: no document of the {split} split is long enough for"
-                          f" {plugin_name(objective)}; give more text.")  # fmt: skip
+        where = f"data.eval_path={cfg.eval_path!r}" if split == "eval" and cfg.eval_path else corpus.source.where
+        raise ConfigError(
+            f"{where}: no document of the {split} split is long enough for {plugin_name(objective)}; give more text."
+        )
     names = zip(Packing._fields, PLAN, strict=True)
     plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
     return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids)

@@ -61,7 +61,7 @@ class TextOrigins:
 
         def write(folder: Any) -> None:
             if self._source.has_tokens:
-                args = self._source.files, self._known, self._cfg.eval_fraction, self._source.where
+                args = self._source.files, self._known, self._cfg.held_out, self._source.where
                 found: Any = token_files.training_begins(*args)
             else:
                 found = ((*place, len("".join(document).encode())) for *place, document in self._training())
@@ -74,7 +74,7 @@ class TextOrigins:
     def _training(self) -> Iterator[tuple[int, int, Document]]:
         """Yields the training documents, each with the number of its file and its line or row."""
         source = self._source
-        split = split_of(source.documents(), self._cfg.eval_fraction, source.where)
+        split = split_of(source.documents(), self._cfg.held_out, source.where)
         for file, line, document in source.placed():
             yield from ((file, line, part) for name, part in split.deal([document]) if name == "train")
 

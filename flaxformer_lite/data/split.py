@@ -45,17 +45,25 @@ class Split:
         return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
-def held_out(documents: Iterable[Document]) -> Split:
-    """Returns the split that holds all documents out."""
-    return Split(1.0, 2**64, sum(len(text) for document in documents for text in document))
+def undivided(documents: Iterable[Document], fraction: float) -> Split:
+    """Returns the split that holds all documents out (`fraction` is 1), or none (0)."""
+    return Split(fraction, 2**64 if fraction else -1, sum(len(text) for document in documents for text in document))
 
 
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
-    """Decides how to split the documents, in one pass over them; a `whole` document is not cut, because it has labels.
+    """Decides how to split the documents, in one pass over them.
+
+    Args:
+      documents: read once, and not kept.
+      fraction: share of the text to hold out; 0 and 1 are exact.
+      where: the field and value that errors name.
+      whole: whether documents must not be cut, because they have labels.
 
     Raises:
       ConfigError: there is no text, or too little for both splits.
     """
+    if fraction in (0, 1):
+        return undivided(documents, fraction)
     sizes: collections.Counter[int] = collections.Counter()  # characters by hash, of the first MANY different documents
     total, low, longest, texts, tails = 0, 0, 0, 0, 0
     threshold = int(fraction * 2**64)

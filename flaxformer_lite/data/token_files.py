@@ -49,7 +49,7 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
     """
     parts, begins, ends = _open_all(files, known, where)
     border = _border(ends, int(begins[-1]), fraction)
-    if not 0 < border < begins[-1] and fraction < 1:
+    if not 0 < border < begins[-1] and 0 < fraction < 1:
         raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
     with progress.reading("copying tokens", int(begins[-1])) as advance:
         for name, low, high in (("train", 0, border), ("eval", border, int(begins[-1]))):
@@ -105,8 +105,8 @@ def _pieces(parts: list[Part], begins: np.ndarray, low: int, high: int) -> Itera
 
 def _border(ends: np.ndarray, total: int, fraction: float) -> int:
     """Returns the place where the held-out tokens begin."""
-    if fraction == 1:
-        return 0
+    if fraction in (0, 1):
+        return round(total * (1 - fraction))
     due = total * fraction
     at = int(ends[np.argmin(np.abs(ends - (total - due)))])
     return at if due / 2 <= total - at <= due * 2 else total - max(1, round(due))

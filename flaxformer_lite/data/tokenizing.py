@@ -114,7 +114,7 @@ class Tokenizing:
                     files[f"{name}.offsets"].write((part[f"{name}.offsets"] + ends[name]).tobytes())
                     ends[name] += len(part[f"{name}.bin"])
         for name, end in ends.items():
-            if not end and not (name == "train" and self._split().fraction == 1):
+            if not end and self._split().fraction != {"train": 1, "eval": 0}[name]:
                 raise ConfigError(f"{self._source.where}: no text left for the {name} split; give more text.")
 
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError, DataConfig
-from flaxformer_lite.data import corpus, shards
+from flaxformer_lite.config.mixture import SourceConfig
+from flaxformer_lite.data import corpus, provenance, shards
 from flaxformer_lite.data.corpus import open_corpus, open_records
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.data.tokenizer import HuggingFace
@@ -165,3 +166,36 @@ def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
         open_dataset(experiment(path=str(path)))
     with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"):
         DataConfig(text_field="body")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe"])
+def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
+    """All of data.path is trained on, and all of data.eval_path is held out; the tokenizer sees the former only."""
+    dev = tmp_path / "dev.txt"
+    dev.write_text("ŵŷẑ " * 60)
+    cfg = experiment(eval_path=str(dev), tokenizer=tokenizer, tokens=430)
+    train, held = open_dataset(cfg), open_dataset(cfg, "eval")
+    assert sorted(texts_of(train.corpus, "train")) == sorted(documents)
+    assert texts_of(train.corpus, "eval") == [dev.read_text()]
+    assert len(train.corpus.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
+    assert (
+        held.corpus.fingerprint == train.corpus.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
+    )
+    (place,) = provenance.TextOrigins(cfg.data, train.corpus).places([(train.records, 0)])[0][:1]
+    assert place.startswith(f"{cfg.data.path}:")
+
+
+def test_held_out_token_ids_of_ones_own(experiment, tmp_path):
+    for name, size in (("train", 1000), ("val", 200)):
+        np.arange(size).astype(np.uint16).__mod__(250).tofile(tmp_path / f"{name}.bin")
+    found = open_corpus(experiment(path=str(tmp_path / "train.bin"), eval_path=str(tmp_path / "val.bin")).data, TEXT)
+    assert [len(found.tokens[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
+
+
+def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path):
+    (tmp_path / "short.txt").write_text("a")
+    for path, said in (("none.txt", "no such file"), ("short.txt", "no document of the eval split is long enough")):
+        with pytest.raises(ConfigError, match=rf"^data\.eval_path='.*{path}'.*{said}"):
+            open_dataset(experiment("span_corruption", eval_path=str(tmp_path / path)))
+    with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
+        DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})

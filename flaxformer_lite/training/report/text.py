@@ -69,7 +69,10 @@ def _data(experiment: Experiment) -> Rows:
     train, held = corpus.tokens["train"], corpus.tokens["eval"]
     share = len(held.ids) / (len(held.ids) + len(train.ids))
     documents = (len(held.offsets) - 1) // len(corpus.source.fields)
-    aside = f"{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens"
+    named = f"{cfg.eval_path}: " if cfg.eval_path else ""
+    aside = (
+        f"{named}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens"
+    )
     rows = [("data", f"{source}; {experiment.train_data.num_examples:,} examples"), ("held out", aside)]
     return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
 
