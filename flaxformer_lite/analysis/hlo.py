@@ -7,16 +7,18 @@
 The text is XLA's HLO, from any backend. A loop's body counts once per iteration if the text says how many there are.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
+CARRYING = "async_collective_fusion"  # names of the TPU compiler's products that carry on an exchange meanwhile
 SIZES = {"pred": 1, "bf16": 2, "f16": 2, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OP = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -90,6 +92,7 @@ class Collective(NamedTuple):
       times: how often it runs in a call of the program.
       groups: ids of the partitions that exchange data with each other.
       source: the JAX operation that it comes from.
+      beside: the fusions that carry it on while they compute; empty if the schedule waits for it.
     """
 
     kind: str
@@ -98,6 +101,7 @@ class Collective(NamedTuple):
     groups: Groups
     source: str
     arrays: tuple[Array, ...]
+    beside: Sequence[Op] = ()
 
 
 def parse(text: str) -> Module:
@@ -125,11 +129,17 @@ def visits(module: Module) -> Iterator[Visit]:
 def collectives(module: Module) -> list[Collective]:
     """Lists all exchanges between devices, each once, even if several fusions share its channel."""
     found, seen = [], set()
+    beside: dict[tuple[str, str], list[Op]] = collections.defaultdict(list)
+    outer: Any = None
     for visit in visits(module):
+        outer = outer if visit.inside else visit.op
         kind = visit.op.kind.removesuffix("-start")
         if kind not in KINDS:
             continue
         channel = _CHANNEL.search(visit.op.rest)
+        carried = beside[visit.scope, channel[1] if channel else visit.op.name]
+        if visit.inside.startswith(CARRYING):
+            carried.append(outer)
         # All exchanges of `jax.shard_map` share one channel; only the parts of the same exchange also share a source.
         key = (visit.scope, channel[1], visit.op.source) if channel and visit.inside else (visit.scope, visit.op.name)
         if key in seen:
@@ -141,7 +151,7 @@ def collectives(module: Module) -> list[Collective]:
             size *= len(groups[0]) if groups else 1
         elif kind == "all-reduce" and "all-reduce-scatter" in visit.inside:
             kind = "reduce-scatter"
-        found.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays))
+        found.append(Collective(kind, size, visit.times, groups, visit.op.source, arrays, carried))
     return found
 
 

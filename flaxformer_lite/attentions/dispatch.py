@@ -16,7 +16,7 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 LOG = logging.getLogger("flaxformer_lite")
-FUSED = {"tpu": ("splash", "flash_relative_bias"), "gpu": ("cudnn",)}  # the first that supports the call is taken
+FUSED = {"tpu": ("flash_relative_bias", "splash"), "gpu": ("cudnn",)}  # the first that supports the call is taken
 SMALL = 128  # lengths up to which a kernel's padding costs more than the kernel saves
 # The largest T x S that `auto` holds; on CPU blockwise is twice as fast at 1024 x 1024, equal at 512 x 512.
 WHOLE = 512 * 1024

@@ -1,5 +1,8 @@
 """The TPU kernel behind flash_relative_bias.py: a block of rows meets all columns, and the bias stays on the chip.
 
+Heads lie side by side in the last axis, W = N * H, as projections make and take them: an array [.., H] of heads narrower
+than the 128 lanes would be padded in memory and moved to get there. A program works on as many heads as fill the lanes.
+
 A bias that depends only on the distance is one number per diagonal. The kernel spreads these numbers over a block of
 rows by rolling each row one place further than the one above, and sums the gradient by rolling the rows back.
 """
@@ -14,128 +17,136 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from flaxformer_lite.functions.kernels import MASKED
-from flaxformer_lite.functions.saved import ATTENTION, named
-
-BLIND = 1e30  # the log of the sum for a row that sees nothing: subtracting it makes every weight zero
+from flaxformer_lite.functions.tpu_tuning import LANES
 
 
 class Plan(NamedTuple):
-    """The static options of the kernel: scale, window, rows of a block, interpreted or not."""
+    """The static options of the kernel: scale, window, whether there is a bias, rows of a block, H, interpreted or not."""
 
     scale: float
     left: int | None
     right: int | None
+    biased: bool
     block: int
+    head_dim: int
     interpret: bool
+
+
+def heads_together(N: int, H: int) -> int:
+    """Returns how many heads a program works on: the fewest of N that fill whole lanes, or all."""
+    return next(n for n in range(1, N + 1) if N % n == 0 and (n * H % LANES == 0 or n == N))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
-    plan: Plan, q_BNTH: jax.Array, k_BNSH: jax.Array, v_BNSH: jax.Array, diagonals_NL: jax.Array,
+    plan: Plan, q_BTW: jax.Array, k_BSW: jax.Array, v_BSW: jax.Array, diagonals_NL: jax.Array,
     q_ids_BT: jax.Array, k_ids_BS: jax.Array,
 ) -> jax.Array:  # fmt: skip
     """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and columns of equal ids.
 
+    The backward pass computes the weights again, with their sums, so it needs nothing but these arguments.
+
     Args:
       plan: static; its block divides T, and T and S are multiples of 128.
-      q_BNTH, k_BNSH, v_BNSH: heads first.
-      diagonals_NL: float32, L = T + S.
+      q_BTW, k_BSW, v_BSW: heads side by side.
+      diagonals_NL: float32, L = T + S; ignored unless `plan.biased`.
       q_ids_BT, k_ids_BS: int32; no row sees a column with a negative id.
     """
-    return _forward(plan, q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS)[0]
+    return _forward(plan, q_BTW, k_BSW, v_BSW, diagonals_NL, q_ids_BT, k_ids_BS)[0]
 
 
 def _forward(plan: Plan, *arrays: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS = arrays
-    (B, N, T, H), S, t = q_BNTH.shape, k_BNSH.shape[2], plan.block
-    rows, columns = _row_spec(t, H), _column_spec(S, H)
-    out_BNTH, lse_BNT1 = pl.pallas_call(
+    grid, rows, columns, diagonals, ids = _blocks(plan, arrays)
+    out_BTW = pl.pallas_call(
         functools.partial(_forward_kernel, plan),
-        grid=(N, B, T // t),
-        in_specs=[rows, columns, columns, _diagonal_spec(T + S), *_id_specs(t, S)],
-        out_specs=[rows, _row_spec(t, 1)],
-        out_shape=[jax.ShapeDtypeStruct(q_BNTH.shape, v_BNSH.dtype), jax.ShapeDtypeStruct((B, N, T, 1), jnp.float32)],
+        grid=grid,
+        in_specs=[rows, columns, columns, diagonals, *ids],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct(arrays[0].shape, arrays[2].dtype),
         interpret=plan.interpret,
         name="relative_fwd",
-    )(q_BNTH, k_BNSH, v_BNSH, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None])
-    out_BNTH, lse_BNT1 = named(ATTENTION, out_BNTH, lse_BNT1)
-    return out_BNTH, (*arrays, out_BNTH, lse_BNT1)
+    )(*_shaped(arrays))
+    return out_BTW, arrays
 
 
-def _backward(plan: Plan, saved: tuple[jax.Array, ...], d_out_BNTH: jax.Array) -> tuple[Any, ...]:
-    q_BNTH, k_BNSH, v_BNSH, diagonals_NL, q_ids_BT, k_ids_BS, out_BNTH, lse_BNT1 = saved
-    (B, N, T, H), S, t = q_BNTH.shape, k_BNSH.shape[2], plan.block
-    delta_BNT1 = (d_out_BNTH.astype(jnp.float32) * out_BNTH.astype(jnp.float32)).sum(axis=-1, keepdims=True)
-    rows, columns, scalars, diagonals = _row_spec(t, H), _column_spec(S, H), _row_spec(t, 1), _diagonal_spec(T + S)
+def _backward(plan: Plan, arrays: tuple[jax.Array, ...], d_out_BTW: jax.Array) -> tuple[Any, ...]:
+    grid, rows, columns, diagonals, ids = _blocks(plan, arrays)
+    q_BTW, k_BSW, v_BSW, diagonals_NL = arrays[:4]
+    sums = pltpu.VMEM(columns.block_shape[1:], jnp.float32)
     d_q, d_k, d_v, d_diagonals = pl.pallas_call(
         functools.partial(_backward_kernel, plan),
-        grid=(N, B, T // t),
-        in_specs=[rows, columns, columns, diagonals, *_id_specs(t, S), rows, scalars, scalars],
+        grid=grid,
+        in_specs=[rows, columns, columns, diagonals, *ids, rows],
         out_specs=[rows, columns, columns, diagonals],
         out_shape=[
-            jax.ShapeDtypeStruct(q_BNTH.shape, q_BNTH.dtype),
-            *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (k_BNSH.shape, v_BNSH.shape, (N, 1, T + S))),
+            *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q_BTW, k_BSW, v_BSW)),
+            jax.ShapeDtypeStruct(diagonals_NL[:, None].shape, jnp.float32),
         ],
+        scratch_shapes=[sums, sums],
         interpret=plan.interpret,
         name="relative_bwd",
-    )(q_BNTH, k_BNSH, v_BNSH, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None], d_out_BNTH, lse_BNT1,
-      delta_BNT1)  # fmt: skip
-    return d_q, d_k.astype(k_BNSH.dtype), d_v.astype(v_BNSH.dtype), d_diagonals[:, 0], None, None
+    )(*_shaped(arrays), d_out_BTW)
+    return d_q, d_k, d_v, d_diagonals[:, 0], None, None
 
 
 attend.defvjp(_forward, _backward)
 
 
 def _forward_kernel(
-    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, out_ref: Any,
-    lse_ref: Any,
-) -> None:  # fmt: skip
-    scores_TS, seen_TS = _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref)
-    top_T1 = scores_TS.max(axis=-1, keepdims=True)
-    weights_TS = jnp.where(seen_TS, jnp.exp(scores_TS - top_T1), 0.0)
-    total_T1 = weights_TS.sum(axis=-1, keepdims=True)
-    sees_T1 = total_T1 > 0
-    v_SH = v_ref[0, 0]
-    out_TH = jnp.dot(weights_TS.astype(v_SH.dtype), v_SH, preferred_element_type=jnp.float32)
-    out_ref[0, 0] = (out_TH / jnp.where(sees_T1, total_T1, 1.0)).astype(out_ref.dtype)
-    lse_ref[0, 0] = jnp.where(sees_T1, top_T1 + jnp.log(jnp.where(sees_T1, total_T1, 1.0)), BLIND)
+    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, out_ref: Any
+) -> None:
+    seen_TS = _seen(plan, q_ids_ref, k_ids_ref)
+    for i, head in _heads(plan, q_ref):
+        weights_TS = _weights(plan, q_ref[0, :, head], k_ref[0, :, head], diagonals_ref, i, seen_TS)
+        v_SH = v_ref[0, :, head]
+        out_TH = jnp.dot(weights_TS.astype(v_SH.dtype), v_SH, preferred_element_type=jnp.float32)
+        out_ref[0, :, head] = out_TH.astype(out_ref.dtype)
 
 
 def _backward_kernel(
     plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, d_out_ref: Any,
-    lse_ref: Any, delta_ref: Any, d_q_ref: Any, d_k_ref: Any, d_v_ref: Any, d_diagonals_ref: Any,
+    d_q_ref: Any, d_k_ref: Any, d_v_ref: Any, d_diagonals_ref: Any, d_k_sum_ref: Any, d_v_sum_ref: Any,
 ) -> None:  # fmt: skip
     example, block = pl.program_id(1), pl.program_id(2)
 
     @pl.when(block == 0)
     def _() -> None:
-        d_k_ref[...] = jnp.zeros_like(d_k_ref)
-        d_v_ref[...] = jnp.zeros_like(d_v_ref)
+        d_k_sum_ref[...] = jnp.zeros_like(d_k_sum_ref)
+        d_v_sum_ref[...] = jnp.zeros_like(d_v_sum_ref)
 
     @pl.when((example == 0) & (block == 0))
     def _() -> None:
         d_diagonals_ref[...] = jnp.zeros_like(d_diagonals_ref)
 
-    q_TH, k_SH, v_SH, d_out_TH = (ref[0, 0] for ref in (q_ref, k_ref, v_ref, d_out_ref))
-    scores_TS, seen_TS = _scores(plan, q_ref, k_ref, diagonals_ref, q_ids_ref, k_ids_ref)
-    weights_TS = jnp.where(seen_TS, jnp.exp(scores_TS - lse_ref[0, 0]), 0.0)
-    d_v_ref[0, 0] += _outer(weights_TS.astype(v_SH.dtype), d_out_TH)
-    d_scores_TS = weights_TS * (_inner(d_out_TH, v_SH) - delta_ref[0, 0])
-    d_dots_TS = (d_scores_TS * plan.scale).astype(q_TH.dtype)
-    d_q_ref[0, 0] = jnp.dot(d_dots_TS, k_SH, preferred_element_type=jnp.float32).astype(d_q_ref.dtype)
-    d_k_ref[0, 0] += _outer(d_dots_TS, q_TH)
-    start, length = _diagonals_of(plan, scores_TS.shape[1], diagonals_ref.shape[-1])
-    d_diagonals_ref[0, :, pl.ds(start, length)] += _gathered(d_scores_TS, plan.block)
+    seen_TS = _seen(plan, q_ids_ref, k_ids_ref)
+    for i, head in _heads(plan, q_ref):
+        q_TH, k_SH, v_SH, d_out_TH = (ref[0, :, head] for ref in (q_ref, k_ref, v_ref, d_out_ref))
+        weights_TS = _weights(plan, q_TH, k_SH, diagonals_ref, i, seen_TS)
+        d_v_sum_ref[:, head] += _outer(weights_TS.astype(v_SH.dtype), d_out_TH)
+        d_weights_TS = _inner(d_out_TH, v_SH)
+        d_scores_TS = weights_TS * (d_weights_TS - (weights_TS * d_weights_TS).sum(axis=-1, keepdims=True))
+        d_dots_TS = (d_scores_TS * plan.scale).astype(q_TH.dtype)
+        d_q_TH = jnp.dot(d_dots_TS, k_SH, preferred_element_type=jnp.float32)
+        d_q_ref[0, :, head] = d_q_TH.astype(d_q_ref.dtype)
+        d_k_sum_ref[:, head] += _outer(d_dots_TS, q_TH)
+        if plan.biased:
+            start, length = _diagonals_of(plan, d_scores_TS.shape[1], diagonals_ref.shape[-1])
+            d_diagonals_ref[i, :, pl.ds(start, length)] += _gathered(d_scores_TS, plan.block)
+
+    @pl.when(block == pl.num_programs(2) - 1)
+    def _() -> None:
+        d_k_ref[0] = d_k_sum_ref[...].astype(d_k_ref.dtype)
+        d_v_ref[0] = d_v_sum_ref[...].astype(d_v_ref.dtype)
 
 
-def _scores(
-    plan: Plan, q_ref: Any, k_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any
-) -> tuple[jax.Array, jax.Array]:
-    """Computes the logits of a block of rows, MASKED where hidden, and which are visible."""
-    t, S = plan.block, k_ref.shape[2]
-    start, length = _diagonals_of(plan, S, diagonals_ref.shape[-1])
-    bias_TS = _spread(diagonals_ref[0, :, pl.ds(start, length)], t, S)
-    scores_TS = _inner(q_ref[0, 0], k_ref[0, 0]) * plan.scale + bias_TS
+def _heads(plan: Plan, ref: Any) -> list[tuple[int, slice]]:
+    """Lists the heads of a program, with their lanes."""
+    H = plan.head_dim
+    return [(i, slice(i * H, (i + 1) * H)) for i in range(ref.shape[-1] // H)]
+
+
+def _seen(plan: Plan, q_ids_ref: Any, k_ids_ref: Any) -> jax.Array:
+    t, S = plan.block, k_ids_ref.shape[-1]
     seen_TS = q_ids_ref[0] == k_ids_ref[0]
     ahead_TS = lax.broadcasted_iota(jnp.int32, (t, S), 1) - lax.broadcasted_iota(jnp.int32, (t, S), 0)
     ahead_TS -= pl.program_id(2) * t
@@ -143,12 +154,25 @@ def _scores(
         seen_TS &= ahead_TS >= -plan.left
     if plan.right is not None:
         seen_TS &= ahead_TS <= plan.right
-    return jnp.where(seen_TS, scores_TS, MASKED), seen_TS
+    return seen_TS
+
+
+def _weights(plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: Any, i: int, seen_TS: jax.Array) -> jax.Array:
+    """Computes the weights of a block of rows; all are zero in a row that sees nothing."""
+    t, S = seen_TS.shape
+    scores_TS = _inner(q_TH, k_SH) * plan.scale
+    if plan.biased:
+        start, length = _diagonals_of(plan, S, diagonals_ref.shape[-1])
+        scores_TS += _spread(diagonals_ref[i, :, pl.ds(start, length)], t, S)
+    top_T1 = jnp.where(seen_TS, scores_TS, MASKED).max(axis=-1, keepdims=True)
+    weights_TS = jnp.where(seen_TS, jnp.exp(scores_TS - top_T1), 0.0)
+    total_T1 = weights_TS.sum(axis=-1, keepdims=True)
+    return weights_TS / jnp.where(total_T1 > 0, total_T1, 1.0)
 
 
 def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
     """Returns the first diagonal that a block of rows needs, and how many; both are multiples of the lanes."""
-    return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, 128), S + plan.block
+    return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, LANES), S + plan.block
 
 
 def _spread(diagonals_1L: jax.Array, t: int, S: int) -> jax.Array:
@@ -175,17 +199,19 @@ def _outer(a_TS: jax.Array, b_TH: jax.Array) -> jax.Array:
     return lax.dot_general(a_TS, b_TH, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _row_spec(t: int, width: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, 1, t, width), lambda n, b, i: (b, n, i, 0))
+def _shaped(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Gives diagonals and ids the axis of size one that a block of them needs."""
+    *qkv, diagonals_NL, q_ids_BT, k_ids_BS = arrays
+    return *qkv, diagonals_NL[:, None], q_ids_BT[..., None], k_ids_BS[:, None]
 
 
-def _column_spec(S: int, H: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, 1, S, H), lambda n, b, i: (b, n, 0, 0))
-
-
-def _diagonal_spec(length: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, 1, length), lambda n, b, i: (n, 0, 0))
-
-
-def _id_specs(t: int, S: int) -> list[pl.BlockSpec]:
-    return [pl.BlockSpec((1, t, 1), lambda n, b, i: (b, i, 0)), pl.BlockSpec((1, 1, S), lambda n, b, i: (b, 0, 0))]
+def _blocks(plan: Plan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    """Returns the grid (groups of heads, examples, blocks of rows) and blocks of rows, columns, diagonals and ids."""
+    (B, T, W), S, t = arrays[0].shape, arrays[1].shape[1], plan.block
+    heads = heads_together(W // plan.head_dim, plan.head_dim)
+    width = heads * plan.head_dim
+    rows = pl.BlockSpec((1, t, width), lambda n, b, i: (b, i, n))
+    columns = pl.BlockSpec((1, S, width), lambda n, b, i: (b, 0, n))
+    diagonals = pl.BlockSpec((heads, 1, T + S), lambda n, b, i: (n, 0, 0))
+    ids = pl.BlockSpec((1, t, 1), lambda n, b, i: (b, i, 0)), pl.BlockSpec((1, 1, S), lambda n, b, i: (b, 0, 0))
+    return (W // width, B, T // t), rows, columns, diagonals, ids

@@ -17,8 +17,8 @@ from flaxformer_lite.attentions import arguments
 from flaxformer_lite.attentions.mask_structure import Structure, check_supported, structure_of, unsupported_arguments
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.saved import ATTENTION
+from flaxformer_lite.functions.tpu_tuning import LANES
 
-LANES = 128  # width of a TPU's vector unit; lengths are padded to a multiple of it
 ROWS = 128  # rows compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
 

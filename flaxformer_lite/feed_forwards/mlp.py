@@ -8,7 +8,8 @@ import jax
 
 from flaxformer_lite.config import Count, Execution, InitConfig, OneOf, choices, parts
 from flaxformer_lite.functions.activations import ACTIVATIONS
-from flaxformer_lite.functions.saved import MLP, materialize_gradient, named
+from flaxformer_lite.functions.saved import MLP, named
+from flaxformer_lite.functions.tpu_tuning import materialize, materialize_gradient
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.sharding import sharding_of
@@ -59,9 +60,9 @@ class FeedForward(nn.Module):
         sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
         act, sharding = ACTIVATIONS[cfg.activation], sharding_of(run)
         names = ("up", "gate") if cfg.gated else ("up",)
-        inputs = tuple(
-            named(MLP, Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD)) for name in names
-        )
+        products = tuple(Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD) for name in names)
+        # Materialized before they are named: what a policy keeps is an array already.
+        inputs = tuple(named(MLP, x) for x in materialize(products, sharding.device_kind))
 
         def hidden(inputs: tuple[jax.Array, ...]) -> jax.Array:
             *up, last = inputs
@@ -71,4 +72,4 @@ class FeedForward(nn.Module):
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
             return down(inputs, hidden)  # recomputed in the backward pass
-        return down(dropout(hidden(materialize_gradient(inputs))))
+        return down(dropout(materialize(hidden(materialize_gradient(inputs)), sharding.device_kind)))

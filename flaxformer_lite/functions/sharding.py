@@ -34,6 +34,11 @@ class ActivationSharding:
         return jax.default_backend()
 
     @property
+    def device_kind(self) -> str:
+        """The kind of device that the program is for, such as "TPU v5"."""
+        return jax.devices()[0].device_kind
+
+    @property
     def is_one_device(self) -> bool:
         """Whether one device does all the work."""
         return all(self.num_shards(letter).count == 1 for letter in "BTV")

@@ -1,6 +1,7 @@
 """Multi-head, multi-query and grouped-query attention; self- and cross-attention; with and without a cache."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -17,6 +18,7 @@ from flaxformer_lite.config import ConfigError, Execution, InitConfig, NormConfi
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import Phase, rotate
 from flaxformer_lite.functions.saved import OUT, QKV, named
+from flaxformer_lite.functions.tpu_tuning import materialize
 from flaxformer_lite.modules import cache as caches
 from flaxformer_lite.modules.cache import LayerCache
 from flaxformer_lite.modules.context import Context, with_options
@@ -134,7 +136,7 @@ class Attention(nn.Module):
     ) -> Any:  # fmt: skip
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
         context = with_options(context, x_BTD, cache, mask=mask, position_ids_BT=position_ids)
-        has_cache, cfg, run = cache is not None, self.cfg, self.execution
+        has_cache, cfg, run, sharding = cache is not None, self.cfg, self.execution, sharding_of(self.execution)
         if cache is not None and not cfg.cross and not (context.prepared and isinstance(cache, LayerCache)):
             x_BTD = caches.check_layer(x_BTD, cache, context.index, first=context.first)
         q_BTNH = self.project("query", "BTD,DNH->BTNH", x_BTD)
@@ -147,8 +149,9 @@ class Attention(nn.Module):
                 q_BTNH = Norm(cfg.qk_norm, run, name="query_norm")(q_BTNH)
                 k_BSKH = Norm(cfg.qk_norm, run, name="key_norm")(k_BSKH)
             if (phase := self._phase(context, cache, x_BTD)) is not None:
-                q_BTNH, k_BSKH = rotate(q_BTNH, phase), rotate(k_BSKH, phase)
-                v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
+                turn = functools.partial(rotate, phase=phase, by_product=sharding.platform == "tpu")
+                q_BTNH, k_BSKH = turn(q_BTNH), turn(k_BSKH)
+                v_BSKH = turn(v_BSKH) if phase.values else v_BSKH
             q_index = k_index = None
             if cache is not None:
                 caches.check_window(cache, cfg.window)
@@ -160,12 +163,12 @@ class Attention(nn.Module):
         dropout: dict[str, Any] = {}
         if "attention" in run.dropout_at and run.dropout and self.has_rng("dropout"):
             dropout = {"dropout_rate": run.dropout, "dropout_key": self.make_rng("dropout")}
-        sharding = sharding_of(run)
         args = Arguments(mask=mask, bias=bias, scale=cfg.scale, softcap=cfg.softcap, q_index=q_index, k_index=k_index,
                          sharding=sharding, **dropout)  # fmt: skip
         q_BTNH, k_BSKH, v_BSKH = (sharding.constrain(x, "BTNH") for x in (q_BTNH, k_BSKH, v_BSKH))
         q_BTNH, k_BSKH, v_BSKH = named(QKV, q_BTNH, k_BSKH, v_BSKH)
         out_BTNH = sharding.constrain(self.attend(q_BTNH, k_BSKH, v_BSKH, args), "BTNH")
+        out_BTNH = materialize(out_BTNH, sharding.device_kind)
         y_BTD = named(OUT, self.project("out", "BTNH,NHD->BTD", out_BTNH, width=x_BTD.shape[-1]))
         return (y_BTD, cache) if has_cache else y_BTD
 

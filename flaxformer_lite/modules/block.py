@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 
 from flaxformer_lite.config import Execution, LayerConfig
+from flaxformer_lite.functions.tpu_tuning import materialize
 from flaxformer_lite.modules.context import Context, with_options
 from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.norms import Norm
@@ -55,7 +56,8 @@ class Block(nn.Module):
         return (x_BTD, cache) if has_cache else x_BTD
 
     def _residual(self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        y_BTD = self._drop(part, self._norm(part, "branch", apply(self._norm(part, "in", x_BTD))))
+        h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution).device_kind, value=False)
+        y_BTD = self._drop(part, self._norm(part, "branch", apply(h_BTD)))
         y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
         return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.config import Execution, InitConfig
 from flaxformer_lite.functions.cpu_tuning import matmul_of_matrices
+from flaxformer_lite.functions.tpu_tuning import has_narrow_heads, matmul_of_heads
 from flaxformer_lite.modules.sharding import sharding_of
 
 
@@ -71,7 +72,9 @@ class Einsum(nn.Module):
         if adapted and prepare:
             x, prepare = prepare(x), None
         sharding = sharding_of(self.execution)
-        if prepare or (sharding.tuned and sharding.is_one_device):
+        if sharding.platform == "tpu" and has_narrow_heads(kernel, summed):
+            y = matmul_of_heads(x, kernel, summed)
+        elif prepare or (sharding.tuned and sharding.is_one_device):
             y = matmul_of_matrices(x, kernel, summed, prepare)
         else:
             axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))

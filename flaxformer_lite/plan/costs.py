@@ -32,6 +32,7 @@ class Exchange:
       bytes: size of the whole arrays per step, as one chip sees them.
       count: number per step.
       seconds: time over all axes of the torus at once, and over one axis.
+      exposed: the part of the latter that is not beside computation in the compiled schedule.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Exchange:
     bytes: int
     count: int
     seconds: tuple[float, float]
+    exposed: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Costs:
         fast, slow = (sum(exchange.seconds[i] for exchange in self.exchanges) for i in range(2))
         return max(compute, fast), compute + slow
 
+    @property
+    def scheduled(self) -> float:
+        """Returns the time of a step if traffic is hidden where the compiled schedule has it beside computation."""
+        return sum(self.parts.values()) + sum(exchange.exposed for exchange in self.exchanges)
+
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
         """Returns the largest costs among computation and traffic, in seconds."""
         traffic = {f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges}
@@ -75,8 +82,8 @@ def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, 
     for visit in hlo.visits(module):
         if visit.inside:
             continue
-        if cycles := CYCLES.search(visit.op.rest):
-            parts[part(visit.op.source)] += int(cycles[1]) * visit.times / chip.clock
+        if cycles := _cycles(visit.op):
+            parts[part(visit.op.source)] += cycles * visit.times / chip.clock
         elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
             parts[part(visit.op.source)] += seen * kernel_flops(visit.op) * visit.times / chip.peak / KERNEL_EFFICIENCY
     return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
@@ -93,10 +100,11 @@ def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], 
         groups = one.groups or ((0, size - 1),)
         between = any(len({member // per_slice for member in group}) > 1 for group in groups)
         fast, slow = _seconds(one, members, chip, between and slices > 1)
-        row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0])
-        for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow)):
+        hidden = one.times * sum(map(_cycles, one.beside)) / chip.clock if one.beside else 0.0
+        row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0, 0.0])
+        for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow, max(0.0, slow - hidden))):
             row[i] += amount
-    rows = [Exchange(kind, axes, row[0], row[1], (row[2], row[3])) for (kind, axes), row in total.items()]
+    rows = [Exchange(kind, axes, row[0], row[1], (row[2], row[3]), row[4]) for (kind, axes), row in total.items()]
     return tuple(sorted(rows, key=lambda e: -e.bytes))
 
 
@@ -105,11 +113,15 @@ def kernel_flops(op: hlo.Op) -> float:
     products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
     taken = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
     shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []
-    whole = [shape for shape in shapes if len(shape) == 4]
+    whole = [shape for shape in shapes if len(shape) > 2]
     if not products or len(whole) < 2:
         return 0.0
-    (B, N, T, H), S = whole[0], whole[1][2]
-    return 2.0 * products * B * N * T * S * H
+    return 2.0 * products * math.prod(whole[0]) * whole[1][-2]
+
+
+def _cycles(op: hlo.Op) -> int:
+    found = CYCLES.search(op.rest)
+    return int(found[1]) if found else 0
 
 
 def _seconds(one: hlo.Collective, members: int, chip: Chip, between_slices: bool) -> tuple[float, float]:

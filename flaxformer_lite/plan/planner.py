@@ -29,6 +29,7 @@ class Plan:
       excess: the compiler's message if the step does not fit.
       model_flops, executed_flops: FLOPs of all chips together, without and with recomputation.
       seconds: time with all traffic hidden behind the computation, and with none hidden.
+      scheduled: time with the traffic hidden that the compiled schedule has beside computation.
       timed_by: source of the times: the compiler's cycles, or data sheets.
       utilisation: share of the peak, by the model's FLOPs, at the longer and at the shorter time.
       largest: the three largest costs, in seconds.
@@ -55,6 +56,7 @@ class Plan:
     executed_flops: int
     exchanges: tuple[costs.Exchange, ...]
     seconds: tuple[float, float] | None
+    scheduled: float | None
     timed_by: str
     utilisation: tuple[float, float] | None
     largest: tuple[tuple[str, float], ...]
@@ -170,6 +172,7 @@ def _plan(
         executed_flops=programs.executed_flops(program),
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
+        scheduled=cost.scheduled if cost else None,
         timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
         utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
         largest=tuple(cost.largest()) if cost else (),

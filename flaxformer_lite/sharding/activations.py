@@ -23,6 +23,7 @@ class LocalSharding(ActivationSharding):
     """The sharding inside one device of a mesh: everything whole, on the mesh's platform, untuned."""
 
     platform: str = "cpu"
+    device_kind: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class MeshSharding(ActivationSharding):
     def platform(self) -> str:
         # An abstract mesh, as plans use at first, has sizes but no devices.
         return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
+
+    @property
+    def device_kind(self) -> str:
+        return self.mesh.devices.flat[0].device_kind if isinstance(self.mesh, Mesh) else super().device_kind
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         # An axis that does not divide stays whole: one head cannot be split.
@@ -79,7 +84,7 @@ class MeshSharding(ActivationSharding):
         return apply
 
     def inside_shard(self) -> ActivationSharding:
-        return LocalSharding(self.platform)
+        return LocalSharding(self.platform, self.device_kind)
 
 
 def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:

@@ -103,6 +103,19 @@ def test_one_channel_in_several_fusions_is_one_exchange_and_a_fused_scatter_is_a
     assert [(c.kind, c.bytes) for c in hlo.collectives(module)] == [("all-gather", 256), ("reduce-scatter", 256)]
 
 
+def test_a_gather_carried_on_by_a_product_is_beside_it():
+    gather = "  %g = f32[64] all-gather(%p), channel_id=5, replica_groups={{0,1}}, dimensions={0}"
+    other = (f"%start.1 (p: f32[32]) -> f32[64] {{\n{gather}\n}}\n"
+             f"%async_collective_fusion.2 (p: f32[32]) -> f32[64] {{\n{gather}\n}}\n")  # fmt: skip
+    module = program(
+        "%a = f32[64] fusion(%p), kind=kCustom, calls=%start.1",
+        "%b = f32[64] fusion(%a), kind=kCustom, calls=%async_collective_fusion.2",
+        "ROOT %c = f32[64] all-gather(%q), channel_id=6, replica_groups={{0,1}}, dimensions={0}",
+        other=other,
+    )
+    assert [[op.name for op in c.beside] for c in hlo.collectives(module)] == [["b"], []]
+
+
 def test_exchanges_written_by_hand_share_a_channel_and_are_several():
     permute = "f32[8] collective-permute(%p), channel_id=1, source_target_pairs={{0,1},{1,0}}"
     assert len(hlo.collectives(program(f"%a = {permute}", f"ROOT %b = {permute}"))) == 2

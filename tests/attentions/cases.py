@@ -32,6 +32,7 @@ class On(ActivationSharding):
     """One device of another platform, which computes nothing here."""
 
     platform: str = "tpu"
+    device_kind: str = "TPU v5"
 
 
 def by_keywords(implementation):

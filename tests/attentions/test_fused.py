@@ -88,9 +88,8 @@ def test_auto_takes_the_first_kernel_that_can_and_says_so_once(monkeypatch, capl
     assert taken == ["splash", "splash", "dense", "dense"]
     said = [record.message for record in caplog.records]
     assert said[0] == "attention: splash" and len(said) == 3
-    assert said[1].startswith(
-        "attention: dense (not splash, the mask is not an intersection of windows, documents and padding;"
-    )
+    assert said[1].startswith("attention: dense (not flash_relative_bias, the kernel has no grouped heads")
+    assert said[1].endswith("; not splash, the mask is not an intersection of windows, documents and padding)")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +124,18 @@ def test_relative_equals_dense_in_value_and_gradient_of_the_bias_too(position, m
     jax.tree.map(close, both(RELATIVE, tables, q, k, v), both(DENSE, tables, q, k, v))
 
 
+@pytest.mark.parametrize(
+    ("heads", "width", "length"), [(4, 32, 200), (3, 48, 150)]
+)  # all together; two tiles of columns
+def test_relative_crosses_without_a_bias(heads, width, length):
+    keys = jax.random.split(jax.random.key(1), 4)
+    q, k, v, direction = (
+        jax.random.normal(key, (B, n, heads, width)) for key, n in zip(keys, (T, length, length, T), strict=True)
+    )
+    mask = masks.segments(SEGMENTS, SEGMENTS[:, :length])  # documents whose source is not there
+    compare(RELATIVE, q, k, v, direction, tolerance=1e-4, mask=mask)
+
+
 def test_relative_says_what_it_cannot():
     q, k, v, _ = inputs()
     bias = registry.resolve_class("positions", "alibi")().attention_bias({}, jnp.arange(T)[None], jnp.arange(T)[None],
@@ -133,11 +144,19 @@ def test_relative_says_what_it_cannot():
         ({"bias": jnp.zeros((1, N, T, T))}, "only on the distance"),
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
+        ({}, "no grouped heads"),
     ):
         with pytest.raises(
             ConfigError, match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto"
         ):
             RELATIVE(q, k, v, **options)
+    for shape, options, reason in (
+        ((1, T, 2, 64), {"mask": masks.causal()}, "without a bias"),
+        ((1, T, 2, 128), {}, "without a bias"),
+        ((1, T, 13, 48), {}, "fill whole lanes"),
+    ):
+        with pytest.raises(ConfigError, match=f"attention 'flash_relative_bias': .*{reason}"):
+            RELATIVE(*[jnp.zeros(shape)] * 3, **options)
 
 
 def test_kernels_of_tpus_are_not_for_gpus():

@@ -46,10 +46,32 @@ def test_cycles_and_bytes_count_every_turn_of_a_loop():
     assert found.largest(1)[0][0] == "all-gather over fsdp"
 
 
+def test_traffic_is_exposed_but_for_what_computation_carries_on():
+    (gather,) = (line for line in STEP.splitlines() if "all-gather" in line)
+    fusion = f"%async_collective_fusion.1 (p: f32[8]) -> f32[8] {{\n{gather}\n}}\n"
+    carried = STEP.replace(gather, "").replace(
+        'calls=%fused, metadata={op_name="jit(step)/transpose',
+        'calls=%async_collective_fusion.1, metadata={op_name="jit(step)/transpose',
+    )
+    carried = carried.replace("ENTRY", fusion + "\nENTRY")
+    waits, hides = (costs.of(hlo.parse(text), CHIPS["v5e"], MESH, 1) for text in (STEP, carried))
+    assert waits.scheduled == pytest.approx(waits.seconds[1])
+    # Of the gather's 17.5 us a turn the product's 2 us hide as much.
+    assert waits.scheduled - hides.scheduled == pytest.approx(10 * 3000 / 1.5e9)
+
+
 def test_what_leaves_a_slice_goes_over_the_network():
     chip = CHIPS["v5e"]
     inside, across = (costs.of(hlo.parse(STEP), chip, MESH, slices).exchanges[1] for slices in (1, 2))
     assert across.seconds[1] == pytest.approx(inside.seconds[1] * chip.link / chip.network)
+
+
+def test_a_kernel_with_heads_side_by_side_is_counted_as_one_with_heads_apart():
+    kernel = ('%relative_bwd.1 = (bf16[4,512,128]) custom-call(%a, %b), custom_call_target="tpu_custom_call",'
+              " operand_layout_constraints={bf16[4,512,128]{2,1,0}, bf16[4,256,128]{2,1,0}, bf16[4,256,128]{2,1,0},"
+              " f32[2,1,768]{2,1,0}}, metadata={}")  # fmt: skip
+    (op,) = hlo.parse(f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n").computations["main"]
+    assert costs.kernel_flops(op) == 5 * 2 * 4 * 512 * 256 * 128
 
 
 def test_kernels_are_counted_by_the_shapes_they_take():
