@@ -83,15 +83,16 @@ def _time(plan: Plan) -> Rows:
         return []
     low, high = plan.seconds
     worst, best = plan.utilisation
-    scheduled = f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak"
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
     found = [
         ("step time", f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at all; not measured)"),
         ("utilisation", f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
                         f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"),
-        ("as scheduled", f"{scheduled}, with the traffic hidden that the program has beside computation"),
         ("largest costs", largest),
     ]  # fmt: skip
+    if plan.scheduled < high:
+        found.insert(2, ("as scheduled", f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak, with the"
+                                         f" traffic hidden that the program has beside computation"))  # fmt: skip
     if plan.unknown_loops:
         found.append(("note", f"{plan.unknown_loops} loops do not say how often they turn, and count once: the time is"
                               f" too low"))  # fmt: skip
