@@ -58,6 +58,11 @@ class TokenizerConfig(Record):
         if self.min_count and self.name != "words":
             raise ConfigError(f"min_count={self.min_count}: counts the words of name='words'; for {self.name} set 0.")
 
+    @property
+    def training(self) -> tuple[str | int, ...]:
+        """What decides a trained tokenizer beside its text."""
+        return self.name, self.vocab_size, *[self.min_count] * (self.name == "words")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):

@@ -238,10 +238,8 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
         with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", characters) as advance:
             tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance)).save(folder)
 
-    rarest = [cfg.tokenizer.min_count] * (cfg.tokenizer.name == "words")
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
-    digest = _hash(key, cfg.tokenizer.name, cfg.tokenizer.vocab_size, *rarest)
-    return cache.folder(cfg.cache, f"tokenizer-{digest}", write)
+    return cache.folder(cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write)
 
 
 def _training_text(texts: Sequence[Text], every: int, advance: Callable[[int], None]) -> Iterator[str]:

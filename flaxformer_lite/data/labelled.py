@@ -97,14 +97,7 @@ def open_labelled(
 
 
 def open_rows(
-    path: str,
-    cfg: DataConfig,
-    objective: Any,
-    chosen: Tokenizer,
-    skeleton: str,
-    types: int = 2,
-    *,
-    predicts: bool = False,
+    path: str, cfg: DataConfig, task: Any, chosen: Tokenizer, skeleton: str, types: int = 2, *, predicts: bool = False
 ) -> LabelledRecords:
     """Reads new rows from a table, by the columns and lengths of a run's data section, for its task and with its tokenizer.
 
@@ -114,8 +107,8 @@ def open_rows(
       ConfigError: as `open_labelled`.
     """
     read = table.read_table(path, f"--data={path}", "eval")
-    rows = by_role(objective, read, cfg.columns, predicts=predicts)
-    return encode(objective, cfg, read, rows, chosen, skeleton, types)
+    rows = by_role(task, read, cfg.columns, predicts=predicts)
+    return encode(task, cfg, read, rows, chosen, skeleton, types)
 
 
 def encode(
@@ -220,7 +213,7 @@ def _tokenizer(cfg: DataConfig, read: Table, rows: list[Row]) -> Tokenizer:
         with progress.working(f"training the {cfg.tokenizer.name} tokenizer"):
             tokenizer_training.train(cfg.tokenizer, _texts(rows)).save(folder)
 
-    parts = "labelled", read.fingerprint, cfg.columns, cfg.tokenizer.name, cfg.tokenizer.vocab_size
+    parts = "labelled", read.fingerprint, cfg.columns, *cfg.tokenizer.training
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return tokenizer.load(cache.folder(cfg.cache, f"tokenizer-{digest}", write))
 
