@@ -1,7 +1,10 @@
 """Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by pyarrow."""
 
+import contextlib
 import gzip
 import io
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +27,20 @@ def compression(path: File) -> str:
     return next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
 
 
+@contextlib.contextmanager
+def reading(path: File, where: str) -> Iterator[None]:
+    """Turns what reading a file may raise into a sentence."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
+
+
 def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
     """Opens a file, or what was read of it, and decompresses it by its name.
 
     Raises:
-      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises OSError, EOFError or zlib.error.
+      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what `reading` turns into a sentence.
     """
     packed: Any = path if isinstance(path, Path) and content is None else _stream(path, content)
     if compression(path) == ".zst":

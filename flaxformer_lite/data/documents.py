@@ -9,7 +9,6 @@ import contextlib
 import functools
 import io
 import reprlib
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,19 +47,10 @@ def is_jsonl(path: File) -> bool:
     return compressed.kind(path) in JSONL
 
 
-@contextlib.contextmanager
-def reading(path: File, where: str) -> Iterator[None]:
-    """Turns what reading a file may raise into a sentence."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{where}: {path.name} cannot be read ({error}).") from error
-
-
 def _texts(path: File, where: str) -> Iterator[str]:
     """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
     offset, number = 0, 0
-    with reading(path, where), compressed.unpacked(path, where) as file:
+    with compressed.reading(path, where), compressed.unpacked(path, where) as file:
         read = functools.partial(file.readline, LONGEST + 1) if is_jsonl(path) else functools.partial(_part, file)
         while data := read():
             number += 1
@@ -98,7 +88,7 @@ def _part(file: Any) -> bytes:
 def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
     """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a value are blank."""
     kind, at = compressed.kind(path), f"{where}: {path.name}"
-    with reading(path, where), contextlib.ExitStack() as stack:
+    with compressed.reading(path, where), contextlib.ExitStack() as stack:
         if kind in columnar.KINDS:
             packed = compressed.compression(path)
             content: Any = path

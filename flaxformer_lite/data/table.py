@@ -5,7 +5,6 @@ import hashlib
 import io
 import itertools
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +64,8 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
     if kind not in READERS:
         raise ConfigError(f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk.")
     content = read_bytes(file, limit=LARGEST)
-    plain = _unpacked(file, content, where) if compressed.compression(file) else content
+    with compressed.reading(file, where), compressed.unpacked(file, where, content) as stream:
+        plain = stream.read()
     rows = READERS[kind](plain, where)
     names = columnar.class_names(plain) if kind in columnar.KINDS else {}
     return _table(where, rows, hashlib.sha256(content).hexdigest()[:16], names)
@@ -87,14 +87,6 @@ def _table(where: str, rows: list[Row], digest: str, names: Mapping[str, tuple[s
         raise ConfigError(f"{where}: no rows in it.")
     columns = tuple(dict.fromkeys(name for row in rows for name in row))
     return Table(where, columns, rows, digest, {k: v for k, v in names.items() if k in columns})
-
-
-def _unpacked(file: Path, content: bytes, where: str) -> bytes:
-    try:
-        with compressed.unpacked(file, where, content) as stream:
-            return stream.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{where}: cannot be unpacked ({error}).") from None
 
 
 def _text(content: bytes, where: str) -> str:

@@ -104,7 +104,7 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
             size += path.size
             continue
         digest.update(f"{form} {path.stat().st_size}\n".encode())
-        with documents.reading(path, where), path.open("rb") as file:
+        with compressed.reading(path, where), path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
                 size += len(block)

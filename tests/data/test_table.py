@@ -88,7 +88,7 @@ def test_tabs_with_lone_quotes_are_text(tmp_path):
         ("t.jsonl", b"[1]\n", "data.path:1: a JSON list; must be an object"),
         ("t.json", b'{"rows": []}', "must hold a list of objects"),
         ("t.json", b"[" * 100_000, "not JSON"),
-        ("t.csv.gz", b"text,label\n", "cannot be unpacked"),
+        ("t.csv.gz", b"text,label\n", "t.csv.gz cannot be read"),
         ("t.parquet", b"PAR1 not really", "cannot be read"),
         ("t.xlsx", b"PK", "must be one of .csv, .tsv"),
     ],
