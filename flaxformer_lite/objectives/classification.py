@@ -105,7 +105,7 @@ class Classification(Labelled):
         return super().published_fields() | {"problem_type": PROBLEMS[self.kind]}
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        roles = ["text", "second"][: 1 + any(row["second"] is not None for row in rows)]
+        roles = ("text", "second") if any(row["second"] is not None for row in rows) else ("text",)
         texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
         joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
         return [[(tokens, self._target(row, i))] for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))]
