@@ -26,7 +26,7 @@ from tools import faults
 
 SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every": 5, "train.eval_every": 5}
 CAUSES = re.compile(r"^(error|waiting for|tokenizing|SIGTERM: stopping)|^$")
-DAMAGES = ("a flipped bit", "a damaged record", "a missing file")  # of the newest checkpoint
+DAMAGES = ("flipped bits", "a damaged record", "a missing file")  # of the newest checkpoint
 DISK = 6 << 20  # bytes of the small disk
 
 
@@ -81,11 +81,12 @@ def damage(checkpoints: Path, how: str) -> None:
     steps = faults.committed(checkpoints)
     for step in steps if how == "all damaged" else steps[-1:]:
         at = checkpoints / str(step)
-        data = max((path for path in at.rglob("d/*") if "process_1" in str(path)), key=lambda path: path.stat().st_size)
         if how == "a missing file":
-            data.unlink()
-        else:
-            path = at / "meta" / "metadata" if how == "a damaged record" else data
+            next((at / "state" / "d").iterdir()).unlink()  # the tree that joins what the processes wrote
+            continue
+        # Of each file of data: some hold only what later ones replaced, and their bits are of no account.
+        data = sorted((at / "state" / "ocdbt.process_1" / "d").iterdir())
+        for path in [at / "meta" / "metadata"] if how == "a damaged record" else data:
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 1
             path.write_bytes(content)
@@ -127,7 +128,8 @@ class Matrix:
         newest = max(faults.committed(self.checkpoints), default=0)
         notices = re.findall(r"notice: (checkpoint of step \d+ is damaged.*?)[;)]", (self.folder / "out0").read_text())
         words += "".join(f" ({notice})" for notice in notices)
-        self.good.append(good and newest >= before and (what not in DAMAGES or len(notices) == 1))
+        told = len(notices) == (what in DAMAGES) and ("error: no checkpoint in" in words) == (what == "all damaged")
+        self.good.append(good and newest >= before and told)
         print(f"| {what} | {instant} | {codes} | {words} | {before} -> {newest} | {self.good[-1]} |", flush=True)
 
     def bring_all(self) -> None:

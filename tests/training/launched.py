@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.start.adopt import read_experiment
 from tests.training import tiny_runs
+from tools import faults
 
 ROOT = Path(__file__).parents[2]
 RECORDER = Path(__file__).with_name("recorded.py")
@@ -100,9 +102,14 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
             process.communicate()
 
 
-def outputs(started, timeout=300):
-    """[(exit code, stdout, stderr)] of processes that end by themselves."""
-    return [(*process.communicate(timeout=timeout), process.returncode) for process in started]
+def outputs(started):
+    """[(stdout, stderr, exit code)] of processes that end by themselves, or are killed when they do nothing for long."""
+    with futures.ThreadPoolExecutor() as readers:
+        read = [readers.submit(process.communicate) for process in started]
+        if not faults.until(lambda: all(one.done() for one in read), started):
+            for process in started:
+                process.kill()
+    return [(*one.result(), process.returncode) for one, process in zip(read, started, strict=True)]
 
 
 def digests(workdir, step):
