@@ -44,6 +44,7 @@ def load_or_compile(group: Processes, name: str, devices: Sequence[Any], lowered
     new = group.coordinate(f"the stored {name}", number, decide)
     if not new:
         return loaded
+    del loaded  # which takes memory of the devices
     compiled = lowered.compile()
     with contextlib.suppress(Exception):  # a full disk, or a program that JAX cannot store
         program = serialize_executable.serialize(compiled)[0]
