@@ -32,8 +32,12 @@ gc.set_threshold(environment.GC_THRESHOLD)
 import jax  # noqa: E402, after the flags it reads
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
+from tests import programs  # noqa: E402
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+programs.share_contexts()
+programs.share_executables()
 
 RUNS = ("cli", "examples", "plan", "tools", "training")  # folders of few tests that take long
 MEMORY = 1_500_000_000  # bytes of one process
@@ -70,6 +74,7 @@ def forget_programs():
     global limit
     yield
     if resident() > limit:
+        programs.held.clear()
         jax.clear_caches()
         gc.collect()
         getattr(LIBC, "malloc_trim", lambda _: 0)(0)

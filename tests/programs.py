@@ -1,0 +1,56 @@
+"""Compiles for tests only what no test of the same process has compiled, and lowers programs in one place.
+
+jax makes an MLIR context for each program, which takes longer than to lower an operation, and knows programs by the
+functions that they are of: two runs of one size compile their weights' first values twice. Both ways in are private, so
+either is left as it is where a version of jax has it no more.
+"""
+
+import collections
+import functools
+import hashlib
+import inspect
+import itertools
+import time
+
+import jax
+from jax._src import compiler
+from jax._src.interpreters import mlir
+
+LOWERINGS = 300  # in one context, which holds the constants of all
+HELD = 500  # programs
+WORTH = 0.02  # seconds of compiling for which a program is held
+SIGNATURE = ["backend", "module", "executable_devices", "options", "host_callbacks"]
+
+held: collections.OrderedDict = collections.OrderedDict()
+
+
+def share_contexts():
+    """Lowers many programs in one MLIR context."""
+    if make := getattr(mlir, "make_ir_context", None):
+        counter, latest = itertools.count(), functools.lru_cache(maxsize=1)(lambda number: make())
+        mlir.make_ir_context = lambda: latest(next(counter) // LOWERINGS)
+
+
+def share_executables():
+    """Compiles two programs of the same text, devices and options once."""
+    compile_anew = getattr(compiler, "backend_compile_and_load", None)
+    if not compile_anew or [*inspect.signature(compile_anew).parameters] != SIGNATURE:
+        return
+
+    def compile_once(backend, module, executable_devices, options, host_callbacks):
+        if host_callbacks or backend is not jax.devices()[0].client:  # a compiler of other chips
+            return compile_anew(backend, module, executable_devices, options, host_callbacks)
+        text = module.operation.get_asm(enable_debug_info=False)
+        key = hashlib.sha256(text.encode()).digest(), str(executable_devices), options.SerializeAsString()
+        if key in held:
+            held.move_to_end(key)
+            return held[key]
+        begun = time.perf_counter()
+        executable = compile_anew(backend, module, executable_devices, options, host_callbacks)
+        if time.perf_counter() - begun > WORTH:
+            held[key] = executable
+            while len(held) > HELD:
+                held.popitem(last=False)
+        return executable
+
+    compiler.backend_compile_and_load = compile_once
