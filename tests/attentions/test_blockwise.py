@@ -49,7 +49,6 @@ def meeting(*daily):
     return [pair if pair in daily else pytest.param(*pair, marks=pytest.mark.nightly) for pair in pairs]
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS, *MORE))
 def test_equals_dense_in_value_and_gradient(mask, position):
     """Heads are grouped in every other case, so that each two of mask, position and grouping meet."""
@@ -57,7 +56,6 @@ def test_equals_dense_in_value_and_gradient(mask, position):
     compare(MASKS[mask], position, (N, 2)[number % 2], jnp.float32, (4, 4))
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("mask", "position"), meeting(*PAIRS[1::2]))
 def test_equals_dense_in_bfloat16(mask, position):
     number = [*MASKS].index(mask) + POSITIONS.index(position) + 1
@@ -65,29 +63,28 @@ def test_equals_dense_in_bfloat16(mask, position):
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 5), (11, 4), (100, 100)])
-def test_any_block_size_compiled(blocks):
+def test_any_block_size(blocks):
     compare(MASKS["packed"], "t5_buckets", 2, jnp.float32, blocks, softcap=2.0)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("shape", [(2, N, T, T), pytest.param((1, 1, T, T), marks=pytest.mark.nightly)])
 def test_gradient_of_a_bias_array(shape):
     q, k, v, direction = heads(2)
     bias = jax.random.normal(jax.random.key(5), shape)
 
     def grad(attend, **options):
-        return jax.grad(lambda b: (attend(q, k, v, mask=masks.causal(), bias=b, **options) * direction).sum())(bias)
+        loss = lambda bias: (attend(q, k, v, mask=masks.causal(), bias=bias, **options) * direction).sum()  # noqa: E731
+        return jax.jit(jax.grad(loss))(bias)
 
     np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
 
 
-@pytest.mark.usefixtures("interpreted")
 def test_gradient_beside_a_bias_of_integers():
     q, k, v, direction = heads(2)
     bias = jnp.arange(T * T).reshape(1, 1, T, T) % 3
 
     def grad(attend, **options):
-        return jax.grad(lambda q: (attend(q, k, v, bias=bias, **options) * direction).sum())(q)
+        return jax.jit(jax.grad(lambda q: (attend(q, k, v, bias=bias, **options) * direction).sum()))(q)
 
     np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), atol=1e-5)
 
@@ -110,7 +107,6 @@ def test_gradient_of_what_a_bias_function_closes_over():
     np.testing.assert_allclose(grad(BLOCKWISE, q_block=4, k_block=3), grad(DENSE), rtol=1e-4)
 
 
-@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(("mask", "rows"), [(masks.causal(), slice(0, 4)), (masks.window(2), slice(8, 12))])
 def test_blocks_out_of_reach_are_never_computed(mask, rows):
     """A value that is not a number spoils every row whose block meets it, for zero times NaN is NaN."""

@@ -45,8 +45,7 @@ def oracle(q, k, v, visible, bias=0.0, scale=H**-0.5, softcap=0.0):
     return np.einsum("bnts,bsnh->btnh", weights / np.where(total > 0, total, 1), v)
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("kv_heads", "dtype"), [(4, jnp.float32), (2, jnp.bfloat16), (1, jnp.float32)])
 def test_equals_the_oracle_under_scale_softcap_bias_and_mask(attend, kv_heads, dtype):
     q, k, v, _ = heads(kv_heads, dtype)
     bias = jax.random.normal(jax.random.key(9), (1, N, T, T))
@@ -96,8 +95,7 @@ def test_what_is_masked_changes_nothing_not_a_bit(attend, name):
     assert (grads[1][:, column] == 0).all() and (grads[2][:, column] == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize(("dtype", "softcap"), [(jnp.float32, 0.0), (jnp.bfloat16, 2.0)])
 def test_a_row_that_sees_nothing_is_zero_and_sends_no_gradient(attend, dtype, softcap):
     q, k, v, direction = heads(2, dtype)
     blind = jnp.zeros((B, T), bool).at[0].set(True).at[1, 5].set(True)

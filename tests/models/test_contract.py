@@ -35,7 +35,9 @@ def test_jit_equals_eager_and_shapes(family):
     close(eager, jitted)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.nightly] if name == "transformer" else []) for name in FAMILIES]
+)
 @pytest.mark.parametrize("windows", [pytest.param((0,), marks=pytest.mark.nightly), (3, 0)])
 def test_scan_equals_loop_in_value_and_gradient(family, windows):
     loop = small(family, windows=windows)
@@ -129,6 +131,7 @@ def test_padding_never_matters(family):
     np.testing.assert_array_equal(run(x)[:, kept], run(y)[:, kept])
 
 
+@pytest.mark.nightly  # as test_packed_documents_never_meet, without documents
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blockwise_equals_dense(family):
     cfg = small(family, attention="dense")
@@ -194,8 +197,8 @@ def test_prefix_sees_itself_both_ways():
 def test_features_hold_what_the_logits_are_made_of(family):
     cfg = small(family)
     model, params = built(cfg)
-    features = model.apply({"params": params}, **inputs_of(cfg, ids()), method="features")
-    close(features.projection.logits(), logits_of(model, params, **inputs_of(cfg, ids())))
+    features = jax.jit(lambda p: model.apply({"params": p}, **inputs_of(cfg, ids()), method="features").projection)
+    close(features(params).logits(), logits_of(model, params, **inputs_of(cfg, ids())))
 
 
 def test_masked_positions_are_the_rows_of_all_positions():

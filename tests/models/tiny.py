@@ -14,7 +14,7 @@ OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is
 VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)  # test_variants.py
 POSITIONS = registry.available("positions")
 # Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly); other families in their own.
-DAILY = ("learned", "rope", "shaw", "t5_buckets")
+DAILY = ("rope", "shaw", "t5_buckets")
 OWNERS = [("llama", "rope"), ("transformer", "sinusoidal")]
 DECODERS = [("gpt2", position) for position in POSITIONS] + OWNERS + [
     pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly) for position in POSITIONS
