@@ -113,7 +113,7 @@ def test_shrunk_copy_takes_real_steps(name, texts):
 
 @pytest.mark.parametrize("name", [*(page for page in PAGES if is_task(page)), *RECURRENT])
 def test_the_page_of_a_task_is_sound(name):
-    assert build(load(name)).objective.name == load(name).objective.name
+    assert isinstance(build(load(name)).objective, Task)
 
 
 @pytest.mark.parametrize("name", TASKS)
