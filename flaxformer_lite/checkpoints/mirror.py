@@ -13,17 +13,10 @@ from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects, retried
 from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
 
-# What a start, or a reader, needs of the earlier ones; a file is also a prefix. Whatever else lies there is not copied.
+# What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else lies there is not copied.
 KEPT = (
-    "config.json",
-    "metrics.jsonl",
-    "reference.npz",
-    "samples.jsonl",
-    "stacks-",
-    "tokenizer/",
-    "tracker-",
-    "wandb-id.txt",
-)
+    "config.json", "metrics.jsonl", "reference.npz", "samples.jsonl", "stacks-", "tokenizer/", "tracker-", "wandb-id.txt",
+)  # fmt: skip
 _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
 
 
@@ -35,7 +28,7 @@ def place_of(workdir: str | Path) -> Path:
 def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run that are read again to a folder."""
     objects = Objects(url)
-    for name in [name for prefix in KEPT for name in objects.names(prefix)]:
+    for name in [name for kept in KEPT for name in (objects.names(kept) if kept[-1] in "-/" else [kept])]:
         folders = name.split("/")[:-1]
         is_file = not name.endswith("/") and ".." not in folders  # consoles write a name with a slash for a new folder
         if is_file and (content := objects.read(name)) is not None:

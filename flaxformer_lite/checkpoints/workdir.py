@@ -9,7 +9,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.checkpoints import arrays
-from flaxformer_lite.checkpoints.digest import describe
+from flaxformer_lite.checkpoints.digest import Leaves, describe
 from flaxformer_lite.checkpoints.manager import Restored
 from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, first_line, read_record
 from flaxformer_lite.checkpoints.store import committed
@@ -134,15 +134,11 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
             continue
         try:
             record = read_record(path)
-            state = arrays.read(path, target)
-            if not (broken := broken_leaf(record["leaves"], describe(state))):
-                return Restored(step, state, record, notices)
-            why = f"the content of {broken} does not match its digest"
+            return Restored(step, _read(path, target, record["leaves"]), record, notices)
         except StorageError:
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            why = first_line(error)
-        notices.append(f"checkpoint of step {step} cannot be read ({why}); an earlier one is used.")
+            notices.append(f"checkpoint of step {step} cannot be read ({first_line(error)}); an earlier one is used.")
     return Restored(0, None, {}, notices)
 
 
@@ -186,9 +182,14 @@ def _params(at: Path | Objects) -> tuple[dict, dict]:
     places |= {path: average for path, average in averages.items() if average in leaves}
     stored = {place: leaves[place] for place in places.values()}
     shapes = {place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()}
-    read = arrays.read(at, unflatten_dict(shapes, sep="/"))
-    if broken := broken_leaf(stored, describe(read)):
-        raise CheckpointError(f"the content of {broken} does not match its digest")
-    flat = flatten_dict(read, sep="/")
+    flat = flatten_dict(_read(at, unflatten_dict(shapes, sep="/"), stored), sep="/")
     found = {path: flat[place].astype(leaves[path][0]) for path, place in places.items()}
     return unflatten_dict(found, sep="/")["params"], record
+
+
+def _read(at: Path | Objects, target: Any, leaves: Leaves) -> Any:
+    """Reads arrays like `arrays.read`; raises CheckpointError if they are not as described."""
+    read = arrays.read(at, target)
+    if broken := broken_leaf(leaves, describe(read)):
+        raise CheckpointError(f"the content of {broken} does not match its digest")
+    return read

@@ -15,7 +15,7 @@ from flaxformer_lite.cli.tables import print_table
 from flaxformer_lite.config import ConfigError, ExperimentConfig, plugin_name
 from flaxformer_lite.files.publish import write_file
 from flaxformer_lite.files.read import read_object
-from flaxformer_lite.files.stores import addressed, is_url
+from flaxformer_lite.files.stores import addressed
 from flaxformer_lite.models import build_model
 from flaxformer_lite.objectives.base import Metric
 from flaxformer_lite.pretrained.load import parameter_shapes
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     """Prints tables, and writes the chart to a file if one is named."""
     if args.output and len(args.runs) > page.COLORS:
         raise ConfigError(f"--output: draws at most {page.COLORS} runs, and there are {len(args.runs)}; compare fewer.")
-    runs = [read(folder_of(folder) if is_url(folder) else Path(folder).expanduser(), args.runs) for folder in args.runs]
+    runs = [read(folder_of(folder), args.runs) for folder in args.runs]
     metric, notes = choose(runs)
     results, fields = summary(runs, metric), differences(runs)
     for note in notes:

@@ -43,12 +43,9 @@ class Lock(contextlib.AbstractContextManager):
     def __init__(self, objects: Objects, token: str):
         self._objects, self._token, self._lost, self._told = objects, token, "", False
         now = datetime.datetime.now(datetime.UTC)
-        self._said = {
-            "owner": _me(),
-            "machine": _machine(),
-            "process": os.getpid(),
-            "since": f"{now:%Y-%m-%d %H:%M} UTC",
-        }
+        me = f"process {os.getpid()} on {socket.gethostname()}"
+        since = f"{now:%Y-%m-%d %H:%M} UTC"
+        self._said = {"owner": me, "machine": _machine(), "process": os.getpid(), "since": since}
         self._mark, self._beats, self._ended = b"", 0, threading.Event()
         self._kept = time.monotonic()  # when the store last said that the lock is ours
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -150,10 +147,6 @@ def _is_gone(holder: dict[str, Any]) -> bool:
     """Returns whether the owner was a process of this machine, and is no more."""
     number = holder.get("process")
     return holder.get("machine") == _machine() and isinstance(number, int) and not Path(f"/proc/{number}").exists()
-
-
-def _me() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _machine() -> str:

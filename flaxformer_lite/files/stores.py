@@ -28,22 +28,17 @@ LOST = {
     "IncompleteReadError", "ProxyError", "TransportError",
 }  # fmt: skip  # as are errors of the clients that have one of these names, or a base of it
 NO_LOGIN = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "DefaultCredentialsError",
-    "RefreshError",
-    "ProfileNotFound",
-}
+    "NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError", "ProfileNotFound",
+}  # fmt: skip
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
-# What shows that there may be credentials: variables, a file, and whose machine this is.
+# What shows that there may be credentials: beginnings of variables, a file, and whose machine this is.
 SIGNS = {
     "gs": (
-        ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "KUBERNETES_SERVICE_HOST"),
+        ("GOOGLE_APPLICATION_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "KUBERNETES_"),
         "~/.config/gcloud/application_default_credentials.json", "Google",
     ),
     "s3": (
-        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-         "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "KUBERNETES_SERVICE_HOST"),
+        ("AWS_ACCESS_", "AWS_PROFILE", "AWS_WEB_", "AWS_CONTAINER_", "AWS_SHARED_", "AWS_CONFIG_", "KUBERNETES_"),
         "~/.aws", "Amazon",
     ),
 }  # fmt: skip
@@ -82,7 +77,7 @@ def addressed(message: str) -> str:
 def is_anonymous(url: str) -> bool:
     """Returns whether there is nothing to log in with, so that only public objects can be read, and waiting is in vain."""
     names, file, vendor = SIGNS[url[:2]]
-    found = any(map(os.environ.get, names)) or Path(file).expanduser().exists()
+    found = any(name.startswith(names) for name in os.environ) or Path(file).expanduser().exists()
     return not (found or (VENDOR.exists() and vendor in VENDOR.read_text()))
 
 

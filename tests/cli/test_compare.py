@@ -130,8 +130,8 @@ def test_other_objectives_are_said_to_be_others(cfg, runs, capsys, tmp_path):
 def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    for folder in (empty, tmp_path / "nowhere"):
-        assert f"{folder}: no run has written a config.json there" in refused(capsys, runs[0], folder)
+    assert f"{empty}: no run has written a config.json there" in refused(capsys, runs[0], empty)
+    assert f"{tmp_path / 'nowhere'}: no such directory" in refused(capsys, runs[0], tmp_path / "nowhere")
     begun = write(tmp_path / "begun", wider(cfg), ())
     assert f"{begun}: metrics.jsonl has no evaluation yet" in refused(capsys, begun)
     (begun / "metrics.jsonl").unlink()

@@ -148,8 +148,8 @@ def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
 def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tmp_path):
     monkeypatch.setattr(stores, "PATIENCE", 999)
     monkeypatch.setattr(stores, "VENDOR", tmp_path / "none")
-    for name in {name for names, _, _ in stores.SIGNS.values() for name in names}:
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(stores.SIGNS["s3"][0])]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
     begun = time.monotonic()
