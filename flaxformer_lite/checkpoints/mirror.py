@@ -107,9 +107,10 @@ def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror
     if not is_url(place):
         yield Mirror(place)
         return
-    with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as folder:
-        before = retried() + retries()
-        mirror = Mirror(place, Path(folder), lock)
+    with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as made:
+        folder, before = Path(made, place.name), retried() + retries()  # by its name trackers and pages know the run
+        folder.mkdir()
+        mirror = Mirror(place, folder, lock)
         try:
             yield mirror
         except BaseException:

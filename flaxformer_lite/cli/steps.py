@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
         for step, row in opened.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)
             count += 1
-        notice(f"{count} rows of the steps 1 to {last}.")
+        notice(f"rows found in steps 1 to {last}: {count}.")
 
 
 def listed(places: Iterable[str], *, full: bool = False) -> str:

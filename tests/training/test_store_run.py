@@ -56,6 +56,7 @@ def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
     assert steps == expected
     names = {name for name in run.names() if not name.startswith(("checkpoints/", "best/", "tensorboard/"))}
     assert names == {"config.json", "loss.png", "metrics.jsonl", "report.html", "tokenizer/tokenizer.bytes"}
+    assert f"<title>{run.url.rpartition('/')[2]}" in run.read("report.html").decode()  # the run's name, as on a disk
 
 
 def test_is_opened_where_it_lies(run):
