@@ -112,10 +112,10 @@ class Trainer:
         self._terminal.rows("result", self._result())
         for texts in (last["texts"] for last in self._recorder.samples[-1:]):
             if isinstance(cfg.objective, Task):
-                self._terminal.rows("written", texts)
+                self._terminal.rows("written", texts, copied=True)
             else:
                 self._terminal.sample(texts)
-        self._terminal.rows("next", text.next_commands(cfg, workdir))
+        self._terminal.rows("next", text.next_commands(cfg, workdir), copied=True)
 
     def report(self, state: str = "running") -> None:
         """Writes report.html."""

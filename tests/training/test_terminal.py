@@ -39,6 +39,18 @@ def test_plain_lines_where_there_is_no_terminal():
     assert lines[1] == "step 20/100  held out: loss 3.500  accuracy 25.0%"
 
 
+def test_long_values_go_on_below_themselves_unless_they_are_to_be_copied():
+    words = " ".join(["word"] * 40)
+    for is_terminal, copied, count in ((True, False, 3), (True, True, 1), (False, False, 1)):
+        one, out = terminal(is_terminal)
+        one.rows("result", [("loss", "3"), ("a longer name", words)], copied=copied)
+        lines = out.getvalue().splitlines()[3:]
+        assert len(lines) == count and " ".join(" ".join(lines).split()) == f"a longer name {words}"
+        assert count == 1 or (
+            max(map(len, lines)) <= 100 and all(line.startswith(" " * 17 + "word") for line in lines[1:])
+        )
+
+
 def test_plain_lines_on_a_terminal_that_cannot_move_its_cursor():
     plain, out = terminal(True, "dumb")
     with plain.training(0):

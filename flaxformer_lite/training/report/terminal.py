@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
@@ -29,13 +31,15 @@ class Terminal:
         self._headline, *others = metrics
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
-    def rows(self, title: str, rows: Iterable[tuple[str, str]]) -> None:
-        """Prints a title and aligned pairs under it."""
+    def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
+        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they are to be copied."""
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
+        room = max(20, self.console.width - width - 4) if self.console.is_terminal and not copied else sys.maxsize
         self.console.print(f"\n[bold]{title}[/bold]")
         for name, value in rows:
-            self.console.print(f"  {name:{width}}  {value}", markup=False)
+            lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
+            self.console.print(f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False)
 
     def sample(self, texts: Iterable[tuple[str, str]]) -> None:
         """Prints texts of the model, each below its title."""
