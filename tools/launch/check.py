@@ -11,24 +11,27 @@ two processes with their command and environment; one gets the SIGTERM of a drai
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-from tools.faults import ROOT, SETTINGS, committed, record, write_text
+from tools.faults import ROOT, SETTINGS, committed, ends, record, until, write_text
 
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 ENVIRONMENT["PATH"] = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
 SHOWN = re.compile(r"  devices |resuming|stopped after|: stopping after|held out: |^error|notice|slurmstepd")
-LONGEST = 1800  # seconds of a job
+LONGEST = 1200  # seconds for which a job may write nothing
 
 
 def flags(folder: Path, workdir: Path, steps: int) -> list[str]:
@@ -76,22 +79,38 @@ def compare(workdir: Path, straight: Path, steps: int) -> None:
 def slurm(folder: Path, steps: int) -> None:
     """Runs srun, a job with a time limit, and a job that is requeued; to be called within a Slurm of two nodes."""
     two = ["--nodes=2", "--ntasks-per-node=1"]
-    train = ["flaxformer_lite", "train", *flags(folder, folder / "srun", steps)]
-    show(said(["srun", *two, *train], folder / "srun.out"))
-    for how, limit in (("limit", ["--time=3", "--signal=TERM@60"]), ("requeued", ["--time=60"])):
+    steps, minutes = straight(folder, two, steps)
+    for how, limit in (("limit", [f"--time={minutes}", "--signal=TERM@60"]), ("requeued", ["--time=300"])):
         log = folder / f"{how}.out"
         job = ["sbatch", "--parsable", *two, "--gpus-per-node=0", *limit, f"--output={log}", "launch/slurm.sbatch"]
         number = said([*job, *flags(folder, folder / how, steps)]).strip()
         if how == "requeued":
-            wait(lambda log=log: log.exists() and "  loss " in log.read_text())
+            wait(log, lambda: "  loss " in log.read_text())  # noqa: B023
             said(["scontrol", "requeue", number])
         queue = ["squeue", "--noheader", "--format=%A"]
-        wait(lambda number=number: number not in subprocess.check_output(queue, text=True).split())  # noqa: B023
+        wait(log, lambda: number not in subprocess.check_output(queue, text=True).split())  # noqa: B023
         show(log.read_text())
         starts = log.read_text().count("  devices ")
         print(f"{how}: {starts} starts")
         assert starts > 1, "the job was never stopped; give it more --steps"
         compare(folder / how, folder / "srun", steps)
+
+
+def straight(folder: Path, two: list[str], steps: int) -> tuple[int, int]:
+    """Runs srun for so many steps that a job is stopped by its time limit, in minutes, but not while it starts."""
+    while True:
+        train = ["flaxformer_lite", "train", *flags(folder, folder / "srun", steps)]
+        begun = time.monotonic()
+        show(said(["srun", *two, *train], folder / "srun.out"))
+        took = time.monotonic() - begun
+        records = map(json.loads, (folder / "srun" / "metrics.jsonl").read_text().splitlines())
+        first = next(record for record in records if record["split"] == "train")
+        start = sum(value for name, value in first.items() if name.startswith("seconds_"))
+        minutes = 3 + round(1.2 * start) // 60  # Slurm's signal comes one to two minutes before
+        if took > 60 * minutes:
+            return steps, minutes
+        shutil.rmtree(folder / "srun")
+        steps *= 2
 
 
 def mpi(folder: Path, steps: int) -> None:
@@ -127,20 +146,23 @@ def run_pods(folder: Path, workdir: Path, steps: int, *, stop: bool) -> None:
         for i, log in enumerate(logs)
     ]  # fmt: skip
     if stop:
-        wait(lambda: "  loss " in logs[0].read_text())
+        until(lambda: "  loss " in logs[0].read_text(), started)
         started[1].send_signal(signal.SIGTERM)
-    codes = [process.wait(LONGEST) for process in started]
+    codes = ends(started)
     show("".join(log.read_text() for log in logs))
     print(f"exit codes {codes}")
     if set(codes) != {75 if stop else 0}:
         raise SystemExit("\n".join(log.read_text() for log in logs))
 
 
-def wait(until) -> None:
-    deadline = time.monotonic() + LONGEST
-    while not until():
+def wait(log: Path, seen: Callable[[], object]) -> None:
+    """Waits until something is seen, for as long as a job writes to its log."""
+    size, deadline = 0, time.monotonic() + LONGEST
+    while not (log.exists() and seen()):
         assert time.monotonic() < deadline, "a job takes too long"
         time.sleep(0.5)
+        if log.exists() and log.stat().st_size != size:
+            size, deadline = log.stat().st_size, time.monotonic() + LONGEST
 
 
 if __name__ == "__main__":
