@@ -53,7 +53,8 @@ def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
     """Collects what determines the steps of a process and must be the same on all: config, code, libraries."""
     fields = flatten_dict(resume.plain(cfg), sep=".")
-    return {f"config.{name}": value for name, value in fields.items() if not _is_own(name)} | resume.versions()
+    shared = {f"config.{name}": x for name, x in fields.items() if name not in OWN and not is_source_path(name)}
+    return shared | resume.versions()
 
 
 def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
@@ -61,10 +62,6 @@ def data_facts(experiment: Experiment, steps: list[int]) -> dict[str, Any]:
     examples = experiment.train_data.num_examples
     facts = {"the fingerprint of text and tokenizer": experiment.fingerprint, "examples": examples}
     return facts | {"checkpoints": steps}
-
-
-def _is_own(field: str) -> bool:
-    return field in OWN or is_source_path(field)
 
 
 @contextlib.contextmanager

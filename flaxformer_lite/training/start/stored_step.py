@@ -26,7 +26,6 @@ def load_or_compile(group: Processes, name: str, devices: Sequence[Any], lowered
 
     Args:
       group: the processes, all of which call this; a single one leaves storing to JAX.
-      name: of the step.
       devices: those of the mesh, in its order.
       lowered: the step, as jax.jit lowers it.
     """

@@ -27,7 +27,6 @@ class Watchdog(Watcher):
       minutes: how long a step may take.
       workdir: gets stacks-0.txt from process 0, and so on.
       group: the processes; one that prints its stacks makes all others print theirs.
-      clock: knows whether the run is in a step.
     """
 
     def __init__(self, minutes: float, workdir: Path, group: Processes, clock: Clock):
@@ -69,9 +68,8 @@ class Watchdog(Watcher):
             if report < self._reports:
                 return
             self._reports, self._told = report + 1, True
-        said = (
-            f"{news}; the last that has ended is step {self._step}. Stacks of process {self._group.index}:\n{stacks()}"
-        )
+        last = f"the last that has ended is step {self._step}"
+        said = f"{news}; {last}. Stacks of process {self._group.index}:\n{stacks()}"
         with contextlib.suppress(OSError, AttributeError):  # of a stderr that nobody reads, or that was closed
             os.write(sys.stderr.fileno(), f"\n{said}\n".encode(errors="replace"))
         with contextlib.suppress(OSError):  # of a disk that is full, or does not answer
