@@ -81,7 +81,8 @@ def _main(argv: list[str]) -> None:
             add.description, add.epilog = inspect.getdoc(command.add_arguments), examples(name)
             _add_arguments(add, command, argv)
     if "--version" in argv[:2]:
-        print(_versions())
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax"))
+        print(f"flaxformer_lite {flaxformer_lite.__version__} ({versions})")
         return
     if not argv:
         parser.print_help()
@@ -124,11 +125,6 @@ def _fields(argv: list[str]) -> str:
     from flaxformer_lite.cli import list_fields
 
     return list_fields.describe(command_line.config([page[-1], *fields]))
-
-
-def _versions() -> str:
-    others = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax"))
-    return f"flaxformer_lite {flaxformer_lite.__version__} ({others})"
 
 
 if __name__ == "__main__":

@@ -261,8 +261,6 @@ def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
     """Ends the program with one line on stderr, below the stack of the error in flight if the user asked for --debug.
 
     Args:
-      message: the line; unprintable characters are escaped.
-      code: the exit code.
       at_once: skips exit handlers, which might fail for the same reason.
     """
     from flaxformer_lite.files.stores import addressed  # once a command has failed, time no longer matters

@@ -20,7 +20,7 @@ from flaxformer_lite.pretrained.places import new_place
 from flaxformer_lite.pretrained.save import write_pretrained
 from flaxformer_lite.pretrained.save_adapter import save_adapter
 
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -93,8 +93,7 @@ def _bytes_of(size: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?B?)", size.upper())
     if not found or not float(found[1]):
         raise ConfigError(f"--shard_size={size}: must be a size like 500MB or 2GB.")
-    prefix = found[2].rstrip("B")
-    return int(float(found[1]) * UNITS[prefix and prefix + "B"])
+    return int(float(found[1]) * UNITS[found[2].rstrip("B")])
 
 
 def _size(leaf: Any) -> int:

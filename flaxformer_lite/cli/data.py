@@ -3,7 +3,7 @@
 import argparse
 import collections
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> None:
     elif args.what == "tokenize":
         _print(out, _kept(data, seconds, begun))
     else:
-        examples, texts = list(_sample(data)), _texts(data)
+        drawn, texts = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE], _texts(data)
+        examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
         _print(out, [*_contents(data, texts), *_rows(data, cfg, examples), ("time", f"{seconds:.1f} s to open")])
         if texts:
             lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
@@ -125,11 +126,6 @@ def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
         ("padding", f"{1 - read / room:.1%} of {room:,} tokens of {len(examples):,} rows"),
         ("the run", f"{steps:,} steps of {size} rows{epochs}"),
     ]
-
-
-def _sample(data: Dataset) -> Iterator[Mapping[str, Any]]:
-    drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
-    return (data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn))
 
 
 def _filled(inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:

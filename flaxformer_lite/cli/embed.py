@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -20,7 +19,8 @@ MOST = 12  # most texts with similarities that fit on a screen
 
 def run(args: argparse.Namespace) -> None:
     """Prints similarities, or writes vectors."""
-    texts = args.text + list(_lines(args.file))
+    file = command_line.read_text(args.file, f"--file={args.file}") if args.file is not None else ""
+    texts = args.text + [line for line in file.splitlines() if line.strip()]
     if not texts:
         raise ConfigError("no text: pass --text TEXT, several times to compare, or --file FILE.")
     layers = read_sentence_layers(folder_of(args.model))
@@ -64,9 +64,8 @@ def _pooled(model, first, params, ids_BT, mask_BT):
 
 def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
     """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer and the model."""
-    limits = [layers.limit, opened.tokenizer.max_length]
-    limits += [opened.cfg.max_length] if opened.cfg.has_position_table else []
-    return min((n for n in limits if n), default=None)
+    limits = layers.limit, opened.tokenizer.max_length, opened.cfg.has_position_table and opened.cfg.max_length
+    return min(filter(None, limits), default=None)
 
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:
@@ -75,9 +74,3 @@ def _print(texts: list[str], vectors: np.ndarray) -> None:
     units, numbers = SentenceLayers().finish(vectors), [str(i + 1) for i in range(len(texts))]
     rows = zip(numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True)
     print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))
-
-
-def _lines(file: str | None) -> Iterator[str]:
-    if file is not None:
-        text = command_line.read_text(file, f"--file={file}")
-        yield from (line for line in text.splitlines() if line.strip())

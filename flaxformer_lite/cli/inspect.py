@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"
-    sizes = {name: (tuple(t.shape), _dtype(t)) for name, t in contents.tensors.items()}
+    sizes = {name: (tuple(t.shape), np.dtype(getattr(t, "array", t).dtype)) for name, t in contents.tensors.items()}
     tensors = []
     for label, times, (shape, dtype) in _folded(sizes, args.all):
         size, each = times * math.prod(shape) * dtype.itemsize, f"{times} times" if times > 1 else ""
@@ -98,10 +98,6 @@ def checksum(tensors: Mapping[str, Any]) -> str:
         digest.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _dtype(tensor: Any) -> np.dtype:
-    return np.dtype(tensor.array.dtype if hasattr(tensor, "array") else tensor.dtype)
 
 
 def _about(cfg: ModelConfig | None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Printing of plans, as text or JSON."""
 
 import argparse
+import functools
 import json
 import sys
 
@@ -32,18 +33,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
-    compiler = not args.analytic
-    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=_say)
+    compiler, say = not args.analytic, functools.partial(print, file=sys.stderr, flush=True)
+    found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=say)
     if args.json:
         print(json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2))
     else:
         _print(report.ranking(found))
     if not found:
         command_line.fail("nothing that was tried fits; use more chips, or a smaller batch.", command_line.FAILED)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _print(rows: report.Rows) -> None:

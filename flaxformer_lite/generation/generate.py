@@ -121,7 +121,8 @@ def _new_columns(model: Any, params: Any, task: Task, every: int) -> Iterator[np
 
 def _read(model: Any, params: Any, task: Task, copies: int) -> tuple[jax.Array, Any]:
     """Returns the logits after each prompt, and the caches, with `copies` of each prompt in a row."""
-    logits_BV, cache = prefill(model, params, task.prompt.tokens_BT, task.rows(), task.source_BS, slots=task.slots)
+    source_BS = task.source and task.source.tokens_BS
+    logits_BV, cache = prefill(model, params, task.prompt.tokens_BT, task.rows(), source_BS, slots=task.slots)
     return logits_BV, cache if copies == 1 else repeat(model.cfg, cache, copies)
 
 

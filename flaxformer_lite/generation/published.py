@@ -34,7 +34,7 @@ def published_settings(path: str | Path) -> dict[str, Any]:
         file = folder / name
         if file.exists():
             found |= {key: value for key, value in read_object(file, KINDS).items() if value is not None}
-    settings = {key: _frozen(found[key]) for key in SAME if key in found}
+    settings = {key: tuple(value) if isinstance(value := found[key], list) else value for key in SAME if key in found}
     words = [word[0] for word in found.get("bad_words_ids", ()) if isinstance(word, list) and len(word) == 1]
     if words:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
@@ -45,7 +45,3 @@ def published_settings(path: str | Path) -> dict[str, Any]:
         stops = settings["eos_token_id"]
         settings["pad_token_id"] = stops if isinstance(stops, int) else stops[0]
     return settings
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -28,10 +28,6 @@ class Task(NamedTuple):
         """The number of columns before the first new token."""
         return self.prompt.tokens_BT.shape[1]
 
-    @property
-    def source_BS(self) -> np.ndarray | None:
-        return self.source and self.source.tokens_BS
-
     def rows(self, copies: int = 1) -> Rows:
         """Returns the rows for the compiled functions, with `copies` of each prompt in a row."""
         mask_BS = self.source and np.repeat(self.source.mask_BS, copies, axis=0)

@@ -11,14 +11,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions import masks
 from flaxformer_lite.introspection.capture import capture, names_of
-from flaxformer_lite.introspection.lens import (
-    Lens,
-    check_lens,
-    hidden_names,
-    read_states,
-    running_stacks,
-    vocabulary_logits,
-)
+from flaxformer_lite.introspection.lens import Lens, check_lens, hidden_names, read_states, running_stacks
 from flaxformer_lite.introspection.position_tables import Table, position_tables
 from flaxformer_lite.introspection.token_losses import TokenLosses, masked_losses, next_token_losses
 from flaxformer_lite.models.skeletons import parts
@@ -98,7 +91,7 @@ def look_inside(
     if head in model.vocab_heads:
         lens, last_T = read_states(model, params, inputs, found, top_k), sequences[running[-1]]
         if head not in OWN:
-            losses = next_token_losses(vocabulary_logits(output)[0], last_T, goals_T)
+            losses = next_token_losses(output, last_T, goals_T)
         elif mask_id is not None:
             losses = masked_losses(model, params, last_T, mask_id, special)
     positions = position_tables(model, params, max(map(len, sequences.values())))

@@ -20,11 +20,11 @@ class TokenLosses(NamedTuple):
     given: str
 
 
-def next_token_losses(logits_TV: jax.Array, read_T: np.ndarray, goals_T: np.ndarray) -> TokenLosses | None:
+def next_token_losses(output: Any, read_T: np.ndarray, goals_T: np.ndarray) -> TokenLosses | None:
     """Computes the losses of next tokens `goals_T`, -1 for none, after the tokens `read_T`; None if there are none."""
     if not (goals_T >= 0).any():
         return None
-    logprobs_TV = np.asarray(jax.nn.log_softmax(logits_TV, axis=-1))
+    logprobs_TV = np.asarray(jax.nn.log_softmax(vocabulary_logits(output)[0], axis=-1))
     nats_T = np.where(goals_T >= 0, -logprobs_TV[np.arange(len(goals_T)), goals_T], np.float32("nan"))
     if (goals_T >= 0).all():  # an answer, which stands one place ahead of what its decoder reads
         return TokenLosses(goals_T, nats_T, "those before it and the encoder's text")

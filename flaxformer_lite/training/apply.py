@@ -54,9 +54,7 @@ class Trained(NamedTuple):
             batches = _counted(data.batches(batch_size=size), size, advance)
             total, shuffled = evaluate.run(step, self.params, batches, data)
         metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
-        ordered = {name: np.empty_like(values) for name, values in shuffled.items()}
-        for name, values in shuffled.items():
-            ordered[name][data.order] = values
+        ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
         everything = np.arange(data.num_examples)
         if written := objective.write(writer(self.model, self.params, self.tokenizer), data.records, everything):
             metrics |= objective.scores(written, everything, data) if scored else {}

@@ -174,10 +174,6 @@ def _adam(cfg: OptimizerConfig) -> optax.GradientTransformation:
     return optax.scale_by_adam(cfg.b1, cfg.b2, cfg.eps)
 
 
-def _adafactor(_: OptimizerConfig) -> optax.GradientTransformation:
-    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms())
-
-
 def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
     muon = contrib.scale_by_muon(beta=cfg.b1, weight_dimension_numbers=_dimension_numbers)
     sized = optax.chain(muon, optax.stateless(_to_adam_size))
@@ -191,7 +187,9 @@ def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
 
 DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
     "adamw": _adam,
-    "adafactor": _adafactor,
+    "adafactor": lambda _: optax.chain(
+        optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+    ),
     "lion": lambda cfg: optax.scale_by_lion(cfg.b1, cfg.b2),
     "sgd": lambda cfg: optax.trace(cfg.b1),
     "muon": _muon,

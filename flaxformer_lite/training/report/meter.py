@@ -81,10 +81,8 @@ class Meter:
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Averages the metrics of neighboring steps; of a step whose update was skipped, only that counts."""
     taken = [step for step in steps if not step.get("skipped")] or steps
-    of = {
-        name: [step[name] for step in taken if not (name.startswith(BY_SOURCE) and math.isnan(step[name]))]
-        for name in steps[-1]
-    }
+    of = {name: [step[name] for step in taken] for name in steps[-1]}
+    of = {name: [x for x in of[name] if not (name.startswith(BY_SOURCE) and math.isnan(x))] for name in of}
     values = {name: sum(known) / len(known) for name, known in of.items() if known}  # a source may have had no row
     if "skipped" in values:
         values["skipped"] = sum(step["skipped"] for step in steps) / len(steps)

@@ -34,14 +34,17 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
     hosts = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
+    epochs = cfg.train.steps * cfg.train.batch_size / experiment.train_data.num_examples
     work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
+    params, frozen = experiment.target.params, cfg.optimizer.freeze
+    tuned = f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained" if frozen else ""
     rows = [
         ("model", f"{cfg.model.family}: {sizes if layers else f'width {cfg.model.d_model}'}"),
         *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
-        ("parameters", _parameters(experiment)),
+        ("parameters", f"{param_count(params):,}{tuned}"),
         *_data(experiment),
         ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
-        ("step", f"{work}; {cfg.train.steps} steps ({_epochs(experiment)})"),
+        ("step", f"{work}; {cfg.train.steps} steps ({epochs:.3g} epochs)"),
         ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
         ("devices", f"{devices}: {shape}"),
         *sharding_report(experiment),
@@ -52,12 +55,6 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
         rows.append(("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached"))
     return rows
-
-
-def _parameters(experiment: Experiment) -> str:
-    params, cfg = experiment.target.params, experiment.cfg.optimizer
-    tuned = f", of which {param_count(optimizer.trained(cfg, params)):,} are trained" if cfg.freeze else ""
-    return f"{param_count(params):,}{tuned}"
 
 
 def _data(experiment: Experiment) -> Rows:
@@ -75,11 +72,6 @@ def _data(experiment: Experiment) -> Rows:
     )
     rows = [("data", f"{source}; {experiment.train_data.num_examples:,} examples"), ("held out", aside)]
     return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
-
-
-def _epochs(experiment: Experiment) -> str:
-    train = experiment.cfg.train
-    return f"{train.steps * train.batch_size / experiment.train_data.num_examples:.3g} epochs"
 
 
 def _taken(cfg: ExperimentConfig) -> str:

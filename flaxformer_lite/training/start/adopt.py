@@ -75,19 +75,16 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
     own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
     merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
     objective = dict(config.get("objective", {}))
-    kept = _begun_with(begun) if begun else _told(objective, train.init_from)
-    objective |= {name: value for name, value in kept.items() if not objective.get(name)}
+    if begun:  # from a directory that may be gone
+        kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")}
+    else:
+        kept = _told(objective, train.init_from)
+    objective |= {name: value for name, value in kept.items() if value and not objective.get(name)}
     values = {**config, "model": merged, "objective": objective, "data": {**data, "tokenizer": chosen}}
     return from_config_dict(ExperimentConfig, values)
 
 
-def _begun_with(begun: ExperimentConfig) -> dict[str, Any]:
-    """Returns what a run's objective took at its first start from a directory that may be gone."""
-    kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")}
-    return {name: value for name, value in kept.items() if value}
-
-
-def _told(objective: dict[str, Any], init_from: str) -> dict[str, str]:
+def _told(objective: dict[str, Any], init_from: str) -> dict[str, Any]:
     """Returns what a directory says to an objective: the chat template of conversations, the pooling of sentences."""
     path, plugin = places.on_disk(init_from), from_config_dict(_Task, {"objective": objective}).objective
     if hasattr(plugin, "template"):
