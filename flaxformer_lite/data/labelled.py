@@ -12,14 +12,7 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import ConfigError, DataConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import (
-    cache,
-    conversations as conversations_module,
-    progress,
-    table,
-    tokenizer,
-    tokenizer_training,
-)
+from flaxformer_lite.data import cache, conversations, progress, table, tokenizer, tokenizer_training
 from flaxformer_lite.data.frame import Frame, Spans
 from flaxformer_lite.data.split import SPLITS, split_of
 from flaxformer_lite.data.table import Table
@@ -53,9 +46,9 @@ class LabelledRecords:
         batches = (list(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH))
         return [spans for batch in batches for spans in self.tokenizer.encode_spans(batch)]
 
-    def conversations(self, template: str, conversations: Sequence[Any], known: Sequence[bool]) -> list[Any]:
+    def conversations(self, template: str, chats: Sequence[Any], known: Sequence[bool]) -> list[Any]:
         """Tokenizes conversations by a chat template, with the tokens of answers marked (data/conversations.py)."""
-        return conversations_module.encode(self.tokenizer, template, conversations, known=known)
+        return conversations.encode(self.tokenizer, template, chats, known=known)
 
 
 def open_labelled(

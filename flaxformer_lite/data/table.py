@@ -130,6 +130,10 @@ def _conll(universal: bool) -> Callable[[bytes, str], list[Row]]:
     return lambda content, where: read_conll(_text(content, where), where, universal=universal)
 
 
+def _columns(kind: str) -> Callable[[bytes, str], list[Row]]:
+    return lambda content, where: list(columnar.rows(content, where, kind))
+
+
 def _jsonl(content: bytes, where: str) -> list[Row]:
     lines = enumerate(_text(content, where).split("\n"), start=1)
     return [parse_line(line, f"{where}:{number}") for number, line in lines if line.strip()]
@@ -198,14 +202,7 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
 
 
 READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
-    ".csv": _delimited(","),
-    ".tsv": _delimited("\t"),
-    ".json": _list,
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".conll": _conll(False),
-    ".conllu": _conll(True),
-    ".txt": _conll(False),
-    ".parquet": lambda content, where: list(columnar.rows(content, where, ".parquet")),
-    ".arrow": lambda content, where: list(columnar.rows(content, where, ".arrow")),
-}
+    ".csv": _delimited(","), ".tsv": _delimited("\t"), ".json": _list, ".jsonl": _jsonl, ".ndjson": _jsonl,
+    ".conll": _conll(False), ".conllu": _conll(True), ".txt": _conll(False),
+    **{kind: _columns(kind) for kind in columnar.KINDS},
+}  # fmt: skip

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,7 @@ def _first_of(problems: list[str]) -> str:
 
 
 def check(
-    spelled: Published,
-    cfg: ModelConfig,
-    path: Path,
-    tensors: dict[str, Tensor],
-    found: dict[str, Place],
-    new: Collection[str] = (),
+    spelled: Published, cfg: ModelConfig, path: Path, tensors: dict[str, Tensor], found: dict[str, Place], new: set[str]
 ) -> None:
     """Checks that every parameter but the new ones has a tensor of its shape, and every tensor a parameter."""
     wanted = {place.name: (ours, place) for ours, place in found.items() if ours not in new}
