@@ -62,7 +62,7 @@ def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
 def named(features: Any) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes of each column, from the features of `datasets`."""
     names = {}
-    for column, feature in features.items():
+    for column, feature in features.items() if isinstance(features, dict) else ():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}  # of a list
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
             names[column] = tuple(map(str, inner.get("names", ())))

@@ -74,7 +74,7 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
 def splits_of(path: str) -> tuple[str, ...]:
     """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
     listed = on_disk(path, _of_datasets) / "dataset_dict.json"
-    return tuple(read_object(listed).get("splits", ())) if listed.is_file() else ()
+    return tuple(map(str, read_object(listed, {"splits": list}).get("splits") or ())) if listed.is_file() else ()
 
 
 def _of_datasets(names: list[str]) -> list[str]:
@@ -192,8 +192,9 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
         return _read_folder(folder / wanted, where, split)
     if not (folder / "state.json").is_file():
         raise ConfigError(f"{where}: a folder that datasets' save_to_disk did not write; name a file in it.")
-    files = read_object(folder / "state.json").get("_data_files", [])
-    contents = [read_bytes(folder / str(entry.get("filename")), limit=LARGEST) for entry in files]
+    files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
+    named = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
+    contents = [read_bytes(folder / str(name), limit=LARGEST) for name in named]
     rows = [row for content in contents for row in columnar.rows(content, where, ".arrow")]
     names = columnar.class_names(contents[0]) if contents else {}
     if not names and (folder / "dataset_info.json").is_file():

@@ -107,6 +107,24 @@ def test_no_such_file_or_folder(tmp_path):
         read_table(str(tmp_path), "data.path")
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"state.json": {"_data_files": 3}}, "_data_files=3: must be a list"),
+        ({"state.json": {"_data_files": None}}, "no rows in it"),
+        ({"state.json": {"_data_files": [3]}}, "/3: cannot be read"),
+        ({"dataset_dict.json": {"splits": [1]}}, "has no split train or training, only 1"),
+        ({"dataset_dict.json": {"splits": None}}, "a folder that datasets' save_to_disk did not write"),
+        ({"state.json": {"_data_files": []}, "dataset_info.json": {"features": [1]}}, "no rows in it"),
+    ],
+)
+def test_a_folder_that_is_not_quite_that_of_datasets(tmp_path, files, message):
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=message):
+        read_table(str(tmp_path), "data.path")
+
+
 def test_tabs_quotes_and_lines_of_predictions_are_read_back(tmp_path):
     table = [{"text": 'say "hi"\tthere\nand', "label": "x"}, {"text": "plain", "label": "y"}]
     write_rows(tmp_path / "t.tsv", table)
