@@ -16,7 +16,7 @@ from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.data import tokenizer as plain
 from flaxformer_lite.files.stores import is_url
-from flaxformer_lite.models.weight_map import Published
+from flaxformer_lite.models.weight_map import Fields, Published
 from flaxformer_lite.pretrained import hf_config, places, tensor_names
 from flaxformer_lite.pretrained.companions import publish_tokenizer
 from flaxformer_lite.pretrained.folder import read_config
@@ -180,7 +180,7 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
         if (like / name).is_file():
             shutil.copyfile(like / name, path / name)
     old = read_config(like)
-    labels_fit = len(old.get("id2label", ())) == len(config["id2label"])
+    labels_fit = len(Fields(old).get("id2label", {})) == len(config["id2label"])
     kept = HARMLESS - DECIDED_HERE - (set() if labels_fit else {"id2label", "label2id"})
     return config | {key: value for key, value in old.items() if key in kept - ours}
 

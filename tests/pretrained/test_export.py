@@ -69,6 +69,11 @@ def test_tokenizer_and_labels_travel(tmp_path):
     save_pretrained(tmp_path / "out", model, params)
     assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
     assert json.loads((tmp_path / "out" / "config.json").read_text())["id2label"]["2"] == "good"
+    (source / "config.json").write_text(json.dumps(config | {"id2label": None}))
+    save_pretrained(tmp_path / "out", model, params)
+    (source / "config.json").write_text(json.dumps(config | {"id2label": 3}))
+    with pytest.raises(ConfigError, match="id2label=3: must be an object"):
+        save_pretrained(tmp_path / "out", model, params)
 
 
 def test_a_model_that_no_published_one_equals_is_refused(tmp_path):
