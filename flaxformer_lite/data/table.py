@@ -193,8 +193,8 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
     if not (folder / "state.json").is_file():
         raise ConfigError(f"{where}: a folder that datasets' save_to_disk did not write; name a file in it.")
     files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
-    named = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
-    contents = [read_bytes(folder / str(name), limit=LARGEST) for name in named]
+    files = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
+    contents = [read_bytes(folder / str(name), limit=LARGEST) for name in files]
     rows = [row for content in contents for row in columnar.rows(content, where, ".arrow")]
     names = columnar.class_names(contents[0]) if contents else {}
     if not names and (folder / "dataset_info.json").is_file():
