@@ -65,7 +65,7 @@ def named(features: Any) -> dict[str, tuple[str, ...]]:
     for column, feature in features.items() if isinstance(features, dict) else ():
         inner = feature.get("feature", feature) if isinstance(feature, dict) else {}  # of a list
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-            names[column] = tuple(map(str, inner.get("names", ())))
+            names[column] = tuple(map(str, inner.get("names") or ()))
     return names
 
 

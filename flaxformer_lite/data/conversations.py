@@ -3,13 +3,13 @@
 import re
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.tokenizer import Tokenizer
-from flaxformer_lite.objectives.chat import ANSWERS
+from flaxformer_lite.objectives.chat import ANSWERS, Messages
 from flaxformer_lite.runtime import chat_template
 
 
@@ -23,7 +23,7 @@ class Conversation(NamedTuple):
 
 
 def encode(
-    tokenizer: Tokenizer, template: str, conversations: Sequence[list[dict[str, Any]]], *, known: Sequence[bool]
+    tokenizer: Tokenizer, template: str, chats: Sequence[Messages], *, known: Sequence[bool]
 ) -> list[Conversation]:
     """Renders and tokenizes conversations that end with an answer; spaces around answers are dropped.
 
@@ -32,9 +32,9 @@ def encode(
     one, that belongs to each answer.
 
     Args:
-      tokenizer: the tokenizer.
-      template: Jinja source, rendered with `messages` and the special tokens `bos_token`, `eos_token` and so on.
-      conversations: messages {"role", "content"}, the last of role assistant.
+      tokenizer: gives the special tokens.
+      template: Jinja source, rendered with `messages`, `bos_token`, `eos_token` and `pad_token`.
+      chats: conversations of messages {"role", "content"}, the last of role assistant.
       known: whether the last answer is known, or has no tokens to learn from.
 
     Raises:
@@ -44,7 +44,7 @@ def encode(
     spelling = {i: token for token, i in tokenizer.spelled.items()}
     specials = {f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "") for role in ("bos", "eos", "pad")}
     batch = []
-    for messages in conversations:
+    for messages in chats:
         made = chat_template.guarded(messages, tokenizer.special_pattern, guard)
         for message in made:
             if message["role"] == ANSWERS:
@@ -52,7 +52,7 @@ def encode(
         batch.append({"messages": made, "add_generation_prompt": False, **specials})
     texts = chat_template.render(template, batch)
     made = []
-    for number, (text, messages, learns) in enumerate(zip(texts, conversations, known, strict=True)):
+    for number, (text, messages, learns) in enumerate(zip(texts, chats, known, strict=True)):
         parts = re.split(f"{begin}|{end}", text)
         if len(parts) != 1 + 2 * sum(message["role"] == ANSWERS for message in messages):
             raise ConfigError(f"row {number + 1}: the chat template leaves out or repeats an answer of it; give each answer"

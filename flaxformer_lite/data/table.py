@@ -198,7 +198,7 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
     rows = [row for content in contents for row in columnar.rows(content, where, ".arrow")]
     names = columnar.class_names(contents[0]) if contents else {}
     if not names and (folder / "dataset_info.json").is_file():
-        names = columnar.named(read_object(folder / "dataset_info.json").get("features") or {})
+        names = columnar.named(read_object(folder / "dataset_info.json").get("features"))
     return _table(where, rows, hashlib.sha256(b"".join(contents)).hexdigest()[:16], names)
 
 
