@@ -92,12 +92,22 @@ def matmul_of_matrices(
     return y.reshape(*rows, *kernel.shape[summed:])
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def repeat(x: jax.Array, times: int) -> jax.Array:
-    """Repeats x [1, ...] along its first axis, so that the gradient is summed by a matrix product.
+    """Repeats x [1, ...] along its first axis; the gradient is a sum of slices, unless they are small. Reverse mode only.
 
-    Gain: XLA:CPU adds eight rows of half a million numbers in 28 ms of CPU, and multiplies them with ones in 1 ms.
+    Gain: XLA:CPU sums eight rows of half a million numbers in 28 ms of CPU, and adds them as slices in 1 ms.
     """
-    return (jnp.ones((times, 1), x.dtype) @ x.reshape(1, -1)).reshape(times, *x.shape[1:])
+    return jnp.broadcast_to(x, (times, *x.shape[1:]))
+
+
+def _sum_slices(times: int, _: None, d_y: jax.Array) -> tuple[jax.Array]:
+    return (
+        d_y.sum(axis=0, keepdims=True) if d_y[0].size < SMALL else functools.reduce(jax.lax.add, jnp.split(d_y, times)),
+    )
+
+
+repeat.defvjp(lambda x, times: (repeat(x, times), None), _sum_slices)
 
 
 def accumulate_product(
