@@ -49,7 +49,7 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
     target = Path(os.path.abspath(target))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _private_directory(target) as made:
+        with private_directory(target) as made:
             _check_replaceable(target, carry)
             yield made
             for path in made.rglob("*"):
@@ -77,7 +77,7 @@ def recover(target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _private_directory(target: Path) -> Iterator[Path]:
+def private_directory(target: Path) -> Iterator[Path]:
     """Makes a directory that is locked as long as this process lives; removes those of processes that were killed."""
     made, own = _private(target, "tmp"), re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import cache, fetch, progress
 from flaxformer_lite.files import remote
 from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.files.publish import new_directory
-from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.files.publish import new_directory, private_directory
+from flaxformer_lite.files.stores import StorageError, is_url, name_copy
 from flaxformer_lite.pretrained.folder import OTHERS
 
 READ = (".json", ".jinja", ".model", ".spm", ".txt", ".bytes")  # suffixes of what lies beside weights
@@ -81,6 +80,7 @@ def new_place(
             yield made
         return
     url, room = str(target).rstrip("/"), cache.local(str(target))
+    sending = room / re.sub(r"[^\w.-]", "-", url)
     before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
     if before and carry is None:
         left = "" if set(LAST) & set(before) else " without a config.json, as after a kill,"
@@ -88,9 +88,10 @@ def new_place(
     if check:
         check(list(before))
     room.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=room, prefix="sending-") as made:
-        yield Path(made)
-        _send(Path(made), url, [name for name in before if carry and not carry(name)])
+    name_copy(sending, url)
+    with private_directory(sending) as made:  # removes what one that was killed has left
+        yield made
+        _send(made, url, [name for name in before if carry and not carry(name)])
 
 
 def _send(folder: Path, url: str, old: list[str]) -> None:

@@ -92,7 +92,8 @@ def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_ref
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_passes_is_tried_again_and_counted(status, bucket, capsys, tmp_path):
+def test_what_passes_is_tried_again_and_counted(status, bucket, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "PATIENCE", 60)
     storage.write(f"{bucket.url}/t", CONTENT)
     file, before = remote.find(f"{bucket.url}/t"), stores.retries()
     bucket.fail(status, times=3, on=r"alt=media|GET /bucket/t\b")  # not the listing that a client did not wait for

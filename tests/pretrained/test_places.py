@@ -156,7 +156,20 @@ def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
     main(["inspect", url])
     assert "gpt2" in capsys.readouterr().out
     main(["generate", "--model", url, "--prompt", "zero one", "--max-new-tokens", "2"])
-    assert not list((tmp_path / "cache").glob("sending-*"))
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fetched"]
+
+
+def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_same_address(gcs, tmp_path):
+    left = tmp_path / "cache" / f".gs---bucket-again.{'0' * 16}.tmp"
+    left.mkdir(parents=True)
+    with places.new_place(f"{gcs.url}/again") as made:
+        assert not left.exists() and made.is_dir()
+        with (
+            pytest.raises(ConfigError, match="another process is writing it"),
+            places.new_place(f"{gcs.url}/again"),
+        ):
+            pass
+        (made / "config.json").write_text("{}")
 
 
 def test_a_sentence_encoder_brings_its_layers(gcs):
