@@ -184,7 +184,11 @@ class Attention(nn.Module):
         sizes = {"D": d_model, "N": cfg.num_heads, "K": cfg.kv_heads, "H": cfg.head_width(d_model)}
         # Mesh TensorFlow folds the missing 1 / sqrt(H) of the logits' scale (T5's is 1) into the initial queries.
         gain = sizes["H"] ** -0.5 / cfg.scale if name == "query" and cfg.scale else 1.0
-        return Einsum(equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, name=name)(x)
+        # Side by side is how flash_relative_bias takes them; splash, for causal attention without a bias, takes heads apart.
+        together = cfg.cross or not self.causal or "bias" in hooks(cfg.position)
+        return Einsum(
+            equation, sizes, name in cfg.bias, cfg.initial, self.execution, name == "out", gain, together, name=name
+        )(x)
 
     def _keys(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.project("key", "BSD,DKH->BSKH", x_BSD), self.project("value", "BSD,DKH->BSKH", x_BSD)

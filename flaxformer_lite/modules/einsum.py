@@ -43,6 +43,7 @@ class Einsum(nn.Module):
       execution: gives the weight's dtype.
       residual: whether the output is added to the residual stream (see `initializer`).
       gain: see `initializer`.
+      heads_together: whether a TPU may multiply heads that do not fill its lanes side by side.
     """
 
     equation: str
@@ -52,6 +53,7 @@ class Einsum(nn.Module):
     execution: Execution = Execution()
     residual: bool = False
     gain: float = 1.0
+    heads_together: bool = False
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
@@ -72,7 +74,7 @@ class Einsum(nn.Module):
         if adapted and prepare:
             x, prepare = prepare(x), None
         sharding = sharding_of(self.execution)
-        if sharding.platform == "tpu" and has_narrow_heads(kernel, summed):
+        if self.heads_together and sharding.platform == "tpu" and has_narrow_heads(kernel, summed):
             y = matmul_of_heads(x, kernel, summed)
         elif prepare or (sharding.tuned and sharding.is_one_device):
             y = matmul_of_matrices(x, kernel, summed, prepare)
