@@ -22,6 +22,13 @@ WORTH = 0.02  # seconds of compiling for which a program is held
 SIGNATURE = ["backend", "module", "executable_devices", "options", "host_callbacks"]
 
 held: collections.OrderedDict = collections.OrderedDict()
+wanted_again: set = set()
+
+
+def forget():
+    """Drops the programs that were wanted only once."""
+    for key in held.keys() - wanted_again:
+        del held[key]
 
 
 def share_contexts():
@@ -44,6 +51,7 @@ def share_executables():
         key = hashlib.sha256(text.encode()).digest(), str(executable_devices), options.SerializeAsString()
         if key in held:
             held.move_to_end(key)
+            wanted_again.add(key)
             return held[key]
         begun = time.perf_counter()
         executable = compile_anew(backend, module, executable_devices, options, host_callbacks)

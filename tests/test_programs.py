@@ -25,6 +25,16 @@ def test_the_same_text_is_compiled_once():
     assert len(programs.held) == before
 
 
+def test_programs_wanted_twice_outlive_the_others():
+    for number in (3, 4, 3):
+        product(number * np.eye(4, dtype=np.float32))(X)
+    programs.forget()
+    before = len(programs.held)
+    for number, more in ((3, 0), (4, 1)):
+        product(number * np.eye(4, dtype=np.float32))(X)
+        assert len(programs.held) == before + more
+
+
 def test_a_constant_that_differs_makes_another_program():
     for last in (3, 4):
         np.testing.assert_array_equal(product(np.diag(np.float32([1, 1, 1, last])))(X), [0, 1, 2, 3 * last])

@@ -39,7 +39,7 @@ def test_its_merged_matrices_compute_the_same(family, run):
     assert {path.rpartition("/")[0] for path in factors(params)} >= {path.rpartition("/")[0] for path in kernels}
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_new_one_changes_nothing(family):
     cfg = tiny.small(family)
     base, adapted = build_model(cfg), build_model(dataclasses.replace(cfg, adapter=LoraConfig()))

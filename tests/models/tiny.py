@@ -32,9 +32,9 @@ SMALL = {
 T = 10
 
 
-def small(family, **overrides):
+def small(family, number=2, **overrides):
     plugin = registry.resolve("models", family)
-    layers = {f"{side}_layers": 2 for side in ("encoder", "decoder") if side in plugin.Model.skeleton}
+    layers = {f"{side}_layers": number for side in ("encoder", "decoder") if side in plugin.Model.skeleton}
     head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
     # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
     turning = {"head_dim": 8} if family in ("gpt_neox", "gptj") else {}
