@@ -34,7 +34,7 @@ LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or
 # What shows that there may be credentials: beginnings of variables, a file, and whose machine this is.
 SIGNS = {
     "gs": (
-        ("GOOGLE_APPLICATION_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "KUBERNETES_"),
+        ("GOOGLE_APPLICATION_", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "KUBERNETES_"),
         "~/.config/gcloud/application_default_credentials.json", "Google",
     ),
     "s3": (
