@@ -49,7 +49,7 @@ def rotate(x_BTNH: jax.Array, phase: Phase, *, by_product: bool = False) -> jax.
       x_BTNH: queries or keys; the result has their dtype, the arithmetic is float32.
       phase: the phase of the same T positions.
       by_product: whether to swap the numbers of each pair by a matrix product, with the same result. A TPU pads halves of
-        heads to whole lanes and moves them in memory. Gain: 4% of Llama 7B's step (docs/plan.md).
+        heads to whole lanes and moves them in memory. Gain: 2% of Llama 7B's step (docs/plan.md).
 
     Raises:
       ValueError: the phase rotates more dimensions than a head has.
