@@ -208,14 +208,16 @@ def run(folder: Path, kills: int, steps: int, processes: int = 1, number: signal
         hits[hit] += 1
         outcomes[outcome] += 1
         print(f"{number.name} {count}: {hit}, {outcome}, newest checkpoint {newest}", flush=True)
-    ends = [workdir, folder / "straight"]
-    for at in ends:
+    workdirs = [workdir, folder / "straight"]
+    for at in workdirs:
         running = [subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL)
                    for line in commands(folder, at, steps, processes)]  # fmt: skip
         codes = ends(running)
         if any(codes):
             raise SystemExit(f"the run in {at} did not come to its end.")
-    last_of = [[record(at / name / str(max(committed(at / name)))) for name in ("checkpoints", "best")] for at in ends]
+    last_of = [
+        [record(at / name / str(max(committed(at / name)))) for name in ("checkpoints", "best")] for at in workdirs
+    ]
     stopped, straight = ([(one["step"], one["leaves"], one["best"]) for one in records] for records in last_of)
     table = {number.name: kills, **hits, **outcomes, "committed checkpoints lost": lost, "best weights lost": best_lost,
              "end equals the uninterrupted run": "yes" if stopped == straight else "NO"}  # fmt: skip
