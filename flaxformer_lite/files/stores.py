@@ -34,12 +34,12 @@ LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or
 # What shows that there may be credentials: beginnings of variables, a file, and whose machine this is.
 SIGNS = {
     "gs": (
-        ("GOOGLE_APPLICATION_", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "KUBERNETES_"),
-        "~/.config/gcloud/application_default_credentials.json", "Google",
+        ("GOOGLE_APPLICATION_", "CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "KUBERNETES_", "CLOUD_RUN_", "GCE_METADATA_"),
+        "~/.config/gcloud/application_default_credentials.json", ("Google",),
     ),
     "s3": (
         ("AWS_ACCESS_", "AWS_PROFILE", "AWS_WEB_", "AWS_CONTAINER_", "AWS_SHARED_", "AWS_CONFIG_", "KUBERNETES_"),
-        "~/.aws", "Amazon",
+        "~/.aws", ("Amazon", "Xen"),  # the latter of Amazon's older machines
     ),
 }  # fmt: skip
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
@@ -76,9 +76,9 @@ def addressed(message: str) -> str:
 
 def is_anonymous(url: str) -> bool:
     """Returns whether there is nothing to log in with, so that only public objects can be read, and waiting is in vain."""
-    names, file, vendor = SIGNS[url[:2]]
+    names, file, vendors = SIGNS[url[:2]]
     found = any(name.startswith(names) for name in os.environ) or Path(file).expanduser().exists()
-    return not (found or (VENDOR.exists() and vendor in VENDOR.read_text()))
+    return not (found or (VENDOR.exists() and VENDOR.read_text().startswith(vendors)))
 
 
 def forbidden(url: str, why: str) -> StorageError:

@@ -110,8 +110,11 @@ def save(moment: Moment, state: TrainState, folder: Path) -> None:
     """Writes the state after the step as the checkpoint of a new workdir, from which a run can continue.
 
     Raises:
+      ConfigError: the folder is there already, perhaps since the steps began to be repeated.
       CheckpointError: it cannot be written.
     """
+    if folder.exists():
+        raise ConfigError(f"--output={folder}: is there already; name a new folder.")
     run = moment.experiment
     meta = {**resume.meta(run.cfg, run.fingerprint, moment.step), "best": Best()._asdict()}
     with Checkpoints(folder / "checkpoints", keep=1) as checkpoints:

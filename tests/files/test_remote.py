@@ -161,6 +161,22 @@ def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tm
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.parametrize(
+    ("url", "vendor", "anonymous"),
+    [
+        ("s3://b", "Amazon EC2", False),
+        ("s3://b", "Xen", False),
+        ("s3://b", "Google", True),
+        ("gs://b", "Google", False),
+    ],
+)
+def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(url, vendor, anonymous, monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "VENDOR", tmp_path / "sys_vendor")
+    stores.VENDOR.write_text(f"{vendor}\n")
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
+    assert stores.is_anonymous(url) == anonymous
+
+
 def test_public_objects_are_read_without_credentials(s3, monkeypatch):
     url = f"{s3.url}/public"
     for name in ("config.json", "secret"):

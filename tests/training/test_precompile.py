@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -123,3 +124,19 @@ def test_processes_compare_what_their_programs_exchange():
     for other in (larger, across):
         assert "train_step as compiled" in differences([first, other])
     precompile._check_same(ALONE, "train_step", None)
+
+
+def test_where_the_code_lies_is_no_difference_of_a_product_that_carries_an_exchange():
+    class Compiled(NamedTuple):
+        folder: str
+
+        def as_text(self):
+            gather = "f32[64] all-gather(%p), channel_id=5, replica_groups={{0,1}}, dimensions={0}"
+            inner = f"%async_collective_fusion.2 (p: f32[32]) -> f32[64] {{\n  ROOT %g = {gather}\n}}\n"
+            calls = f'calls=%async_collective_fusion.2, metadata={{source_file="{self.folder}/step.py"}}'
+            return f"{inner}ENTRY %main (q: f32[32]) -> f32[64] {{\n  ROOT %b = f32[64] fusion(%q), kind=kCustom, {calls}\n}}"
+
+    group = Group()
+    for folder in ("/home/one", "/home/two"):
+        precompile._check_same(group, "train_step", Compiled(folder))
+    assert not differences(group.facts)

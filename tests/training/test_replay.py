@@ -195,3 +195,8 @@ def test_without_the_nearest_checkpoint_an_earlier_state_leads_to_the_same(run, 
     assert replay.compare(run, moment.values) == {3: 0.0, 6: 0.0}
     other = {step: {**values, "loss": values["loss"] * 1.001} for step, values in moment.values.items()}
     assert replay.compare(run, other) == pytest.approx({3: 1e-3, 6: 1e-3}, rel=1e-3)
+
+
+def test_a_workdir_that_has_appeared_meanwhile_is_left_alone(tmp_path):
+    with pytest.raises(ConfigError, match="is there already; name a new folder"):
+        replay.save(None, None, tmp_path)

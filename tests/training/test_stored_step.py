@@ -95,6 +95,17 @@ def test_other_inputs_of_the_compiler_are_another_program(start, monkeypatch):
         assert start(Group()) == 1
 
 
+def test_another_argument_or_option_is_another_program_though_its_text_is_the_same():
+    both = dict.fromkeys(("labels", "targets"), jax.ShapeDtypeStruct((4,), np.float32))
+    lowered = [
+        jax.jit(lambda batch: -batch["labels"]).lower(both),
+        jax.jit(lambda batch: -batch["targets"]).lower(both),
+        jax.jit(lambda batch: -batch["labels"], compiler_options={"xla_cpu_enable_fast_math": True}).lower(both),
+    ]
+    assert len({program.as_text() for program in lowered}) == 1
+    assert len({stored_step.inputs(jax.devices(), program) for program in lowered}) == 3
+
+
 def test_a_full_disk_ends_nothing(start, monkeypatch):
     def write(*args):
         raise OSError(28, "No space left on device")

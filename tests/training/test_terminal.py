@@ -99,6 +99,16 @@ def test_rows_are_aligned_and_brackets_are_text():
     assert out.getvalue() == "\nresult\n  loss           1.0\n  bits per byte  [bold]2.0\n"
 
 
+def test_rows_to_be_copied_keep_their_lines_and_tabs():
+    for is_terminal in (False, True):
+        shown, out = terminal(is_terminal)
+        shown.rows("written", [("answer", "if x:\n\treturn  1")], copied=True)
+        assert "answer  if x:\n" in out.getvalue()
+    plain, out = terminal(False)
+    plain.rows("next", [("predict", "predict --data 'a\n b.csv'")], copied=True)
+    assert "--data 'a\n b.csv'\n" in out.getvalue()
+
+
 def test_a_sample_keeps_its_brackets_and_lines():
     plain, out = terminal(False)
     plain.sample([("a held-out text begins", "def f("), ("the model goes on", "x[0]):\n    return [red]x")])

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -32,13 +31,15 @@ class Terminal:
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
-        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they are to be copied."""
+        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they are `copied` as they are."""
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
-        room = max(20, self.console.width - width - 4) if self.console.is_terminal and not copied else sys.maxsize
+        room = max(20, self.console.width - width - 4)
         self.console.print(f"\n[bold]{title}[/bold]")
         for name, value in rows:
-            lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
+            lines = [value]
+            if self.console.is_terminal and not copied:
+                lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
             self.console.print(f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False)
 
     def sample(self, texts: Iterable[tuple[str, str]]) -> None:

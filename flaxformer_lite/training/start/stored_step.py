@@ -58,9 +58,14 @@ def decide(numbers: Sequence[str]) -> str:
 
 
 def inputs(devices: Sequence[Any], lowered: Any) -> str:
-    """Returns a hash of all that a compiled program depends on."""
+    """Returns a hash of all that a compiled program depends on.
+
+    The program's text names neither the compiler's options nor which of the arguments are used, and so passed to it.
+    """
     versions = jax.__version__, jaxlib.__version__, devices[0].client.platform_version
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     places = [(device.id, device.process_index, device.device_kind) for device in devices]
-    asked = repr([lowered.as_text(), places, versions, flags, sorted(jax.config.values.items())])
+    lowering = lowered._lowering
+    called = sorted(lowering.compile_args["kept_var_idx"]), lowering._compiler_options_kvs
+    asked = repr([lowered.as_text(), called, places, versions, flags, sorted(jax.config.values.items())])
     return hashlib.sha256(asked.encode()).hexdigest()[:16]
