@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config.rules import OneOf
+from flaxformer_lite.config.rules import NotNegative, OneOf, Probability
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, windows
 from flaxformer_lite.objectives.rows import next_tokens
 from flaxformer_lite.objectives.text import TextObjective
@@ -27,6 +27,8 @@ class CausalLm(TextObjective):
     """
 
     documents: Documents = "apart"  # or joined
+    z_loss: NotNegative = 0.0  # factor on log(Z)^2, which keeps the scale of logits from drifting (PaLM: 1e-4)
+    label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
     packings: ClassVar[int] = PACKINGS

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.config.rules import ConfigError, OneOf, Place, Positive, Range
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Place, Positive, Probability, Range
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.soft_targets import SoftTargets
 from flaxformer_lite.objectives.base import Metric
@@ -48,6 +48,8 @@ class Distillation(TextObjective):
     task: Annotated[str, OneOf(tuple(TASKS))] = "causal_lm"  # with its own options at their defaults
     temperature: Positive = 2.0  # t
     soft_weight: Annotated[float, Range(0, 1, "be between 0 and 1")] = 0.7  # a; DistilBERT's is 5 / 7
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     packings: ClassVar[int] = PACKINGS
     shown: ClassVar[tuple[Metric, ...]] = (

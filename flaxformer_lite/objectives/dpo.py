@@ -37,7 +37,6 @@ class Dpo(ChatTask):
 
     beta: Positive = 0.1
     label_smoothing: Probability = 0.0  # the share of rows whose preference is taken to be wrong
-    z_loss: ClassVar[float] = 0.0  # type: ignore[misc]  # an option of other losses
 
     reference: ClassVar[str] = "log_probs"
     columns: ClassVar[tuple[Column, ...]] = (

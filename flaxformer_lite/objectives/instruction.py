@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
 from flaxformer_lite.objectives.rows import fill, next_tokens
 from flaxformer_lite.objectives.task import Column, Row, text_of
@@ -24,6 +25,8 @@ class Instruction(ChatTask):
     """
 
     packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     columns: ClassVar[tuple[Column, ...]] = (
         Column("messages", ("conversation",), optional=True),

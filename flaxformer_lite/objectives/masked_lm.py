@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Share
+from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Probability, Share
 from flaxformer_lite.functions.losses import cross_entropy
 from flaxformer_lite.objectives.base import ACCURACY, Metric
 from flaxformer_lite.objectives.packing import PACKINGS, Packing, cut, share_rows
@@ -41,6 +41,8 @@ class MaskedLm(TextObjective):
     random_share: NotNegative = 0.1
     unit: Unit = "token"  # or whole_word: all tokens of a word or none
     pairs: Pairs = "none"  # or next_sentence, sentence_order
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     needs: ClassVar[tuple[str, ...]] = ("cls_id", "sep_id", "mask_id")
     skeletons: ClassVar[tuple[str, ...]] = ("encoder",)

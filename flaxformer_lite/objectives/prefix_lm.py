@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.packing import PACKINGS
 from flaxformer_lite.objectives.rows import next_tokens
@@ -20,6 +21,9 @@ class PrefixLm(TextObjective):
 
     Rows are packed as in `causal_lm`; each piece of a document in a row has its own prefix.
     """
+
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("decoder",)
     packings: ClassVar[int] = PACKINGS

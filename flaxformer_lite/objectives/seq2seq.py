@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config.rules import Probability
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.packing import Packing, share_rows
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.text import TextObjective
@@ -22,6 +22,7 @@ class Seq2seq(TextObjective):
     kept.
     """
 
+    z_loss: NotNegative = 0.0
     label_smoothing: Probability = 0.1  # the paper's
 
     fields: ClassVar[tuple[str, ...]] = ("source", "target")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.config.rules import INT32, Range, Share
+from flaxformer_lite.config.rules import INT32, NotNegative, Probability, Range, Share
 from flaxformer_lite.objectives.denoising import Denoising
 
 Span = Annotated[float, Range(1, INT32, "be at least one token")]
@@ -24,6 +24,8 @@ class SpanCorruption(Denoising):
 
     noise_density: Share = 0.15  # share of the tokens that are hidden
     mean_span: Span = 3.0  # tokens
+    z_loss: NotNegative = 0.0  # T5 pretrained with 1e-4
+    label_smoothing: Probability = 0.0
 
     fewer_spans: ClassVar[str] = "shorten the rows or raise objective.mean_span"
 

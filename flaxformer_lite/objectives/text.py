@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config import ModelConfig
-from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.functions.losses import pieces_of
 from flaxformer_lite.objectives.base import ACCURACY, Metric, Objective
 from flaxformer_lite.objectives.sums import LossSums, token_loss
@@ -21,11 +20,8 @@ COUNTED = 1 << 20  # labels counted for the unigram baseline, at most
 class TextObjective(Objective):
     """Predicts `labels` with `weights` from the vocabulary; the headline is nats per label, without auxiliary losses.
 
-    The options are those of `functions/losses.py`; a subclass without one declares it as a ClassVar.
+    A subclass may turn z_loss and label_smoothing into options by declaring them as fields.
     """
-
-    z_loss: NotNegative = 0.0  # factor on log(Z)^2, which keeps the scale of logits from drifting (T5, PaLM: 1e-4)
-    label_smoothing: Probability = 0.0
 
     head: ClassVar[str] = "lm"
     shown: ClassVar[tuple[Metric, ...]] = (
@@ -34,6 +30,8 @@ class TextObjective(Objective):
         Metric("bits_per_byte", unit="of predicted text"),
         ACCURACY,
     )
+    z_loss = 0.0  # not annotated, so not a field
+    label_smoothing = 0.0
 
     def loss(self, outputs: Any, targets: Mapping[str, Any], *, chunks: int) -> LossSums:
         return token_loss(self, outputs, targets, chunks)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from flaxformer_lite.config import ConfigError
+from flaxformer_lite.config.rules import NotNegative, Probability
 from flaxformer_lite.objectives.rows import encoder_decoder
 from flaxformer_lite.objectives.task import Column, Row, text_of
 from flaxformer_lite.objectives.writing import WritingTask
@@ -35,6 +36,8 @@ class TextToText(WritingTask):
 
     prefix: str = ""  # of each source, such as "translate English to French: "
     packed: bool = True  # whether short training rows share an example
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder_decoder",)
     columns: ClassVar[tuple[Column, ...]] = (

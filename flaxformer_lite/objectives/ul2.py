@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.config.rules import INT32
+from flaxformer_lite.config.rules import INT32, NotNegative, Probability
 from flaxformer_lite.objectives.denoising import Denoising
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
@@ -37,6 +37,8 @@ class Ul2(Denoising):
     """
 
     mode_tokens: bool = True  # False: the same mixture, without telling the model
+    z_loss: NotNegative = 0.0
+    label_smoothing: Probability = 0.0
 
     def corrupted(self, tokens: int) -> tuple[int, int]:
         sources, targets = zip(*(denoiser.corrupted(tokens) for _, denoiser in DENOISERS), strict=True)

@@ -16,6 +16,20 @@ def take(iterator, count):
     return list(itertools.islice(iterator, count))
 
 
+@pytest.mark.parametrize(
+    "objective, hashed",
+    [
+        ("causal_lm", "2f68f15be056e06f"),
+        ("masked_lm", "7188ac6063be3d9b"),
+        ("span_corruption", "d83ee4a211481960"),
+        ("ul2", "96be8a34088a3e5e"),
+    ],
+)
+def test_the_fingerprint_of_a_run_stays(experiment, objective, hashed):
+    """Another one would refuse to continue all runs that were begun before: it follows the order of an objective's fields."""
+    assert open_dataset(experiment(objective, length=64)).fingerprint == hashed
+
+
 def rows_of(batch):
     """Each example of a batch as bytes, so that examples can be counted and compared."""
     leaves = jax.tree.leaves(batch)
