@@ -47,7 +47,14 @@ def run(args: argparse.Namespace) -> None:
     else:
         drawn, texts = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE], _texts(data)
         examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
-        _print(out, [*_contents(data, texts), *_rows(data, cfg, examples), ("time", f"{seconds:.1f} s to open")])
+        _print(
+            out,
+            [
+                *_contents(data, texts, cfg.data.eval_path),
+                *_rows(data, cfg, examples),
+                ("time", f"{seconds:.1f} s to open"),
+            ],
+        )
         if texts:
             lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
             _histogram(out, "tokens of a document", np.concatenate(lengths))
@@ -71,7 +78,7 @@ def _texts(data: Dataset) -> Texts:
     return {"": (data.corpus, data.splits["train"])} if data.corpus else {}
 
 
-def _contents(data: Dataset, texts: Texts) -> Rows:
+def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
     described = [row for row in data.described if not row[0].startswith("example ")]
     if not texts:
         return described + _label_counts(data)
@@ -83,16 +90,20 @@ def _contents(data: Dataset, texts: Texts) -> Rows:
     return described + [
         (f"{name} {title}".lstrip(), value)
         for (name, (corpus, records)) in texts.items()
-        for title, value in _sizes(corpus, records.counts, bytes_of)
+        for title, value in _sizes(corpus, records.counts, bytes_of, eval_path)
     ]
 
 
-def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray) -> Rows:
+def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: str) -> Rows:
     documents, tokens = {}, {}
     for name, split in corpus.tokens.items():
         documents[name], tokens[name] = (len(split.offsets) - 1) // len(corpus.source.fields), len(split.ids)
     text = int(counts @ bytes_of)
-    held_out = "the end of each" if documents["train"] == documents["eval"] else f"{documents['eval']:,}"
+    held_out = f"{documents['eval']:,}"
+    if eval_path:
+        held_out += f" of {eval_path}"
+    elif documents["train"] == documents["eval"]:
+        held_out = "the end of each"
     vocabulary = f"{np.count_nonzero(counts):,} of the {len(counts):,} in the vocabulary occur"
     return [
         ("documents", f"{documents['train']:,} to train on, {held_out} held out"),

@@ -84,7 +84,7 @@ class DataConfig(Record):
         super().__post_init__()
         object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))  # ConfigDict's order
         check_mixture(self)
-        if self.text_field != "text" and not (self.path or self.eval_path or self.mixture):
+        if self.text_field != "text" and not self.path and not self.mixture:
             raise ConfigError(
                 f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
             )

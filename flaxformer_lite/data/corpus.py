@@ -1,11 +1,13 @@
 """Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,16 +142,25 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
       ConfigError: the text, the tokenizer or the cache cannot be used.
     """
     text = read_text(cfg, fields, whole=whole)
-    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
     if whole or not cfg.eval_path:
-        return corpus
+        return _tokenized(cfg, text, _tokenizer(cfg, [text]))
     aside = dataclasses.replace(cfg, path=cfg.eval_path, eval_path="")
-    try:
-        held = _tokenized(aside, read_text(aside, fields, whole=True), corpus.tokenizer)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("data.path=", "data.eval_path=")) from error
+    with _of_eval_path():  # before the other text is tokenized, which may take hours
+        held_text = read_text(aside, fields, whole=True)
+    corpus = _tokenized(cfg, text, _tokenizer(cfg, [text]))
+    with _of_eval_path():
+        held = _tokenized(aside, held_text, corpus.tokenizer)
     key = _hash(corpus.fingerprint, held.fingerprint)
     return dataclasses.replace(corpus, tokens={**corpus.tokens, "eval": held.tokens["eval"]}, fingerprint=key)
+
+
+@contextlib.contextmanager
+def _of_eval_path() -> Iterator[None]:
+    """Names data.eval_path in errors about its text, which is read as data.path is."""
+    try:
+        yield
+    except ConfigError as error:
+        raise type(error)(re.sub(r"\bdata\.path(?=[=:])", "data.eval_path", str(error))) from error
 
 
 def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:

@@ -180,7 +180,7 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     Raises:
       ConfigError: it cannot be read, or is too short.
     """
-    alone: dict[str, Any] = {"mixture": {}, "mixture_temperature": 0.0, "mixture_schedule": ""}
+    alone: dict[str, Any] = {"eval_path": "", "mixture": {}, "mixture_temperature": 0.0, "mixture_schedule": ""}
     named = dict(pair.split("=", 1) for pair in cfg.data.columns.split(",") if pair)
     fields = {source.text_field or cfg.data.text_field for source in cfg.data.mixture.values() if source.path}
     field = named.get("text") or (fields.pop() if len(fields) == 1 else cfg.data.text_field)

@@ -45,11 +45,6 @@ class Split:
         return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
-def undivided(documents: Iterable[Document], fraction: float) -> Split:
-    """Returns the split that holds all documents out (`fraction` is 1), or none (0)."""
-    return Split(fraction, 2**64 if fraction else -1, sum(len(text) for document in documents for text in document))
-
-
 def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
     """Decides how to split the documents, in one pass over them.
 
@@ -63,7 +58,9 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
       ConfigError: there is no text, or too little for both splits.
     """
     if fraction in (0, 1):
-        return undivided(documents, fraction)
+        if not (characters := sum(len(text) for document in documents for text in document)):
+            raise ConfigError(f"{where}: contains no text, only whitespace.")
+        return Split(fraction, 2**64 if fraction else -1, characters)
     sizes: collections.Counter[int] = collections.Counter()  # characters by hash, of the first MANY different documents
     total, low, longest, texts, tails = 0, 0, 0, 0, 0
     threshold = int(fraction * 2**64)

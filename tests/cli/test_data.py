@@ -62,6 +62,7 @@ def test_stats_of_a_text(text, tmp_path, capsys):
     assert f"2 steps of {rows - 1} rows: 1 epochs" in printed(capsys, "stats", *text, *once), "as train rounds"
     counted = [int(line.split()[3]) for line in out.splitlines() if "█" in line]
     assert "the end of each held out" in printed(capsys, "stats", *text, "--config.data.eval_fraction=0.02")
+    assert f"1 of {__file__} held out" in printed(capsys, "stats", *text, "--config.data.eval_path", __file__)
     assert sum(counted) == train and f"longest {max(map(len, documents)) + 1}" in out
 
 

@@ -8,7 +8,7 @@ from flaxformer_lite.config import ConfigError, DataConfig
 from flaxformer_lite.config.mixture import SourceConfig
 from flaxformer_lite.data import corpus, provenance, shards
 from flaxformer_lite.data.corpus import open_corpus, open_records
-from flaxformer_lite.data.pipeline import open_dataset
+from flaxformer_lite.data.pipeline import open_dataset, open_text
 from flaxformer_lite.data.tokenizer import HuggingFace
 
 TEXT = ("text",)
@@ -192,10 +192,26 @@ def test_held_out_token_ids_of_ones_own(experiment, tmp_path):
     assert [len(found.tokens[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
 
 
-def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path):
+def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeypatch):
     (tmp_path / "short.txt").write_text("a")
     for path, said in (("none.txt", "no such file"), ("short.txt", "no document of the eval split is long enough")):
         with pytest.raises(ConfigError, match=rf"^data\.eval_path='.*{path}'.*{said}"):
             open_dataset(experiment("span_corruption", eval_path=str(tmp_path / path)))
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
+    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"):
+        DataConfig(text_field="body", eval_path="dev.jsonl")  # the built-in text has no such field
+    monkeypatch.setattr(corpus.tokenizing.Tokenizing, "write", lambda *_: pytest.fail("tokenizes before it looks"))
+    with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
+        open_corpus(experiment(eval_path=str(tmp_path / "none.txt")).data, TEXT)
+    (tmp_path / "blank.txt").write_text(" \n")
+    with pytest.raises(ConfigError, match=r"^data\.path=.*blank.txt': contains no text, only whitespace"):
+        blank = experiment(path=str(tmp_path / "blank.txt"), eval_path=str(tmp_path / "short.txt"), tokenizer="words")
+        open_corpus(blank.data, TEXT)
+
+
+def test_another_text_that_is_too_short_is_not_said_to_be_the_held_out_one(experiment, tmp_path):
+    (tmp_path / "short.txt").write_text("a")
+    cfg = experiment("span_corruption", eval_path=experiment().data.path)
+    with pytest.raises(ConfigError, match=r"^data\.path=.*short.txt': no document of the eval split"):
+        open_text(cfg, str(tmp_path / "short.txt"))

@@ -106,3 +106,9 @@ def test_pairs_are_never_cut():
 def test_too_little(documents, message):
     with pytest.raises(ConfigError, match=message):
         split_of(documents, 0.02, "here")
+
+
+@pytest.mark.parametrize("fraction", [0, 1])
+def test_no_text_to_hold_out_or_to_train_on_as_a_whole(fraction):
+    with pytest.raises(ConfigError, match="here: contains no text, only whitespace"):
+        split_of([], fraction, "here")

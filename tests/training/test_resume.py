@@ -29,7 +29,7 @@ def test_the_same_config_continues(cfg):
 
 def test_what_only_steers_output_and_layout_may_change(cfg):
     train = dataclasses.replace(cfg.train, log_every=1, eval_every=1, eval_batches=1, checkpoint_every=1, keep=1)
-    data = dataclasses.replace(cfg.data, cache="elsewhere", path="moved.jsonl")
+    data = dataclasses.replace(cfg.data, cache="elsewhere", path="moved.jsonl", eval_path="moved/dev.jsonl")
     resume.check(stored(cfg), dataclasses.replace(cfg, train=train, data=data, mesh=MeshConfig(data=4)), "abc")
 
 

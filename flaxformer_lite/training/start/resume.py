@@ -24,7 +24,7 @@ FREE = (
     "train.trackers", "train.profile", "train.watchdog",
     "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
     "train.patience", "train.sample_tokens", "train.loss_chunks", "train.cpu_tuning",
-    "data.cache", "data.path", "data.tokenizer.path",
+    "data.cache", "data.path", "data.eval_path", "data.tokenizer.path",
     "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.slices", "mesh.mode",
 )  # fmt: skip
 SHOWN = 6  # most differences that an error lists
