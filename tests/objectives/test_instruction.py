@@ -162,7 +162,7 @@ def run(tmp_path_factory):
     cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=150, length=64)
     with pytest.MonkeyPatch.context() as patch:
         lines = []
-        patch.setattr(loop.Terminal, "rows", lambda self, title, rows: lines.append((title, list(rows))))
+        patch.setattr(loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows))))
         loop.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 

@@ -91,7 +91,7 @@ def run(tmp_path_factory):
     )
     with pytest.MonkeyPatch.context() as patch:
         lines = []
-        patch.setattr(loop.Terminal, "rows", lambda self, title, rows: lines.append((title, list(rows))))
+        patch.setattr(loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows))))
         loop.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 
