@@ -1,6 +1,5 @@
 """Rotary phases: the angles by which pairs of query and key dimensions are rotated."""
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import jax
@@ -40,7 +39,7 @@ def phase(
     return Phase(amplitude * jnp.sin(angles_BTP), amplitude * jnp.cos(angles_BTP), interleaved)
 
 
-def rotate(x_BTNH: jax.Array, phase: Phase, *, by_product: bool = False) -> jax.Array:
+def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
     """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the rest is unchanged.
 
     The dot product of a query rotated by m and a key rotated by n depends on m - n only.
@@ -48,8 +47,6 @@ def rotate(x_BTNH: jax.Array, phase: Phase, *, by_product: bool = False) -> jax.
     Args:
       x_BTNH: queries or keys; the result has their dtype, the arithmetic is float32.
       phase: the phase of the same T positions.
-      by_product: whether to swap the numbers of each pair by a matrix product, with the same result. A TPU pads halves of
-        heads to whole lanes and moves them in memory. Gain: 2% of Llama 7B's step (docs/plan.md).
 
     Raises:
       ValueError: the phase rotates more dimensions than a head has.
@@ -59,41 +56,9 @@ def rotate(x_BTNH: jax.Array, phase: Phase, *, by_product: bool = False) -> jax.
     pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
         raise ValueError(f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this head.")
-    if by_product:
-        return _rotate_by_product(x_BTNH, phase)
     sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
     turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
     a, b = (turned[..., 0::2], turned[..., 1::2]) if phase.interleaved else jnp.split(turned, 2, axis=-1)
     a, b = a * cos_BT1P - b * sin_BT1P, b * cos_BT1P + a * sin_BT1P
     turned = jnp.stack([a, b], axis=-1).reshape(turned.shape) if phase.interleaved else jnp.concatenate([a, b], axis=-1)
     return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)
-
-
-@jax.custom_vjp
-def _rotate_by_product(x_BTNH: jax.Array, phase: Phase) -> jax.Array:
-    return _product(x_BTNH, phase)
-
-
-def _product(x_BTNH: jax.Array, phase: Phase) -> jax.Array:
-    pairs, head_dim, dims = phase.sin_BTP.shape[-1], x_BTNH.shape[-1], np.arange(2 * phase.sin_BTP.shape[-1])
-    a, b = (dims[0::2], dims[1::2]) if phase.interleaved else np.split(dims, 2)
-    swap_HH = np.zeros((head_dim, head_dim), np.float32)
-    swap_HH[b, a], swap_HH[a, b] = -1, 1  # (a, b) -> (-b, a)
-
-    def per_dimension(x_BTP: jax.Array, rest: float) -> jax.Array:
-        twice = jnp.repeat(x_BTP, 2, axis=-1) if phase.interleaved else jnp.tile(x_BTP, 2)
-        return jnp.pad(twice, ((0, 0), (0, 0), (0, head_dim - 2 * pairs)), constant_values=rest)[:, :, None]
-
-    swapped_BTNH = jnp.matmul(x_BTNH, jnp.asarray(swap_HH, x_BTNH.dtype), precision="highest").astype(jnp.float32)
-    turned = x_BTNH.astype(jnp.float32) * per_dimension(phase.cos_BTP, 1.0)
-    return (turned + swapped_BTNH * per_dimension(phase.sin_BTP, 0.0)).astype(x_BTNH.dtype)
-
-
-def _backward(saved: tuple[jax.Array, Phase], d_out_BTNH: jax.Array) -> tuple[jax.Array, Phase]:
-    """Rotates back, which rounds once; the transposed product and sum would round each."""
-    x_BTNH, phase = saved
-    d_phase = jax.vjp(lambda phase: _product(x_BTNH, phase), phase)[1](d_out_BTNH)[0]
-    return _product(d_out_BTNH, dataclasses.replace(phase, sin_BTP=-phase.sin_BTP)), d_phase
-
-
-_rotate_by_product.defvjp(lambda x_BTNH, phase: (_product(x_BTNH, phase), (x_BTNH, phase)), _backward)

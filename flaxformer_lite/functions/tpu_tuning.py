@@ -1,7 +1,6 @@
 """Optimizations for the TPU compiler, each with its gain by that compiler's estimate (docs/plan.md); none changes the result.
 
-Others of its kind are where they cannot be told apart: `rotate(by_product=True)` in rotary.py, and heads side by side in
-attentions/flash_relative_bias_kernel.py.
+Heads side by side in attentions/flash_relative_bias_kernel.py are another of its kind.
 """
 
 import math

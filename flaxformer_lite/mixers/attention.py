@@ -1,7 +1,6 @@
 """Multi-head, multi-query and grouped-query attention; self- and cross-attention; with and without a cache."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -149,9 +148,8 @@ class Attention(nn.Module):
                 q_BTNH = Norm(cfg.qk_norm, run, name="query_norm")(q_BTNH)
                 k_BSKH = Norm(cfg.qk_norm, run, name="key_norm")(k_BSKH)
             if (phase := self._phase(context, cache, x_BTD)) is not None:
-                turn = functools.partial(rotate, phase=phase, by_product=sharding.platform == "tpu")
-                q_BTNH, k_BSKH = turn(q_BTNH), turn(k_BSKH)
-                v_BSKH = turn(v_BSKH) if phase.values else v_BSKH
+                q_BTNH, k_BSKH = rotate(q_BTNH, phase), rotate(k_BSKH, phase)
+                v_BSKH = rotate(v_BSKH, phase) if phase.values else v_BSKH
             q_index = k_index = None
             if cache is not None:
                 caches.check_window(cache, cfg.window)

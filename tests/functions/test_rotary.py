@@ -1,5 +1,3 @@
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,12 +22,10 @@ def complex_rotation(x_BTNH, positions_BT, frequencies, interleaved):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("head_dim", [6, 10])
-@pytest.mark.parametrize("by_product", [False, True])
-def test_pairs_turn_like_complex_numbers(interleaved, head_dim, by_product):
+def test_pairs_turn_like_complex_numbers(interleaved, head_dim):
     x = np.random.default_rng(0).normal(size=(2, 5, 3, head_dim)).astype(np.float32)
     positions = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 100]], np.int32)
-    angles = phase(jnp.asarray(positions), FREQUENCIES, interleaved=interleaved)
-    turned = rotate(jnp.asarray(x), angles, by_product=by_product)
+    turned = rotate(jnp.asarray(x), phase(jnp.asarray(positions), FREQUENCIES, interleaved=interleaved))
     np.testing.assert_allclose(turned, complex_rotation(x, positions, FREQUENCIES, interleaved), atol=1e-5)
     np.testing.assert_array_equal(turned[..., 6:], x[..., 6:])
 
@@ -58,23 +54,9 @@ def test_amplitude_scales_what_turns():
 def test_bfloat16_is_turned_in_float32():
     x = jax.random.normal(jax.random.key(0), (1, 5, 2, 6), jnp.bfloat16)
     angles = phase(jnp.arange(5)[None] + 1000, FREQUENCIES)
-    wanted = rotate(x.astype(jnp.float32), angles).astype(jnp.bfloat16)
-    for by_product in (False, True):
-        turned = rotate(x, angles, by_product=by_product)
-        assert turned.dtype == jnp.bfloat16
-        np.testing.assert_array_equal(turned, wanted)
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_by_product_gradients_are_the_same(interleaved):
-    x = jax.random.normal(jax.random.key(0), (2, 5, 2, 8), jnp.bfloat16)
-    angles = phase(jnp.arange(5)[None], FREQUENCIES, interleaved=interleaved)
-    (turned, pull), (_, pull_by_product) = (
-        jax.vjp(functools.partial(rotate, by_product=by_product), x, angles) for by_product in (False, True)
-    )
-    (d_x, d_phase), (d_x_by_product, d_phase_by_product) = pull(turned), pull_by_product(turned)
-    np.testing.assert_array_equal(d_x, d_x_by_product)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), d_phase, d_phase_by_product)
+    turned = rotate(x, angles)
+    assert turned.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(turned, rotate(x.astype(jnp.float32), angles).astype(jnp.bfloat16))
 
 
 def test_a_phase_wider_than_the_head_is_refused():
