@@ -66,10 +66,15 @@ class Entry:
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
         """Waits until the entry is complete, which yields False, or nobody else makes it, which yields True."""
-        lock = Lock(Objects(self.url), secrets.token_hex(8))
-        with contextlib.ExitStack() as held:
+        lock, told = Lock(Objects(self.url), secrets.token_hex(8)), False
+        with contextlib.ExitStack() as held, contextlib.ExitStack() as waiting:
             while not self.exists():
-                with contextlib.suppress(LockError):  # its owner lives
+                try:
                     held.enter_context(lock)
                     break
+                except LockError:  # its owner lives
+                    if not told:
+                        waiting.enter_context(progress.working(f"waiting for another process to make {self.url}"))
+                    told = True
+            waiting.close()
             yield not self.exists()  # another host may have completed it since the last look

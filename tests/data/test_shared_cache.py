@@ -73,7 +73,7 @@ def test_what_is_half_sent_or_damaged_is_made_again(bucket, host, capsys):
         assert not host(f"d{number}", url)[1]
 
 
-def test_hosts_that_start_together_make_it_once(bucket, tmp_path):
+def test_hosts_that_start_together_make_it_once(bucket, tmp_path, capsys):
     entries, made, seen = [f"{bucket.url}/together/tokens-1"] * 3, [], []
 
     def run(number):
@@ -94,6 +94,7 @@ def test_hosts_that_start_together_make_it_once(bucket, tmp_path):
     for thread in threads:
         thread.join()
     assert len(made) == 1 and seen == [True] * 3
+    assert capsys.readouterr().err.count(f"waiting for another process to make {entries[0]}\n") == 2
     assert remote.find(f"{entries[0]}/.lock") is None
 
 
