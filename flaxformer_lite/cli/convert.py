@@ -32,9 +32,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def convert(
-    src: str, dst: str, *, dtype: str | None, head: str | None, shard_size: str, family: str | None = None,
+    src: str,
+    dst: str,
+    *,
+    dtype: str | None,
+    head: str | None,
+    shard_size: str,
+    family: str | None = None,
     companion: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Writes `dst`, and prints one line about it."""
     source, shard_bytes = folder_of(src), _bytes_of(shard_size)
     with new_place(dst) as made:

@@ -33,7 +33,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def embed(opened: Opened, texts: list[str], layers: SentenceLayers) -> np.ndarray:
-    """Computes vectors of texts, float32 [texts, D]."""
+    """Computes vectors of texts, float32 [texts, D].
+
+    Args:
+      opened: an encoder, or an encoder-decoder to use the encoder of.
+      texts: the texts.
+      layers: what follows the encoder.
+    """
     if not opened.cfg.encoder_layers:
         raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
     limit = limit_of(layers, opened)

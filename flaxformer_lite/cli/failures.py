@@ -21,7 +21,12 @@ DEBUG = "--debug shows the stack."
 
 
 def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
-    """Returns one line about an error, and the exit code: 2 for what the user can mend, else 1."""
+    """Returns one line about an error, and the exit code: 2 for what the user can mend, else 1.
+
+    Args:
+      error: anything that ended a command.
+      smaller: the way out where memory ends.
+    """
     if isinstance(error, ConfigError):
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):

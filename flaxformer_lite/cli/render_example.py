@@ -17,7 +17,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Renderer:
-    """Turns the arrays of an example to text."""
+    """Turns the arrays of an example to text.
+
+    Args:
+      tokenizer: that of the ids.
+      labels: names of the classes, for objectives that have some.
+    """
 
     def __init__(self, tokenizer: Tokenizer, labels: Sequence[str] = ()):
         self._pieces, self._labels = tokenizer.pieces(), labels

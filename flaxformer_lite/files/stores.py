@@ -28,8 +28,12 @@ LOST = {
     "IncompleteReadError", "ProxyError", "TransportError",
 }  # fmt: skip  # as are errors of the clients that have one of these names, or a base of it
 NO_LOGIN = {
-    "NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError", "ProfileNotFound",
-}  # fmt: skip
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "DefaultCredentialsError",
+    "RefreshError",
+    "ProfileNotFound",
+}
 LOGIN = {"gs": "gcloud auth application-default login", "s3": "aws configure, or AWS_ACCESS_KEY_ID"}
 # What shows that there may be credentials: beginnings of variables, a file, and whose machine this is.
 SIGNS = {

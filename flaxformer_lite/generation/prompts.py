@@ -51,8 +51,10 @@ def read_ids(
     real = ids_BT[mask_BT]
     if real.min() < 0 or real.max() >= vocab_size:
         bad = int(real.min() if real.min() < 0 else real.max())
-        raise ValueError(f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary; is it this"
-                         " model's tokenizer?")  # fmt: skip
+        raise ValueError(
+            f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
+            f" is it this model's tokenizer?"
+        )
     known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # masked ids may be any number
     return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
 

@@ -101,8 +101,10 @@ class Settings:
             raise ConfigError(f"early_stopping={self.early_stopping!r}: must be True, False or 'never'.")
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             if getattr(self, name) != off and not self.temperature:
-                raise ConfigError(f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not sample; set"
-                                  f" temperature=1.0 or leave {name} out.")  # fmt: skip
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} restricts sampling, but temperature=0 does not sample;"
+                    f" set temperature=1.0 or leave {name} out."
+                )
         several, beams = f"num_return_sequences={self.num_return_sequences}", f"num_beams={self.num_beams}"
         if self.num_beams == 1 < self.num_return_sequences and not self.temperature:
             way = "set temperature=1.0 to sample several, or num_beams"

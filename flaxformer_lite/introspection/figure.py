@@ -12,7 +12,13 @@ HIDDEN = "#dcdcd6"  # what a row may not attend to
 
 
 def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None:
-    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind, as .png, .pdf or .svg."""
+    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind of attention.
+
+    Args:
+      path: the file; its suffix decides the format.
+      attentions: at least one kind.
+      title: the figure's title.
+    """
     import matplotlib  # takes a second, which no start should wait for
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import PowerNorm

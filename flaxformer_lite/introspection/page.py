@@ -18,7 +18,14 @@ Spell = Callable[[int], str]
 
 
 def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -> str:
-    """Renders the record as HTML."""
+    """Renders the record as HTML.
+
+    Args:
+      inside: what `look_inside` found.
+      spell: the text of a token.
+      title: title of the page.
+      facts: what else to tell about the model, by name.
+    """
     data = json.dumps(page_data(inside, spell) | {"facts": list(facts.items())}, ensure_ascii=False, allow_nan=False)
     template = resources.files("flaxformer_lite.introspection").joinpath("page.html").read_text(encoding="utf-8")
     (script,) = re.findall(r"<script>(.*?)</script>", template, re.S)

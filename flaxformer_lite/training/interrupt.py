@@ -62,7 +62,12 @@ class Interrupt(contextlib.AbstractContextManager):
 
     @contextlib.contextmanager
     def training(self, start: int, group: Processes = ALONE) -> Iterator[None]:
-        """Lets the first signal within the block end the run after a step, the same one on every process."""
+        """Lets the first signal within the block end the run after a step, the same one on every process.
+
+        Args:
+          start: number of steps already done.
+          group: the processes.
+        """
         self._group, self._step, self._terminals = group, start, _terminals()  # joining others moves stderr
         group.listen(TOPIC, self._agree)
         self._training = True

@@ -43,7 +43,13 @@ class Models:
         return params | {companion.name: jax.tree.map(jnp.zeros_like, own) if companion.source else own}
 
     def apply(self, params: Any, inputs: dict[str, jax.Array], key: jax.Array | None) -> tuple[Any, Any]:
-        """Returns the objective's outputs, and what the trained model's layers have sown for its loss; `key` is for dropout."""
+        """Returns the objective's outputs, and what layers of the trained model have sown for its loss.
+
+        Args:
+          params: as `init` returns them.
+          inputs: those of a batch.
+          key: for dropout; None turns it off.
+        """
         rngs, bound = {} if key is None else {"dropout": key}, []
         if self.second is not None:
             companion, module = self.second

@@ -20,7 +20,12 @@ COUNTED = 1 << 12  # positions between two signs of progress
 
 @dataclasses.dataclass(frozen=True)
 class Past:
-    """The training rows of a run by step, the same for any number of processes."""
+    """The training rows of a run by step, the same for any number of processes.
+
+    Attributes:
+      cfg: the run's resolved config.
+      data: its training data.
+    """
 
     cfg: ExperimentConfig
     data: Dataset

@@ -48,6 +48,10 @@ class Moment(NamedTuple):
 def before_step(folder: Path, step: int) -> Moment:
     """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its workdir.
 
+    Args:
+      folder: the workdir.
+      step: from 1.
+
     Raises:
       ConfigError: there is no such step, or data have changed since.
     """
@@ -90,6 +94,10 @@ def take(moment: Moment) -> tuple[TrainState, Values]:
 
 def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
     """Compares repeated steps with metrics.jsonl.
+
+    Args:
+      folder: the workdir.
+      values: the metrics of neighboring steps.
 
     Returns:
       For each record that has the mean of such steps, by its step: the largest relative difference of loss and grad_norm.

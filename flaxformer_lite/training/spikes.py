@@ -43,6 +43,10 @@ def leave_out(tx: optax.GradientTransformationExtraArgs, sigmas: float) -> optax
 
     The decision is made on the devices. Values of steps that were left out are not compared with later ones.
 
+    Args:
+      tx: the optimizer.
+      sigmas: as in `is_spike`.
+
     Returns:
       An optimizer whose update also takes `loss` and `grad_norm`, float32 scalars of the whole batch.
 

@@ -39,7 +39,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) -> bytes:
-    """Returns a page of sections (title, HTML); those without content are left out."""
+    """Returns a page of sections (title, HTML); those without content are left out.
+
+    Args:
+      title: its title.
+      lines: what stands below the title, as text.
+      sections: the titles, and HTML from this file and chart.py.
+    """
     body = "".join(f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections if content)
     under = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = (
@@ -53,7 +59,14 @@ def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) 
 def table(
     rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, marked: Sequence[str] = (), code: bool = False
 ) -> str:
-    """Returns a table of texts, whose first column is of names; rows whose names are in `marked` are set off."""
+    """Returns a table of texts, whose first column is of names.
+
+    Args:
+      rows: the cells.
+      head: titles of the columns.
+      marked: names of rows to set off.
+      code: whether the cells are code.
+    """
     out = [f"<tr>{''.join(f'<th>{html.escape(cell)}' for cell in head)}"] if head else []
     for name, *cells in rows:
         cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"

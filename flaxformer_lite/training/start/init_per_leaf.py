@@ -26,7 +26,13 @@ class Part(NamedTuple):
 
 
 def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | None = None) -> Any:
-    """Computes `create`, which has no arguments, with each array on its devices from the start."""
+    """Computes `create`, with each array on its devices from the start.
+
+    Args:
+      create: a jaxpr without arguments.
+      shardings: tree of NamedShardings for its outputs.
+      compiler_options: options for each program.
+    """
     shardings, tree = jax.tree.flatten(shardings)
 
     def compile_alike(parts: list[Part]) -> Callable:

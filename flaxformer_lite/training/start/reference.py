@@ -15,9 +15,14 @@ FILE = "reference.npz"  # in the workdir
 
 
 def attach(
-    experiment: Experiment, state: TrainState, start: int, make: Callable[[], TrainState], workdir: Path, *,
+    experiment: Experiment,
+    state: TrainState,
+    start: int,
+    make: Callable[[], TrainState],
+    workdir: Path,
+    *,
     writes: bool,
-) -> Experiment:  # fmt: skip
+) -> Experiment:
     """Returns the experiment with the predictions of its starting weights beside the examples, if it needs them.
 
     They are computed once, before the first step, and read from the workdir when the run resumes; if they are gone, the

@@ -9,7 +9,12 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 class Finite(Watcher):
-    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless its update was left out."""
+    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless its update was left out.
+
+    Args:
+      checkpoints: the run's.
+      culprits: names the rows of a step in words.
+    """
 
     def __init__(self, checkpoints: Checkpoints, culprits: Callable[[int], str]):
         self._checkpoints, self._culprits = checkpoints, culprits

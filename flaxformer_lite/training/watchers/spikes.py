@@ -28,9 +28,13 @@ class Spikes(Watcher):
     """
 
     def __init__(
-        self, rows: Callable[[int], list[str]], workdir: str, recorder: Recorder, note: Callable[[str], None],
+        self,
+        rows: Callable[[int], list[str]],
+        workdir: str,
+        recorder: Recorder,
+        note: Callable[[str], None],
         losses: Iterable[float] = (),
-    ):  # fmt: skip
+    ):
         self._rows, self._workdir, self._recorder, self._note = rows, workdir, recorder, note
         self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW)
         self._left_out = 0  # in a row

@@ -36,9 +36,13 @@ class Tracking(Watcher):
     """
 
     def __init__(
-        self, names: Sequence[str], note: Callable[[str], None], workdir: Path, config: Mapping[str, Any],
+        self,
+        names: Sequence[str],
+        note: Callable[[str], None],
+        workdir: Path,
+        config: Mapping[str, Any],
         last_step: int,
-    ):  # fmt: skip
+    ):
         self._open: dict[str, Tracker] = {}
         self._note = note
         for name in names:
