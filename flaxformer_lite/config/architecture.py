@@ -217,7 +217,11 @@ class ModelConfig(Execution, Architecture):
 
 
 def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
-    """Returns the linen class of a config's family; `where` is before the fields' names in errors, `model.` on a page.
+    """Returns the linen class of a config's family.
+
+    Args:
+      cfg: the config; its family is a file of flaxformer_lite/models, or module:Model.
+      where: prefix of the fields' names in errors, `model.` on a page.
 
     Raises:
       ConfigError: there is no such family, it lacks the head, or the config gives layers to the wrong stacks.

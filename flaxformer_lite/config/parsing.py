@@ -92,7 +92,9 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
     """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with their defaults.
 
-    `names` maps paths to plug-ins to use instead of the page's, whose options for these are dropped.
+    Args:
+      values: changed in place.
+      names: path -> the plug-in to use instead of the page's; the page's options for it are dropped.
 
     Raises:
       ConfigError: no such plug-in.
@@ -115,7 +117,11 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
-    """Adds the sources of a mixture that the fields given on the command line name and the page lacks, with their defaults.
+    """Adds the named records that the command line sets and the page lacks, with their defaults, such as a source of a mixture.
+
+    Args:
+      values: changed in place.
+      given: paths of fields.
 
     Raises:
       ConfigError: a name that ConfigDict has a method of.

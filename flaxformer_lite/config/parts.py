@@ -51,7 +51,11 @@ class Part(Record):
     added: ClassVar[tuple[str, ...]] = ()
 
     def for_model(self, standard: "Part") -> "Part":
-        """Returns the record to use inside a model, by default itself; a wrapper keeps the `standard` part that it replaces."""
+        """Returns the record to use inside a model, by default itself.
+
+        Args:
+          standard: the part that the model's config describes and this one replaces; a wrapper keeps it.
+        """
         return self
 
     def partition_rules(self) -> Rules:

@@ -15,9 +15,13 @@ Row = dict[str, Any]
 
 
 def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> Iterator[Row]:
-    """Yields the rows of a path (mapped into memory), a stream or bytes of one of KINDS, and holds one batch of them.
+    """Yields the rows of a file, and holds one batch of them.
 
-    Only `columns` are read, if there are any and the file has them all.
+    Args:
+      content: a path, which is mapped into memory, a stream, or the bytes.
+      where: the field and value that errors name.
+      kind: one of KINDS.
+      columns: those to read; all by default, and where one of them is missing.
 
     Raises:
       ConfigError: pyarrow is not installed, or the file is damaged.

@@ -13,8 +13,11 @@ DOCUMENT = "-DOCSTART-"
 def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[str, Any]]:
     """Reads a row per sentence, with a list of values per column: `tokens`, the first, and `tags`, the last.
 
-    The columns of CoNLL-U (`universal`) have the names of UNIVERSAL; lines of contractions, of empty nodes and of comments are
-    left out.
+    Args:
+      text: the file's.
+      where: the field and value that errors name.
+      universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of contractions, of empty
+        nodes and of comments are left out.
 
     Raises:
       ConfigError: a line has another number of columns than the first; names the line.

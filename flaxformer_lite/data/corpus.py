@@ -178,7 +178,14 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
 
 
 def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0) -> Records:
-    """Packs a split for the objective, in one of its `packings`, or finds the result in the cache.
+    """Packs a split for the objective, or finds the result in the cache.
+
+    Args:
+      cfg: the data section of the experiment.
+      corpus: the tokenized text.
+      objective: plans the rows.
+      split: "train" or "eval".
+      packing: which of `objective.packings`; held-out text has the first.
 
     Raises:
       ConfigError: the split does not fill one row.

@@ -26,7 +26,10 @@ Document = tuple[str, ...]
 def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
     """Yields the documents of a file, each with its row in a table, or else the line where it begins, from 1.
 
-    A document has a text for each of `fields`, the keys of a jsonl line or columns of a table.
+    Args:
+      path: the file.
+      where: the field and value that errors name.
+      fields: keys of a jsonl line, or columns of a table; a document has one text for each.
 
     Raises:
       ConfigError: the file is not text, or a line or row is not as it should be; names file and line.

@@ -12,7 +12,11 @@ def endless(packing: Callable[[int], Any], packings: int, seed: int) -> Callable
 
     Epoch e reads each row of packing e % packings once, in an order of its own. Packings differ a little in their number of
     rows; where p lies follows from these numbers, so that there is no state, and a run resumes anywhere.
-    A packing is first asked for when its epoch begins.
+
+    Args:
+      packing: returns the records of a packing; is first asked for one when its epoch begins.
+      packings: how many there are.
+      seed: of the shuffles.
     """
 
     @functools.cache

@@ -80,7 +80,14 @@ def usual(tokenizer: Any, skeleton: str) -> Frame:
 
 
 def of_template(ids: Sequence[int], texts: Sequence[int | None], types: Sequence[int], skeleton: str) -> Frame:
-    """Reads a frame off the ids of a pair in a tokenizer's template, the text of each, 0, 1 or None, and the token types."""
+    """Reads a frame off a pair of texts in a tokenizer's template.
+
+    Args:
+      ids: the pair's ids.
+      texts: 0 or 1, the text that each id belongs to; None for special tokens.
+      types: the token types.
+      skeleton: only encoders have token types.
+    """
     at = [i for i, text in enumerate(texts) if text == 0]
     to = [i for i, text in enumerate(texts) if text == 1]
     before, between, after = ids[: at[0]], ids[at[-1] + 1 : to[0]], ids[to[-1] + 1 :]

@@ -92,9 +92,15 @@ def open_labelled(
 def open_rows(
     path: str, cfg: DataConfig, task: Any, chosen: Tokenizer, skeleton: str, types: int = 2, *, predicts: bool = False
 ) -> LabelledRecords:
-    """Reads new rows from a table, by the columns and lengths of a run's data section, for its task and with its tokenizer.
+    """Reads new rows for a trained task.
 
-    If it `predicts`, the columns that the task predicts are ignored, as new data may hold anything there.
+    Args:
+      path: the table.
+      cfg: the data section of the run; `columns` and lengths are used.
+      task: the trained one.
+      chosen: the run's tokenizer.
+      skeleton, types: the model's, as in `open_labelled`.
+      predicts: whether the columns that the task predicts are to be ignored, as new data may hold anything there.
 
     Raises:
       ConfigError: as `open_labelled`.

@@ -145,8 +145,12 @@ class Dataset:
 def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str, ...] = ()) -> Dataset:
     """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
-    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there. `labels` are the names of
-    the classes of the weights to start from, whose order a task keeps if it has no others.
+    The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
+
+    Args:
+      cfg: the experiment.
+      split: "train" or "eval".
+      labels: names of the classes of the weights to start from, whose order a task keeps if it has no others.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
@@ -175,7 +179,11 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
-    """Opens a text, named like data.path, as a whole as held-out examples of a run; its baseline is of the same text.
+    """Opens a text as a whole as held-out examples; its baseline is of the same text.
+
+    Args:
+      cfg: the experiment that a model was trained by, with its tokenizer's path.
+      path: a file or folder, like data.path.
 
     Raises:
       ConfigError: it cannot be read, or is too short.

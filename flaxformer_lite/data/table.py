@@ -101,7 +101,12 @@ def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
 
 
 def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
-    """Yields the rows of lines of csv or tsv, with the `usual` separator, unless the first has a semicolon or tab and none.
+    """Yields the rows of csv or tsv.
+
+    Args:
+      text: its lines.
+      where: the field and value that errors name.
+      usual: the separator, unless the first line has a semicolon or tab and no such.
 
     Raises:
       ConfigError: a line has another number of values than the first, or cannot be read; names it.

@@ -80,7 +80,11 @@ class Source:
 
 
 def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
-    """Opens the text that a config names, of which an objective reads `fields`: ("text",), or ("source", "target").
+    """Opens the text that a config names.
+
+    Args:
+      cfg: the data section; path, corpus and cache are used.
+      fields: texts that the objective reads from a document: ("text",), or ("source", "target").
 
     Raises:
       ConfigError: the path does not exist or is empty, or the built-in corpus lacks these fields.

@@ -45,7 +45,11 @@ class TextRows:
 def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None) -> TextRows:
     """Opens the rows of a text; the first call tokenizes and packs it into `data.cache`.
 
-    Of a source of a mixture, `name` and `data` are its own, and `whole` holds the training records of all, once they are open.
+    Args:
+      cfg: the experiment.
+      data: its data section, or that of one source of a mixture.
+      name: that of the source.
+      whole: the training records of all of the mixture's sources, once they are open.
 
     Raises:
       ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.

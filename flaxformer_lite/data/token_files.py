@@ -42,7 +42,14 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
     """Copies ids into train.bin and eval.bin with their offsets, each document followed by one end-of-text id.
 
     The end of the last file is held out: about `fraction` of all tokens, from the beginning of a document if one begins
-    between half and twice as many tokens from the end. `known` is the tokenizer that wrote the ids.
+    between half and twice as many tokens from the end.
+
+    Args:
+      files: those to read, in order.
+      known: the tokenizer that wrote the ids.
+      fraction: share of the tokens to hold out.
+      where: the field and value that errors name.
+      folder: is filled.
 
     Raises:
       ConfigError: a file is damaged, or has ids that the tokenizer lacks.

@@ -20,7 +20,11 @@ WORD = r"\w+(?:['\u2019]\w+)*"  # letters, digits and inner apostrophes; what st
 
 
 def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Trains the tokenizer that the config names on texts, which are read once and not kept in memory.
+    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for bit.
+
+    Args:
+      cfg: name, vocab_size and min_count.
+      texts: read once, and not kept in memory.
 
     Raises:
       ConfigError: vocab_size is too small for bytes and special tokens.

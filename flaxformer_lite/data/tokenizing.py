@@ -31,7 +31,13 @@ MOST = 16  # processes that one can read for
 
 
 class Tokenizing:
-    """The work of tokenizing a text, for `cache.folder`; `split` reads all of it when first called."""
+    """The work of tokenizing a text, for `cache.folder`.
+
+    Args:
+      source: the text.
+      split: returns how it is divided; reads all of it when first called.
+      chosen: the tokenizer.
+    """
 
     def __init__(self, source: Source, split: Callable[[], Split], chosen: Tokenizer):
         self._source, self._split, self._chosen = source, split, chosen
@@ -39,7 +45,11 @@ class Tokenizing:
         self._made: list[Path] = []  # the shards, once all of them are there
 
     def share(self, parts: Path, done: Callable[[], bool]) -> None:
-        """Makes the shards of a large text in a folder, with all who share it, until one is `done` with joining them.
+        """Makes the shards of a large text, together with all who share the folder.
+
+        Args:
+          parts: the folder of the shards.
+          done: returns whether somebody has joined them.
 
         Raises:
           ConfigError: the tokenizer fails on the text.

@@ -66,7 +66,12 @@ def normalized(text: str) -> str:
 
 
 def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes the means of exact match and of F1 over words, each the best over a question's true answers, if it has any."""
+    """Computes the means of exact match and of F1 over words, each the best over a question's true answers.
+
+    Args:
+      predicted: an answer per question; empty for none.
+      true: the true answers of each; empty where there is none.
+    """
     exact, f1 = [], []
     for answer, answers in zip(predicted, true, strict=True):
         due = [text for text in map(normalized, answers) if text] or [""]

@@ -153,8 +153,11 @@ class ReplacedTokens(Objective):
 def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
     """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative probability exceeds u.
 
-    The uniforms are in [0, 1). A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up
-    in order.
+    A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up in order.
+
+    Args:
+      projection: x [B, M, D].
+      uniforms_BM: float32 in [0, 1).
     """
     parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(CHUNKS, uniforms_BM.shape[1]))
 

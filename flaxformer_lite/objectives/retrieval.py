@@ -19,8 +19,11 @@ SHOWN = (
 def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
     """Computes the rank of each row's answer by dot product, from 1, among the distinct answers of all rows, [N] int.
 
-    Other answers of the same question are left out, and so is the question's own text; ties count against a row. Vectors may
-    be of scipy.sparse; `pairs_N2` has the numbers of the texts of question and answer, the same for the same text.
+    Other answers of the same question are left out, and so is the question's own text; ties count against a row.
+
+    Args:
+      question_ND, answer_ND: vectors, dense or of scipy.sparse.
+      pairs_N2: numbers of the texts of question and answer, the same for the same text.
     """
     known, first, column_N = np.unique(pairs_N2[:, 1], return_index=True, return_inverse=True)
     column_of = {int(text): column for column, text in enumerate(known)}

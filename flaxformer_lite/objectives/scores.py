@@ -22,7 +22,12 @@ def library(name: str) -> Any:
 
 
 def single_label(predicted: np.ndarray, true: np.ndarray, *, classes: int) -> dict[str, float]:
-    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean) and the Matthews correlation."""
+    """Computes F1 (of the second of two classes, as GLUE has it; else the macro mean) and the Matthews correlation.
+
+    Args:
+      predicted, true: [N] int, numbers of classes.
+      classes: how many there are.
+    """
     if (metrics := library("sklearn.metrics")) is None:
         return {}
     average = "binary" if classes == 2 else "macro"

@@ -171,8 +171,11 @@ class Tagging(Labelled):
 def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
     """Returns the column of each word's first piece, [W] int32; -1 for a word without pieces.
 
-    A piece belongs to the first word that ends behind the piece's start; a lone space to the word after it. The row holds the
-    words joined by single spaces, of which the last may be cut off.
+    A piece belongs to the first word that ends behind the piece's start; a lone space to the word after it.
+
+    Args:
+      row: the `Framed` tokens of the words, joined by single spaces.
+      words: all of them, also those that were cut off.
     """
     length = np.asarray([len(word) for word in words])
     end = np.cumsum(length + 1) - 1

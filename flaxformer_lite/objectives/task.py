@@ -66,7 +66,12 @@ class Task(Objective):
 
     @classmethod
     def of_published(cls, published: Mapping[str, Any], labels: tuple[str, ...]) -> Self:
-        """Returns the task that a published model was trained for, by its config.json and the names of its classes."""
+        """Returns the task that a published model was trained for.
+
+        Args:
+          published: its config.json.
+          labels: the names of its classes.
+        """
         return cls()
 
     @abc.abstractmethod

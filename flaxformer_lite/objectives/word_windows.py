@@ -50,7 +50,9 @@ class WordWindows(Objective):
     def predictions_of(self, x_BTD: jax.Array, contexts_BTS: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what each word scores with, [B, T, D], and 1.0 at the places s of the row that are true for it, [B, T, S].
 
-        `contexts_BTS` is 1.0 where the word at s is around that at t.
+        Args:
+          x_BTD: vectors of the row's words.
+          contexts_BTS: 1.0 where the word at s is around that at t.
         """
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:

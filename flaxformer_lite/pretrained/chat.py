@@ -33,6 +33,10 @@ def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
 def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
     """Renders the prompt for the assistant's next turn, in a process that ends if the template does not.
 
+    Args:
+      tokenizer: a tokenizer with a chat template.
+      messages: as in `encode`.
+
     Raises:
       ConfigError: there is no template, or as in runtime/chat_template.py.
     """

@@ -16,10 +16,13 @@ Slices = tuple[slice, ...]
 
 
 def groups_of(layout: str, path: str, rank: int) -> Groups:
-    """Returns, for each axis of the published tensor, the axes of our parameter at `path` that it merges.
+    """Returns, for each axis of the published tensor, the axes of our parameter that it merges.
 
-    In a layout of models/weight_map.py "I" is one axis of the tensor, the letters beside it another, and "1" one of size 1.
-    A `kernel` of ours has input axes first, then output axes; a `bias` has only output axes.
+    Args:
+      layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it another, "1" one of
+        size 1.
+      path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has only output axes.
+      rank: rank of our parameter.
     """
     axes = tuple(range(rank))
     if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):

@@ -75,7 +75,13 @@ def open_file(path: Path) -> dict[str, Tensor]:
 def save_file(
     path: Path, entries: Mapping[str, tuple[tuple[int, ...], np.dtype]], arrays: Iterable[np.ndarray]
 ) -> None:
-    """Writes arrays, whose shapes and dtypes are the entries by name, one at a time, so that only one is in memory."""
+    """Writes tensors one after the other, so that only one is in memory at a time.
+
+    Args:
+      path: path of the file.
+      entries: name -> (shape, dtype), in the order of `arrays`.
+      arrays: the tensors.
+    """
     header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (shape, dtype) in entries.items():

@@ -73,7 +73,11 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
 def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
     """Writes what makes a directory of published weights one of sentence-transformers, with vectors of length one.
 
-    Pooling is mean or first; `width` is the encoder's, and `limit` the longest text in tokens.
+    Args:
+      folder: the directory.
+      pooling: mean or first.
+      width: of the encoder.
+      limit: longest text in tokens.
     """
     kinds = enumerate({"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items())
     package = "sentence_transformers.models"

@@ -108,6 +108,9 @@ def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVec
 
         >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
 
+    Args:
+      path, family: as in `load_pretrained`.
+
     Raises:
       ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary is a whole word.
     """

@@ -31,9 +31,12 @@ def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
-    """Places this process's rows of a batch (numpy), those of `batch_rows`, as global arrays split over `data` and `fsdp`.
+    """Places this process's rows of a batch (numpy) as global arrays split over `data` and `fsdp`.
 
-    By default all rows of the whole batch are in `batch`.
+    Args:
+      batch: tree of arrays with the rows of `batch_rows`.
+      mesh: the devices.
+      batch_size: rows of the whole batch; by default, all rows are in `batch`.
     """
     size = batch_size or len(jax.tree.leaves(batch)[0])
     rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)

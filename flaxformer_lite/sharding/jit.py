@@ -17,8 +17,11 @@ DATA = MESH_AXES[0]
 def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
     """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the new one.
 
-    Under `jit` the step sees the whole batch. In the other modes of MeshConfig it sees its own part, and sums over the axis
-    DATA; all leaves of the state are then replicated.
+    Args:
+      step: sees the whole batch under `jit`, in other modes its own part, and then sums over the axis DATA.
+      shardings: those of the state; in other modes than `jit` all leaves are replicated.
+      mesh: the devices.
+      mode: `mode` of MeshConfig.
     """
     if mode == "pmap":
         return _pmapped(step, mesh)

@@ -16,9 +16,13 @@ from flaxformer_lite.models.skeletons.slots import Slots
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
-    """Converts ids, an array or lists, to an integer array, checked if the values are known; in jit, wrong ones give NaN.
+    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of range give NaN.
 
-    Ids are 0 .. size - 1; a size of 0 allows any number.
+    Args:
+      name: name of the argument.
+      ids: an array, or lists of equal length.
+      size: ids are 0 .. size - 1; 0 allows any number.
+      axes: the axes it must have, for errors.
 
     Raises:
       ValueError: the ids are not integers, have the wrong number of axes, or are out of range.
@@ -80,8 +84,16 @@ def position_ids_of(
 ) -> jax.Array:
     """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else counting from zero.
 
-    Mask and segments are over the slots of a cache; without a cache, over the tokens. With `skip_padding` only tokens that
-    the mask keeps are counted, so that left-padded prompts start at zero.
+    Args:
+      cfg: the model's config.
+      input_ids_BT: the tokens.
+      position_ids_BT: the ids passed by the caller, or None.
+      attention_mask_BS: over the slots of a cache; without a cache, over the tokens.
+      segment_ids_BS: over the slots or tokens, likewise.
+      skip_padding: whether to count only tokens that the attention mask keeps, so that left-padded prompts start at
+        zero.
+      slots: the slots of the tokens in a cache.
+      name: name of the argument.
     """
     slots = Slots(input_ids_BT.shape[1]) if slots is None else slots
     if position_ids_BT is not None:

@@ -15,7 +15,13 @@ WEIGHTS = re.compile(r"(encoder|decoder)/layer_(\d+)/(cross_)?\w+/weights")
 
 
 def call_inside(model: nn.Module, attentions: bool, hidden_states: bool, *args: Any, **inputs: Any) -> Output:
-    """Calls a bound model by itself, under taps, and adds what is asked for to its output, except while it is initialized."""
+    """Calls a bound model by itself, under taps, and adds what is asked for to its output.
+
+    Args:
+      model: bound, so within `apply`; while it is initialized, nothing is added.
+      attentions, hidden_states: what to add.
+      *args, **inputs: those of the call.
+    """
     if model.is_initializing():
         return model(*args, **inputs)
     wanted = (WEIGHTS,) * attentions + (STATE,) * hidden_states
