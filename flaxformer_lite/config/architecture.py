@@ -182,12 +182,16 @@ class Architecture(Record):
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             fitting = [k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
-            raise ConfigError(f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of kv"
-                              f" heads; try num_kv_heads={near}.")  # fmt: skip
+            raise ConfigError(
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of kv"
+                f" heads; try num_kv_heads={near}."
+            )
         if not self.head_dim and self.d_model % self.num_heads:
             near = round(self.d_model / self.num_heads) * self.num_heads
-            raise ConfigError(f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the heads;"
-                              f" try d_model={near} or name a head_dim.")  # fmt: skip
+            raise ConfigError(
+                f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the heads;"
+                f" try d_model={near} or name a head_dim."
+            )
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
                 raise ConfigError(f"share_layers={self.share_layers}: needs one entry for each of the {layers} layers.")

@@ -139,8 +139,10 @@ class TrainConfig(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps and self.epochs:
-            raise ConfigError(f"train.steps={self.steps}, train.epochs={self.epochs:g}: both set the length of the run; set one"
-                              " of them to 0.")  # fmt: skip
+            raise ConfigError(
+                f"train.steps={self.steps}, train.epochs={self.epochs:g}: both set the length of the run; set one"
+                " of them to 0."
+            )
         if not self.epochs:
             object.__setattr__(self, "steps", self.steps or STEPS)
         if self.steps and self.profiled.stop > self.steps + 1:
@@ -148,8 +150,10 @@ class TrainConfig(Record):
         if self.patience and not self.best:
             raise ConfigError(f"train.patience={self.patience}: waits for a better metric; name it: train.best=loss.")
         if self.batch_size % self.accumulate:
-            raise ConfigError(f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
-                              " multiple of the microbatches.")  # fmt: skip
+            raise ConfigError(
+                f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
+                " multiple of the microbatches."
+            )
 
     @property
     def profiled(self) -> range:
@@ -175,12 +179,15 @@ class MeshConfig(Record):
         if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
             raise ConfigError(f"mesh={sizes}: sizes must be positive, except that one may be -1.")
         if self.data > 0 and self.data % self.slices:
-            raise ConfigError(f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the slices; try"
-                              f" mesh.data={-(-self.data // self.slices) * self.slices}.")  # fmt: skip
+            raise ConfigError(
+                f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the slices; try"
+                f" mesh.data={-(-self.data // self.slices) * self.slices}."
+            )
         if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
-            raise ConfigError(f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"
-                              f" mesh.tensor={self.tensor}: this mode splits the batch only; set the three to"
-                              " 1, or mesh.mode=jit.")  # fmt: skip
+            raise ConfigError(
+                f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context}, mesh.tensor={self.tensor}:"
+                " this mode splits the batch only; set the three to 1, or mesh.mode=jit."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +205,11 @@ class ExperimentConfig(Record):
         model, objective = self.model, plugin_name(self.objective)
         check_family(model, "model.")
         if model.skeleton not in self.objective.skeletons:
-            raise ConfigError(f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"
-                              f" {' and '.join(self.objective.skeletons).replace('_', '-')} models, the"
-                              f" family's skeleton is {model.skeleton.replace('_', '-')}; change either.")  # fmt: skip
+            raise ConfigError(
+                f"model.family={model.family!r}, objective.name={objective!r}: the objective is for"
+                f" {' and '.join(self.objective.skeletons).replace('_', '-')} models, the"
+                f" family's skeleton is {model.skeleton.replace('_', '-')}; change either."
+            )
         head = self.objective.head_for(model.skeleton)
         if head not in ("", model.head):
             raise ConfigError(f"model.head={model.head!r}: {objective} trains {head!r}; set model.head={head}.")
@@ -212,8 +221,10 @@ class ExperimentConfig(Record):
         if longest > model.max_length and model.has_position_table:
             way = f"set data.length={model.max_length}" if self.train.init_from else (
                 f"shorten the examples or set model.max_length={longest}")  # fmt: skip
-            raise ConfigError(f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
-                              f" positions end there; {way}.")  # fmt: skip
+            raise ConfigError(
+                f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
+                f" positions end there; {way}."
+            )
 
     def _check_sizes(self) -> None:
         """Refuses arrays larger than any machine holds: shapes would overflow, or the run would hang before its first step."""

@@ -282,5 +282,6 @@ class StackConfig(Record):
 def check_scan(layers: int, kinds: int, named: str) -> None:
     """Checks that a scan, which runs whole periods of the pattern that the field `named` sets, leaves out no layer."""
     if layers % kinds:
-        raise ConfigError(f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds};"
-                          " set scan=False.")  # fmt: skip
+        raise ConfigError(
+            f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set scan=False."
+        )

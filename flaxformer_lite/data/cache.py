@@ -78,8 +78,10 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
     except ChildProcessError:
         raise
     except OSError as error:
-        raise ConfigError(f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space, or name"
-                          " another folder, --config.data.cache=FOLDER.") from error  # fmt: skip
+        raise ConfigError(
+            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space, or name"
+            " another folder, --config.data.cache=FOLDER."
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final

@@ -209,8 +209,10 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, pa
                     np.asarray(array, dtype).tofile(file)
 
     if split == "train" and len(tokens.ids) < length:
-        raise ConfigError(f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
-                          f" data.length={length}; give more text or lower data.length.")  # fmt: skip
+        raise ConfigError(
+            f"{corpus.source.where}: {len(tokens.ids)} tokens to train on, less than one row of"
+            f" data.length={length}; give more text or lower data.length."
+        )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
     if not (folder / "start").stat().st_size:
         where = f"data.eval_path={cfg.eval_path!r}" if split == "eval" and cfg.eval_path else corpus.source.where

@@ -149,8 +149,9 @@ def columns_of(objective: Any, read: Table, named: str, *, predicts: bool = Fals
     roles = {column.role: column for column in objective.columns}
     has = f"has {', '.join(map(repr, read.columns[:NAMED]))}" + ", ..." * (len(read.columns) > NAMED)
     if unknown := sorted(set(asked) - set(roles)):
-        raise ConfigError(f"data.columns={named!r}: {plugin_name(objective)} reads {', '.join(roles)},"
-                          f" not {unknown[0]!r}.")  # fmt: skip
+        raise ConfigError(
+            f"data.columns={named!r}: {plugin_name(objective)} reads {', '.join(roles)}, not {unknown[0]!r}."
+        )
     found = {}
     for role, column in roles.items():
         if predicts and column.predicted:

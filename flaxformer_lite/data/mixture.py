@@ -166,8 +166,9 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
     except OverflowError:
         factors = {}
     if max(factors.values(), default=math.inf) > 1e200:
-        raise ConfigError(f"data.mixture_temperature={data.mixture_temperature:g}: leaves rows to the largest source only;"
-                          " raise it.")  # fmt: skip
+        raise ConfigError(
+            f"data.mixture_temperature={data.mixture_temperature:g}: leaves rows to the largest source only; raise it."
+        )
     weights = {name: source.weight for name, source in data.mixture.items()}
     stages = {0: weights}
     for change in read_changes(data.mixture_schedule):
@@ -183,18 +184,24 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
 def _check_shares(data: DataConfig, mixture: Mixture) -> None:
     for name, largest in zip(mixture.sources, mixture.interleaving.largest_shares, strict=True):
         if not largest:
-            raise ConfigError(f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of {UNIT // LEAST}"
-                              " rows, so none would be read; raise it, or leave the source out.")  # fmt: skip
+            raise ConfigError(
+                f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of {UNIT // LEAST}"
+                " rows, so none would be read; raise it, or leave the source out."
+            )
 
 
 def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
     """Refuses a run that is longer than the mixture."""
     train, total = cfg.train, mixture.interleaving.total
     if total is not None and total < train.batch_size:
-        raise ConfigError(f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or raise a"
-                          " source's epochs.")  # fmt: skip
+        raise ConfigError(
+            f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or raise"
+            " a source's epochs."
+        )
     if total is not None and mixture.due > total:
         asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
-        raise ConfigError(f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,} until its sources reach"
-                          f" their epochs; set train.steps to {total // train.batch_size} at most, or raise the"
-                          " epochs of a source (0: without end).")  # fmt: skip
+        raise ConfigError(
+            f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,} until its sources reach"
+            f" their epochs; set train.steps to {total // train.batch_size} at most, or raise the epochs of a source"
+            " (0: without end)."
+        )

@@ -160,8 +160,10 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
     objective: Any = cfg.objective
     if isinstance(objective, Task):
         if cfg.data.mixture:
-            raise ConfigError(f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it"
-                              " instead.")  # fmt: skip
+            raise ConfigError(
+                f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it"
+                " instead."
+            )
         objective, rows, described = open_labelled(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )

@@ -128,8 +128,10 @@ class TextOrigins:
         elif not self._source.has_tokens:
             found = list(itertools.islice(self._spelled(wanted), MOST))
         if not found:
-            raise ConfigError(f"--document={wanted}: not in the training text of {self._source.where}, or held out; name a"
-                              f" FILE:LINE, one of {len(self._begins)} documents from 0, or words of the text.")  # fmt: skip
+            raise ConfigError(
+                f"--document={wanted}: not in the training text of {self._source.where}, or held out; name a"
+                f" FILE:LINE, one of {len(self._begins)} documents from 0, or words of the text."
+            )
         return found
 
     def _all(self, number: int) -> tuple[int, int]:

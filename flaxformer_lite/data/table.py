@@ -208,7 +208,13 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
 
 
 READERS: dict[str, Callable[[bytes, str], list[Row]]] = {
-    ".csv": _delimited(","), ".tsv": _delimited("\t"), ".json": _list, ".jsonl": _jsonl, ".ndjson": _jsonl,
-    ".conll": _conll(False), ".conllu": _conll(True), ".txt": _conll(False),
+    ".csv": _delimited(","),
+    ".tsv": _delimited("\t"),
+    ".json": _list,
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".conll": _conll(False),
+    ".conllu": _conll(True),
+    ".txt": _conll(False),
     **{kind: _columns(kind) for kind in columnar.KINDS},
-}  # fmt: skip
+}

@@ -178,6 +178,8 @@ def _files(root: str | File, where: str, *, pairs: bool) -> tuple[tuple[File, ..
     read = tuple(path for path in files if compressed.kind(path) in rows or (not pairs and _is_text(path)))
     if not read:
         kinds = ", ".join(sorted({compressed.kind(p) or p.name for p in files}))
-        raise ConfigError(f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix is read where"
-                          " data.path names it.")  # fmt: skip
+        raise ConfigError(
+            f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix is read where"
+            " data.path names it."
+        )
     return read, tuple(p for p in files if p not in set(read))

@@ -59,8 +59,10 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whol
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
         way = "choose another objective" if cfg.train.init_from else "leave the path empty to train one"
-        raise ConfigError(f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
-                          f" {plugin_name(objective)} needs; {way}.")  # fmt: skip
+        raise ConfigError(
+            f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
+            f" {plugin_name(objective)} needs; {way}."
+        )
     check_vocabulary(cfg, corpus.tokenizer)
 
     @functools.cache

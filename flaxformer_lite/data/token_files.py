@@ -122,8 +122,10 @@ def _border(ends: np.ndarray, total: int, fraction: float) -> int:
 def _check(ids: np.ndarray, known: Any, where: str) -> None:
     if ids.min() < 0 or ids.max() >= known.vocab_size:
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        raise ConfigError(f"{where}: holds the token {wrong}, where the tokenizer has {known.vocab_size}; set"
-                          " data.tokenizer.path to the one that wrote the file.")  # fmt: skip
+        raise ConfigError(
+            f"{where}: holds the token {wrong}, where the tokenizer has {known.vocab_size}; set"
+            " data.tokenizer.path to the one that wrote the file."
+        )
 
 
 def _open(path: File, known: Any, where: str) -> Part:

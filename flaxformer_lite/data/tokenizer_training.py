@@ -33,8 +33,10 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         return Bytes()
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
-        raise ConfigError(f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest}, with special"
-                          f" tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes.")  # fmt: skip
+        raise ConfigError(
+            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest}, with special"
+            f" tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
+        )
     return TRAINERS[cfg.name](cfg, texts)
 
 

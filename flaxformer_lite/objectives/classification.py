@@ -29,8 +29,10 @@ Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
 SEPARATORS = (";", "|", ",")  # between several labels in one field of csv
 PROBLEMS = {  # what config.json calls each kind
-    "single": "single_label_classification", "multiple": "multi_label_classification", "number": "regression",
-}  # fmt: skip
+    "single": "single_label_classification",
+    "multiple": "multi_label_classification",
+    "number": "regression",
+}
 MOST_CLASSES = 1000  # more are numbers, or free text
 LOSS = Metric("loss", unit="nats per text")
 SHOWN = {

@@ -15,7 +15,7 @@ from flaxformer_lite.config.rules import FLOAT32
 from flaxformer_lite.objectives.base import Objective
 
 Row = Mapping[str, Any]  # role -> value
-WHOLE = re.compile(r"-?\d{1,18}")  # a number as the name of a class
+WHOLE = re.compile(r"-?\d{1,4000}")  # a number as the name of a class; Python reads no longer ones
 SHOWN = 8  # most labels that a message names
 
 
@@ -142,7 +142,7 @@ def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
     if str(value) in labels:
         return labels.index(str(value))
     numbered = any(map(WHOLE.fullmatch, labels))  # then a number is a name
-    if not numbered and str(value).isdecimal() and int(str(value)) < len(labels):
+    if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
         return int(str(value))  # where the table or the weights name the classes; csv has numbers as texts
     more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
     raise ConfigError(f"{where}: the label {str(value)[:80]!r} is not one of the training data:"

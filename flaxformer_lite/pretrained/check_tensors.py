@@ -35,9 +35,11 @@ def check(
     """Checks that every parameter but the new ones has a tensor of its shape, and every tensor a parameter."""
     wanted = {place.name: (ours, place) for ours, place in found.items() if ours not in new}
     if missing := sorted(set(wanted) - set(tensors) - set(spelled.optional)):
-        raise WeightsError(f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for {wanted[missing[0]][0]};"
-                           f" nothing is initialized instead: choose a head that the file has, or let new_head=True"
-                           f" make one.")  # fmt: skip
+        raise WeightsError(
+            f"{path}: no tensor {_first_of(missing)}, which head={cfg.head!r} needs for {wanted[missing[0]][0]};"
+            f" nothing is initialized instead: choose a head that the file has, or let"
+            f" new_head=True make one."
+        )
     wrong = [n for n, (_, place) in wanted.items() if n in tensors and tensors[n].shape != place.file_shape]
     if wrong:
         shape, due = tensors[wrong[0]].shape, wanted[wrong[0]][1].file_shape

@@ -54,8 +54,10 @@ def open_file(path: Path) -> dict[str, Tensor]:
     for name, entry in header.items():
         dtype, shape, (begin, end) = _entry(path, name, entry)
         if not 0 <= begin <= end <= size:
-            raise WeightsError(f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
-                               " truncated or its header is damaged; fetch it again.")  # fmt: skip
+            raise WeightsError(
+                f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
+                " truncated or its header is damaged; fetch it again."
+            )
         if (needed := math.prod(shape) * dtype.itemsize) != end - begin:
             raise WeightsError(f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, its"
                                f" header gives {end - begin}: damaged.")  # fmt: skip
@@ -64,8 +66,10 @@ def open_file(path: Path) -> dict[str, Tensor]:
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
-            raise WeightsError(f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or gaps,"
-                               " which no writer produces; fetch it again from a source you trust.")  # fmt: skip
+            raise WeightsError(
+                f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or gaps,"
+                " which no writer produces; fetch it again from a source you trust."
+            )
         at = end
     if at != size:
         raise WeightsError(f"{path}: {size - at} bytes belong to no tensor: the file is damaged; fetch it again.")

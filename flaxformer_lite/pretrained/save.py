@@ -167,8 +167,10 @@ def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
     """Checks that these are the parameters of a model with these shapes; raises WeightsError."""
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
-        raise WeightsError(f"params: {path} {what}; pass those of this model, in its layout (stack_layers and unstack_layers"
-                           " convert it).")  # fmt: skip
+        raise WeightsError(
+            f"params: {path} {what}; pass those of this model, in its layout (stack_layers and unstack_layers"
+            " convert it)."
+        )
     for path, leaf in flat.items():
         if leaf.shape != shapes[path].shape:
             raise WeightsError(f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}.")

@@ -21,8 +21,12 @@ OTHERS = (
     "tokenizer_config.json",
 )  # fmt: skip
 KINDS = {
-    "padding_side": str, "truncation_side": str, "model_max_length": float, "add_bos_token": bool, "add_eos_token": bool,
-}  # fmt: skip
+    "padding_side": str,
+    "truncation_side": str,
+    "model_max_length": float,
+    "add_bos_token": bool,
+    "add_eos_token": bool,
+}
 LARGEST_TEMPLATE = 1 << 20  # bytes
 
 

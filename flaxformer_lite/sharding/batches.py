@@ -16,9 +16,10 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     unit = ways * accumulate
     if batch_size % unit:
-        raise ConfigError(f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x"
-                          f" mesh.fsdp) need a multiple of {unit}; try"
-                          f" train.batch_size={-(-batch_size // unit) * unit}.")  # fmt: skip
+        raise ConfigError(
+            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x mesh.fsdp)"
+            f" need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
+        )
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

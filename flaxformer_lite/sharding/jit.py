@@ -29,8 +29,13 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
     if mode == "shard_map":
         step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
     options = COMPILER_OPTIONS if MeshSharding(mesh).device_kind in V5P else None
-    return jax.jit(step, in_shardings=(shardings, rows), out_shardings=(shardings, whole), donate_argnums=0,
-                   compiler_options=options)  # fmt: skip
+    return jax.jit(
+        step,
+        in_shardings=(shardings, rows),
+        out_shardings=(shardings, whole),
+        donate_argnums=0,
+        compiler_options=options,
+    )
 
 
 def _pmapped(step: Callable, mesh: Mesh) -> Callable:

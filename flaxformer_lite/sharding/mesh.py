@@ -27,8 +27,9 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
     sizes = mesh_sizes(cfg, len(devices))
     count = math.prod(sizes.values())
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
-        raise ConfigError(f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use all;"
-                          " try -1.")  # fmt: skip
+        raise ConfigError(
+            f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use all; try -1."
+        )
     if cfg.mode == "pmap" and jax.process_count() > 1:
         raise ConfigError("mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, its equal.")
     grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])

@@ -19,6 +19,9 @@ def test_names_that_only_look_like_numbers_are_in_the_order_of_texts():
     assert names_of(["10", "-2", "9"]) == ("-2", "9", "10")
     assert names_of(["--3", "4", "10"]) == ("--3", "10", "4")
     assert names_of(["9" * 5000, "1"]) == ("1", "9" * 5000)
+    assert names_of(["1" * 20, "2" * 19]) == ("2" * 19, "1" * 20)
+    with pytest.raises(ConfigError, match=r"the label '9999.*' is not one of"):
+        index_of("9" * 5000, ("bad", "good"), "x")
 
 
 @pytest.mark.parametrize("value", ["nan", None, 10**400, 1e300, "1e39"])

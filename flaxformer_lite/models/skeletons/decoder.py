@@ -66,9 +66,17 @@ class DecoderModel(nn.Module):
         return self.token_embed(input_ids)
 
     def decode(
-        self, input_ids, *, attention_mask=None, position_ids=None, token_type_ids=None, segment_ids=None,
-        prefix_mask=None, cache=None, cache_index=None,
-    ) -> tuple[jax.Array, list | None]:  # fmt: skip
+        self,
+        input_ids,
+        *,
+        attention_mask=None,
+        position_ids=None,
+        token_type_ids=None,
+        segment_ids=None,
+        prefix_mask=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
         """Returns the last hidden state [B, T, D], and the updated caches if any were passed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         slots, (attention_mask, segment_ids, prefix_mask) = place(

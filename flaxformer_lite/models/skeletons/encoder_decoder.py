@@ -76,9 +76,18 @@ class EncoderDecoderModel(nn.Module):
         return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))
 
     def decode(
-        self, decoder_input_ids, encoder_output, *, attention_mask=None, segment_ids=None, decoder_attention_mask=None,
-        decoder_position_ids=None, decoder_segment_ids=None, cache=None, cache_index=None,
-    ) -> tuple[jax.Array, list | None]:  # fmt: skip
+        self,
+        decoder_input_ids,
+        encoder_output,
+        *,
+        attention_mask=None,
+        segment_ids=None,
+        decoder_attention_mask=None,
+        decoder_position_ids=None,
+        decoder_segment_ids=None,
+        cache=None,
+        cache_index=None,
+    ) -> tuple[jax.Array, list | None]:
         """Returns the decoder's last hidden state [B, T, D], and the updated caches if any were passed.
 
         encoder_output may be None if the caches already hold the encoder's keys and values.
