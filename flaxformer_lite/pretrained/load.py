@@ -123,7 +123,9 @@ def open_pretrained(
     """
     source = str(path if is_url(path) else Path(path).expanduser())
     if unknown := sorted(set(overrides) - set(EXECUTION_FIELDS)):
-        raise ConfigError(f"{unknown[0]}: cannot be overridden, as {', '.join(EXECUTION_FIELDS)} can.")
+        raise ConfigError(
+            f"{unknown[0]}: comes from config.json; only {', '.join(EXECUTION_FIELDS)} can be overridden."
+        )
     path = places.on_disk(path)
     if is_workdir(path):
         if adapter is not None:

@@ -63,7 +63,9 @@ def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.
     """Arranges devices as an array with near neighbors along the last axes, and slices as parts of the first."""
     present = {getattr(device, "slice_index", 0) for device in devices}
     if devices[0].platform == "tpu" and len(present) != slices:
-        raise ConfigError(f"mesh.slices={slices}: the devices form {len(present)}; set mesh.slices={len(present)}.")
+        raise ConfigError(
+            f"mesh.slices={slices}: the devices form {len(present)} slices; set mesh.slices={len(present)}."
+        )
     shape = (shape[0] // slices, *shape[1:])
     if slices > 1 and len(present) == slices:
         between = (slices, *(1 for _ in shape[1:]))

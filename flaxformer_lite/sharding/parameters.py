@@ -35,7 +35,9 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
     for pattern, axes in rules:
         flat = [name for entry in axes for name in mesh_names(entry)]
         if unknown := [name for name in flat if name not in mesh.shape]:
-            raise ConfigError(f"partition rule {pattern!r}: {unknown[0]!r} is none of {', '.join(mesh.shape)}.")
+            raise ConfigError(
+                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; choose from {', '.join(mesh.shape)}."
+            )
         if len(set(flat)) < len(flat):
             raise ConfigError(f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once.")
     used = set()

@@ -269,7 +269,7 @@ def test_positions_that_do_not_follow_from_the_config(tmp_path):
 
 
 def test_overrides_are_of_how_not_what(folder):
-    with pytest.raises(ConfigError, match=r"d_model: cannot be overridden, as dropout"):
+    with pytest.raises(ConfigError, match=r"d_model: comes from config\.json; only dropout"):
         load_pretrained(folder, d_model=8)
 
 

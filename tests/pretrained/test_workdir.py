@@ -67,7 +67,7 @@ def test_a_head_that_the_run_has_and_one_that_it_lacks(run):
         load_pretrained(run, "sequence_classification")
     with pytest.raises(ConfigError, match="head='lm': no such head; bert has "):
         load_pretrained(run, "lm")
-    with pytest.raises(ConfigError, match=r"d_model: cannot be overridden"):
+    with pytest.raises(ConfigError, match=r"d_model: comes from config.json"):
         load_pretrained(run, d_model=3)
 
 

@@ -64,8 +64,8 @@ def test_slices_are_the_outer_part_of_data():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"slices": 1}, "the devices form 2; set mesh.slices=2"),
-        ({"slices": 4}, "the devices form 2; set mesh.slices=2"),
+        ({"slices": 1}, "the devices form 2 slices; set mesh.slices=2"),
+        ({"slices": 4}, "the devices form 2 slices; set mesh.slices=2"),
         ({"slices": 2, "fsdp": 8}, "mesh.data is 1, no multiple of mesh.slices=2"),
         ({"data": 4}, "4 of 8 devices, but several processes must use all"),
     ],
@@ -106,7 +106,7 @@ def test_first_rule_wins_and_a_leading_scan_axis_stays_whole():
             r"up/kernel \(3, 6\): a dimension of 3 does not divide over mesh.tensor=2",
         ),
         (((r"kernel$", ("fsdp", "fsdp")),), "uses a mesh axis twice"),
-        (((r"kernel$", ("model", None)),), "'model' is none of data, "),
+        (((r"kernel$", ("model", None)),), "no mesh axis 'model'; choose from data, "),
         (((r"kernel$", (None, None, "fsdp")),), "names 3 dimensions"),
     ],
 )
