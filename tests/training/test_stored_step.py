@@ -1,6 +1,9 @@
 """A stored step is loaded where all processes hold it from one start, and is the same step; else all compile."""
 
+from typing import Any, NamedTuple
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -104,6 +107,24 @@ def test_another_argument_or_option_is_another_program_though_its_text_is_the_sa
     ]
     assert len({program.as_text() for program in lowered}) == 1
     assert len({stored_step.inputs(jax.devices(), program) for program in lowered}) == 3
+
+
+def test_other_places_of_tpus_or_flags_in_a_file_are_another_program(tmp_path, monkeypatch):
+    class Tpu(NamedTuple):
+        id: int
+        coords: tuple[int, int, int]
+        process_index: int = 0
+        device_kind: str = "TPU v5p"
+        client: Any = jax.devices()[0].client
+
+    lowered = jax.jit(jnp.negative).lower(jax.ShapeDtypeStruct((4,), np.float32))
+    found = {stored_step.inputs([Tpu(0, (0, 0, 0)), Tpu(1, second)], lowered) for second in ((1, 0, 0), (0, 1, 0))}
+    (tmp_path / "flags").write_text("--xla_cpu_enable_fast_math=false")
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    found.add(stored_step.inputs(jax.devices(), lowered))
+    (tmp_path / "flags").write_text("--xla_cpu_enable_fast_math=true")
+    found.add(stored_step.inputs(jax.devices(), lowered))
+    assert len(found) == 4
 
 
 def test_a_full_disk_ends_nothing(start, monkeypatch):

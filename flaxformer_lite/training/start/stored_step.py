@@ -63,8 +63,13 @@ def inputs(devices: Sequence[Any], lowered: Any) -> str:
     The program's text names neither the compiler's options nor which of the arguments are used, and so passed to it.
     """
     versions = jax.__version__, jaxlib.__version__, devices[0].client.platform_version
-    flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
-    places = [(device.id, device.process_index, device.device_kind) for device in devices]
+    flags = [os.environ.get(name, "").strip() for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    if flags[0] and not flags[0].startswith("-"):  # XLA takes it for the name of a file of flags
+        with contextlib.suppress(OSError):
+            flags.append(Path(flags[0]).read_text())
+    places = [
+        (repr(device), device.process_index, device.device_kind) for device in devices
+    ]  # a TPU's with its coordinates
     lowering = lowered._lowering
     called = sorted(lowering.compile_args["kept_var_idx"]), lowering._compiler_options_kvs
     asked = repr([lowered.as_text(), called, places, versions, flags, sorted(jax.config.values.items())])
