@@ -66,18 +66,19 @@ def test_it_tells_once_for_each_step_that_does_not_end(dog, clock, tmp_path, cap
         assert "in waits_in_a_function_of_this_name\n" in first and "thread watchdog:\n" in first
 
 
-@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("state", ["open", "absent", "closed"])
 def test_stacks_go_where_python_writes_which_is_not_descriptor_2_of_several_processes(
-    dog, clock, tmp_path, monkeypatch, closed
+    dog, clock, tmp_path, monkeypatch, state
 ):
     with (tmp_path / "shown").open("w") as shown:
-        monkeypatch.setattr(sys, "stderr", None if closed else shown)
+        gone = (tmp_path / "gone").open("w")
+        gone.close()
+        monkeypatch.setattr(sys, "stderr", {"open": shown, "absent": None, "closed": gone}[state])
         clock.turn_to("data")
         stacks = tmp_path / "stacks-0.txt"
         waits_in_a_function_of_this_name(lambda: stacks.exists() and "thread watchdog:" in stacks.read_text(), most=60)
-    assert (
-        "Stacks of process 0:" in (tmp_path / "shown").read_text()
-    ) != closed and "thread watchdog:" in stacks.read_text()
+    assert ("Stacks of process 0:" in (tmp_path / "shown").read_text()) == (state == "open")
+    assert "thread watchdog:" in stacks.read_text()
 
 
 @pytest.mark.parametrize("part", ["start", "compile", "evaluation", "checkpoint", "other"])

@@ -67,9 +67,8 @@ def inputs(devices: Sequence[Any], lowered: Any) -> str:
     if flags[0] and not flags[0].startswith("-"):  # XLA takes it for the name of a file of flags
         with contextlib.suppress(OSError):
             flags.append(Path(flags[0]).read_text())
-    places = [
-        (repr(device), device.process_index, device.device_kind) for device in devices
-    ]  # a TPU's with its coordinates
+    # A TPU is shown with its coordinates, which differ between slices of as many chips.
+    places = [(repr(device), device.process_index, device.device_kind) for device in devices]
     lowering = lowered._lowering
     called = sorted(lowering.compile_args["kept_var_idx"]), lowering._compiler_options_kvs
     asked = repr([lowered.as_text(), called, places, versions, flags, sorted(jax.config.values.items())])

@@ -70,7 +70,9 @@ class Watchdog(Watcher):
             self._reports, self._told = report + 1, True
         last = f"the last that has ended is step {self._step}"
         said = f"{news}; {last}. Stacks of process {self._group.index}:\n{stacks()}"
-        with contextlib.suppress(OSError, AttributeError):  # of a stderr that nobody reads, or that was closed
+        with contextlib.suppress(
+            OSError, AttributeError, ValueError
+        ):  # of a stderr that nobody reads, or that was closed
             os.write(sys.stderr.fileno(), f"\n{said}\n".encode(errors="replace"))
         with contextlib.suppress(OSError):  # of a disk that is full, or does not answer
             earlier = self._path.read_text() if self._path.exists() else ""
