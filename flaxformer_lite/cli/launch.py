@@ -18,7 +18,7 @@ from flaxformer_lite.cli import command_line, failures
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.files.lock import release_held
 from flaxformer_lite.files.objects import Objects
-from flaxformer_lite.files.stores import StorageError, is_url
+from flaxformer_lite.files.stores import StorageError, addressed, is_url
 from flaxformer_lite.runtime import invocation
 from flaxformer_lite.runtime.join import join
 from flaxformer_lite.runtime.processes import ALONE, CONTINUES, LOST, ProcessError, Processes
@@ -99,5 +99,5 @@ def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, 
 def _end(group: Processes, message: str, code: int, *, at_once: bool) -> NoReturn:
     if not group.alone:
         command_line.print_stack()
-        group.fail(message, code)
+        group.fail(addressed(message), code)
     command_line.fail(message, code, at_once=at_once)
