@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,7 +81,7 @@ def new_place(
             yield made
         return
     url, room = str(target).rstrip("/"), cache.local(str(target))
-    sending = room / re.sub(r"[^\w.-]", "-", url)
+    sending = room / f"sending-{hashlib.sha256(url.encode()).hexdigest()[:16]}"  # an address may be too long for a name
     before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
     if before and carry is None:
         left = "" if set(LAST) & set(before) else " without a config.json, as after a kill,"

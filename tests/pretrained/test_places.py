@@ -1,5 +1,7 @@
 """Published directories in a store: read as on a disk, copied once, and written so that half of one is no model."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -160,8 +162,9 @@ def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
 
 
 def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_same_address(gcs, tmp_path):
-    left = tmp_path / "cache" / f".gs---bucket-again.{'0' * 16}.tmp"
-    left.mkdir(parents=True)
+    with places.new_place(f"{gcs.url}/again") as made:
+        left = made.with_name(re.sub("[0-9a-f]{16}.tmp$", f"{'0' * 16}.tmp", made.name))
+    left.mkdir()
     with places.new_place(f"{gcs.url}/again") as made:
         assert not left.exists() and made.is_dir()
         with (
@@ -179,3 +182,10 @@ def test_a_sentence_encoder_brings_its_layers(gcs):
     assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
         here.pooling, here.limit, here.normalize, len(here.dense),
     )  # fmt: skip
+
+
+def test_addresses_are_as_long_as_a_store_allows_and_do_not_meet_on_the_disk(gcs):
+    long = f"{gcs.url}/{'a_long_folder/' * 40}model"
+    with places.new_place(long) as made, places.new_place(f"{gcs.url}/a/b"), places.new_place(f"{gcs.url}/a-b"):
+        (made / "config.json").write_text("{}")
+    assert remote.find(f"{long}/config.json")
