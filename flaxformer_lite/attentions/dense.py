@@ -53,6 +53,6 @@ def logits(
         rows_T, columns_S = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q_BTNH, k_BSKH))
         bias = bias(q_BTNH, rows_T, columns_S)
     if bias is not None and bias.shape[0] == 1 and args.sharding.is_single_cpu:
-        bias = cpu_tuning.repeat(bias, q_BTNH.shape[0])
+        bias = cpu_tuning.repeat(bias.astype(jnp.float32), q_BTNH.shape[0])  # its gradient is summed in float32
     visible_BTS = None if resolved.mask is None else resolved.mask(resolved.q_index_T, resolved.k_index_S)
     return scores(q_BTNH, k_BSKH, bias, resolved.scale, args.softcap), visible_BTS

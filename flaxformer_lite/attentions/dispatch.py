@@ -56,8 +56,8 @@ def attention(
       k_index: int32 [S], the slot of each column; a negative column is empty, and no row sees it.
       sharding: where the arrays live; `MeshSharding(mesh)` inside a program over a mesh.
       implementation: a file of this folder, or `auto`, which takes a kernel of the platform that supports the call
-        (cuDNN on GPUs, splash on TPUs), else XLA: blockwise if T x S is large, else dense, or chunked_causal on a CPU.
-        The choice and its reason are logged once, at level INFO of the logger "flaxformer_lite".
+        (cuDNN on GPUs, flash_relative_bias or splash on TPUs), else XLA: blockwise if T x S is large, else dense, or
+        chunked_causal on a CPU. The choice and its reason are logged once, at level INFO of the logger "flaxformer_lite".
 
     Returns:
       Array [B, T, N, H] in the dtype of the values.

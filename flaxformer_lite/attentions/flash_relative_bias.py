@@ -20,6 +20,7 @@ from flaxformer_lite.functions.tpu_tuning import LANES
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 WIDEST = 512  # numbers of a row that a program takes, of all its heads
+COLUMNS = 2**20  # bytes of the keys of a program: with values, gradients and sums they fill 12 of a core's 16 MiB
 
 
 def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
@@ -56,9 +57,12 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
         return f"more than {LONGEST} columns"
     if reason := splash.unsupported_on_tpu(args):
         return reason
-    N, H = q_BTNH.shape[2] // args.sharding.num_shards("N").count, q_BTNH.shape[3]
-    if heads_together(N, H) * H > WIDEST:
+    (N, H), shards = q_BTNH.shape[2:], args.sharding.num_shards("N").count
+    width = heads_together(N if N % shards else N // shards, H) * H  # heads that do not divide stay together
+    if width > WIDEST:
         return f"no few heads of width {H} fill whole lanes"
+    if (width + -width % LANES) * (k_BSKH.shape[1] + -k_BSKH.shape[1] % LANES) * k_BSKH.dtype.itemsize > COLUMNS:
+        return f"too many columns for the memory of a core, of as few heads of width {H} as fill whole lanes"
     structure = structure_of(args.mask)
     windowed = structure is not None and structure[:2] != (None, None)
     if args.bias is None and (windowed or H % LANES == 0):
@@ -76,7 +80,8 @@ def _attend(
     k_ids = jnp.broadcast_to(jnp.int32(0) if k_ids is None else k_ids, (B, S))
     # Named as the kernel takes them, for a policy that keeps them: with the heads apart they would be padded.
     q, k, v = (splash.pad(x, 1) for x in named(QKV, *(x.reshape(*x.shape[:2], -1) for x in (q_BTNH, k_BSKH, v_BSKH))))
-    block = 256 if q.shape[1] % 256 == 0 and k.shape[1] <= 1024 else 128
+    narrow = flash_relative_bias_kernel.heads_together(*q_BTNH.shape[2:]) * H <= LANES
+    block = 256 if narrow and q.shape[1] % 256 == 0 and k.shape[1] <= 1024 else 128
     plan = flash_relative_bias_kernel.Plan(*static, block, H, interpret)
     ids = splash.pad(q_ids, 1), splash.pad(k_ids, 1, -1)
     out_BTW = flash_relative_bias_kernel.attend(plan, q, k, v, diagonals_NL.astype(jnp.float32), *ids)

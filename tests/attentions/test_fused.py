@@ -9,8 +9,10 @@ import pytest
 
 from flaxformer_lite import attention, build_model, registry
 from flaxformer_lite.attentions import dense, dispatch, flash_relative_bias, splash
+from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
+from flaxformer_lite.functions.sharding import Shards
 from tests.attentions.cases import On, by_keywords
 
 SPLASH, RELATIVE, DENSE = (by_keywords(module.attend) for module in (splash, flash_relative_bias, dense))
@@ -154,9 +156,16 @@ def test_relative_says_what_it_cannot():
         ((1, T, 2, 64), {"mask": masks.causal()}, "without a bias"),
         ((1, T, 2, 128), {}, "without a bias"),
         ((1, T, 13, 48), {}, "fill whole lanes"),
+        ((1, 2048, 4, 96), {}, "too many columns for the memory of a core"),  # the TPU compiler ran out of it
     ):
         with pytest.raises(ConfigError, match=f"attention 'flash_relative_bias': .*{reason}"):
             RELATIVE(*[jnp.zeros(shape)] * 3, **options)
+
+
+def test_fewer_heads_than_devices_are_whole_on_each(monkeypatch):
+    monkeypatch.setattr(On, "num_shards", lambda self, letter: Shards(4 if letter == "N" else 1, "tensor"))
+    q = jnp.zeros((1, T, 2, 64))
+    assert flash_relative_bias.unsupported_reason(q, q, q, Arguments(sharding=On("tpu"))) == ""
 
 
 def test_kernels_of_tpus_are_not_for_gpus():
