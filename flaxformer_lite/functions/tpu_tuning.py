@@ -4,6 +4,8 @@ Heads side by side in attentions/flash_relative_bias_kernel.py are another of it
 """
 
 import math
+import os
+import re
 from typing import Any
 
 import jax
@@ -19,6 +21,14 @@ COMPILER_OPTIONS = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
 }
+
+
+def compiler_options(device_kind: str) -> dict[str, bool] | None:
+    """Returns the compiler's options for a step on this kind of device, but for those that LIBTPU_INIT_ARGS sets itself."""
+    if device_kind not in V5P:
+        return None
+    own = re.findall(r"--(\w+)", os.environ.get("LIBTPU_INIT_ARGS", ""))
+    return {name: value for name, value in COMPILER_OPTIONS.items() if name not in own}
 
 
 def materialize(arrays: Any, device_kind: str, *, value: bool = True) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from flaxformer_lite.functions.tpu_tuning import COMPILER_OPTIONS, V5P
+from flaxformer_lite.functions.tpu_tuning import compiler_options
 from flaxformer_lite.sharding.activations import MESH_AXES, MeshSharding
 from flaxformer_lite.sharding.batches import BATCH
 
@@ -28,7 +28,7 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     if mode == "shard_map":
         step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
-    options = COMPILER_OPTIONS if MeshSharding(mesh).device_kind in V5P else None
+    options = compiler_options(MeshSharding(mesh).device_kind)
     return jax.jit(
         step,
         in_shardings=(shardings, rows),

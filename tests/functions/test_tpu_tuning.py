@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite import Attention, AttentionConfig, Execution, FeedForward, Rope
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
-from flaxformer_lite.functions.tpu_tuning import materialize
+from flaxformer_lite.functions.tpu_tuning import COMPILER_OPTIONS, compiler_options, materialize
 from tests.attentions.cases import On
 
 
@@ -42,3 +42,12 @@ def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
     wanted, found = run(module)(params, x), run(tuned)(params, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), wanted, found)
     assert "optimization_barrier" in str(jax.make_jaxpr(tuned.apply)(params, x))
+
+
+def test_the_compiler_is_told_what_the_environment_does_not_tell_it(monkeypatch):
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+    assert compiler_options("TPU v5 lite") is None and compiler_options("cpu") is None
+    assert compiler_options("TPU v5") == COMPILER_OPTIONS
+    name = "xla_tpu_enable_async_collective_fusion"  # also the start of two other names
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--xla_other=1 --{name}=false")
+    assert compiler_options("TPU v5").keys() == COMPILER_OPTIONS.keys() - {name}
