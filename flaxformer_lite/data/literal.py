@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenizers
@@ -54,3 +55,8 @@ def library_errors(message: str) -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise ConfigError(f"{message} ({error}).") from None
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")

@@ -18,7 +18,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import frame, pieces
-from flaxformer_lite.data.literal import FAILS, library_errors, literal
+from flaxformer_lite.data.literal import FAILS, any_of, library_errors, literal
 from flaxformer_lite.files.read import read_bytes
 
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
@@ -270,13 +270,7 @@ class SentencePiece(Tokenizer):
         return [b"" if i in special else pieces.meta_space(self._model.id_to_piece(i)) for i in own] + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:
-        ids = (self._model.piece_to_id(name) for name in names)
-        return next((i for i in ids if i != self._model.unk_id()), None)
-
-
-def any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern of any of the names, the longest first; of nothing if there are none."""
-    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
+        return next((i for i in map(self._model.piece_to_id, names) if i != self._model.unk_id()), None)
 
 
 def load(path: str | Path) -> Tokenizer:

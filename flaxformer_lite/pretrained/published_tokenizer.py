@@ -15,7 +15,7 @@ import tokenizers
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import tokenizer as plain
-from flaxformer_lite.data.literal import FAILS, library_errors, literal
+from flaxformer_lite.data.literal import FAILS, any_of, library_errors, literal
 from flaxformer_lite.files.read import brief, read_text
 
 LOG = logging.getLogger("flaxformer_lite")
@@ -156,7 +156,7 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = plain.any_of(one.content for one in added if one.special and len(one.content) > 1)
+        self.special_pattern = any_of(one.content for one in added if one.special and len(one.content) > 1)
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
@@ -208,7 +208,7 @@ class FramedTokenizer(PublishedTokenizer):
     def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
         self._inner, self._spelled = inner, spelled
         self.vocab_size = inner.vocab_size
-        self.special_pattern = plain.any_of(spelled)
+        self.special_pattern = any_of(spelled)
         super().__init__(config, chat_template, spelled.get)
         self.before: tuple[int, ...] = ()
         self.after: tuple[int, ...] = ()
