@@ -9,6 +9,7 @@ import qwix
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite import LoraConfig, generate
+from flaxformer_lite.functions.sharding import ActivationSharding
 from tests.models import tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")  # of qwix 0.1.8
@@ -47,6 +48,14 @@ def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
     assert found(held) == {path for path in flat if "/layer_" in path and path.endswith("/kernel")}
     assert all(leaf.array.qvalue.dtype == jnp.int8 for leaf in jax.tree.leaves(held, is_leaf=lambda x: hasattr(x, "how"))
                if hasattr(leaf, "how"))  # fmt: skip
+    inputs = tiny.inputs_of(model.cfg, tiny.ids())
+    due, got = (m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held)))
+    assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
+
+
+def test_heads_are_quantized_on_a_tpu_too(monkeypatch):
+    monkeypatch.setattr(ActivationSharding, "platform", "tpu")  # where narrow heads are multiplied side by side
+    model, params, small, held = quantized("bert", number=1)
     inputs = tiny.inputs_of(model.cfg, tiny.ids())
     due, got = (m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held)))
     assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
