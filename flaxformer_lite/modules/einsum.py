@@ -74,8 +74,8 @@ class Einsum(nn.Module):
         if adapted and prepare:
             x, prepare = prepare(x), None
         sharding = sharding_of(self.execution)
-        together = self.heads_together and sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
-        if together and has_narrow_heads(kernel, summed):
+        on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
+        if self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
             y = matmul_of_heads(x, kernel, summed)
         elif prepare or (sharding.tuned and sharding.is_one_device):
             y = matmul_of_matrices(x, kernel, summed, prepare)
