@@ -20,6 +20,7 @@ from flaxformer_lite.functions.tpu_tuning import LANES
 
 LONGEST = 2048  # columns: a block of rows meets all of them at once, in the memory of one core
 WIDEST = 512  # numbers of a row that a program takes, of all its heads
+BEFORE_V5 = ("TPU v2", "TPU v3", "TPU v4")  # kinds of devices
 COLUMNS = 2**20  # bytes of the keys of a program: with values, gradients and sums they fill 12 of a core's 16 MiB
 
 
@@ -49,6 +50,8 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
     """Returns why the kernel cannot take this call, or an empty string."""
     if not (args.bias is None or getattr(args.bias, "by_distance", False)):
         return "the kernel needs a bias that depends only on the distance"
+    if args.bias is not None and args.sharding.device_kind.startswith(BEFORE_V5):
+        return "chips before v5 cannot roll each row of a bias by another number of places"
     if args.softcap:
         return "the kernel has no soft cap"
     if q_BTNH.shape[2] != k_BSKH.shape[2] or k_BSKH.shape != v_BSKH.shape:

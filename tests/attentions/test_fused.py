@@ -147,6 +147,7 @@ def test_relative_says_what_it_cannot():
         ({"bias": bias}, "no grouped heads"),
         ({"bias": bias, "softcap": 2.0}, "no soft cap"),
         ({}, "no grouped heads"),
+        ({"bias": bias, "sharding": On("tpu", "TPU v4")}, "chips before v5 cannot roll"),
     ):
         with pytest.raises(
             ConfigError, match=rf"attention 'flash_relative_bias': .*{reason}.*; set model.attention=auto"
