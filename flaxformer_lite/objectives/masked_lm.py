@@ -62,7 +62,9 @@ class MaskedLm(TextObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mask_share + self.random_share > 1:
-            raise ValueError(f"mask_share={self.mask_share}, random_share={self.random_share}: must add up to at most 1.")
+            raise ValueError(
+                f"mask_share={self.mask_share}, random_share={self.random_share}: must add up to at most 1."
+            )
 
     def pack(
         self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
