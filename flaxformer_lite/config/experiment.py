@@ -60,7 +60,7 @@ class TokenizerConfig(Record):
 
     @property
     def training(self) -> tuple[str | int, ...]:
-        """What decides a trained tokenizer beside its text."""
+        """The fields that decide a trained tokenizer beside its text."""
         return self.name, self.vocab_size, *[self.min_count] * (self.name == "words")
 
 
