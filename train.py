@@ -1,4 +1,5 @@
-"""Trains a model: `python train.py FLAGS` is `flaxformer_lite train FLAGS` of a checkout, installed or not."""
+"""Trains a model: `python train.py FLAGS` is `flaxformer_lite train FLAGS` of a checkout, installed
+or not."""
 
 from flaxformer_lite.__main__ import start
 

@@ -1,4 +1,5 @@
-"""The benchmark cases: shapes, and the batches that every peer gets. Needs only numpy, as peers have other packages."""
+"""The benchmark cases: shapes, and the batches that every peer gets. Needs only numpy, as peers
+have other packages."""
 
 from dataclasses import dataclass
 
@@ -57,9 +58,11 @@ CASES = {
 
 
 def batch(case: Case) -> dict[str, np.ndarray]:
-    """Builds the arrays of a case, the same for every peer, int64: `input_ids` and, for training, aligned `labels`.
+    """Builds the arrays of a case, the same for every peer, int64: `input_ids` and, for training,
+    aligned `labels`.
 
-    A label of IGNORED does not count; an encoder-decoder's labels are its target's, with `decoder_input_ids`.
+    A label of IGNORED does not count; an encoder-decoder's labels are its target's, with
+    `decoder_input_ids`.
     """
     rng = np.random.default_rng(0)
     ids = rng.integers(3, case.vocab, (case.batch, case.length + 1))
@@ -69,11 +72,16 @@ def batch(case: Case) -> dict[str, np.ndarray]:
         return {"input_ids": ids[:, :-1], "labels": ids[:, 1:]}
     if case.family == "t5":
         labels = rng.integers(3, case.vocab, (case.batch, case.target))
-        decoder_input_ids = np.concatenate([np.zeros((case.batch, 1), np.int64), labels[:, :-1]], axis=1)
+        decoder_input_ids = np.concatenate(
+            [np.zeros((case.batch, 1), np.int64), labels[:, :-1]], axis=1
+        )
         return {"input_ids": ids[:, 1:], "decoder_input_ids": decoder_input_ids, "labels": labels}
-    hidden, labels = ids[:, 1:].copy(), np.full((case.batch, case.length), IGNORED)
+    hidden = ids[:, 1:].copy()
+    labels = np.full((case.batch, case.length), IGNORED)
     rows = np.arange(case.batch)[:, None]
-    chosen = np.argsort(rng.random(hidden.shape), axis=1)[:, : int(np.ceil(case.length * MASKED_SHARE))]
+    chosen = np.argsort(rng.random(hidden.shape), axis=1)[
+        :, : int(np.ceil(case.length * MASKED_SHARE))
+    ]
     labels[rows, chosen] = hidden[rows, chosen]
     hidden[rows, chosen] = 2
     return {"input_ids": hidden, "labels": labels}

@@ -2,8 +2,8 @@
 
     PYTHON -m benchmarks.PEER CASE       # a Case as JSON; without one it says its versions
 
-Every line of input is a request, `work`, `matmul` or `forget` (the peak of memory); every line of output is an answer
-in JSON.
+Every line of input is a request, `work`, `matmul` or `forget` (the peak of memory); every line of
+output is an answer in JSON.
 """
 
 import json
@@ -22,17 +22,25 @@ MATMUL = 2048  # rows and columns of the matrix product that measures the machin
 
 
 def serve(
-    peers: dict[str, Callable[[Case], Callable[[], dict]]], matmul: Callable[[], Any], packages: list[str]
+    peers: dict[str, Callable[[Case], Callable[[], dict]]],
+    matmul: Callable[[], Any],
+    packages: list[str],
 ) -> None:
     """Answers requests until the input ends.
 
     Args:
-      peers: kind of case -> function that builds the case and returns its work, a function that returns its results.
+      peers: kind of case -> function that builds the case and returns its work, a function that
+        returns its results.
       matmul: multiplies two matrices of MATMUL x MATMUL, float32, and waits for the result.
       packages: packages to report the versions of.
     """
     if len(sys.argv) == 1:
-        print(json.dumps({"python": platform.python_version()} | {name: metadata.version(name) for name in packages}))
+        print(
+            json.dumps(
+                {"python": platform.python_version()}
+                | {name: metadata.version(name) for name in packages}
+            )
+        )
         return
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # keep the output of libraries out of the answers
@@ -46,9 +54,14 @@ def serve(
 
     todo = {"work": work, "matmul": product, "forget": memory.forget}
     for line in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         value = todo[line.strip()]()
-        answer = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu, "value": value}
+        answer = {
+            "seconds": time.perf_counter() - wall,
+            "cpu_seconds": time.process_time() - cpu,
+            "value": value,
+        }
         print(json.dumps(answer | {"peak_bytes": memory.peak()}), file=answers, flush=True)
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu_turn CASE PEER BATCH [--tiny]
 
-PEER is an implementation of attention, or torch; BATCH the largest to try. The answer is JSON, on the last line.
+PEER is an implementation of attention, or torch; BATCH the largest to try. The answer is JSON, on
+the last line.
 """
 
 import importlib
@@ -15,19 +16,26 @@ from types import SimpleNamespace
 
 TRAIN = {  # a page of configs/, and what is changed of it
     "gpt2_124m": ("gpt2_small", {"objective": {"documents": "joined"}}),
-    "gpt2_xl": ("gpt2_xl", {"objective": {"documents": "joined"}, "mesh": {"fsdp": 1}, "model": {"remat": "none"}}),
+    "gpt2_xl": (
+        "gpt2_xl",
+        {"objective": {"documents": "joined"}, "mesh": {"fsdp": 1}, "model": {"remat": "none"}},
+    ),
     "bert_base": ("bert_base", {}),
     "t5_base": ("t5_base", {}),
 }
 DECODE = {f"decode_b{batch}": batch for batch in (1, 8, 64)}  # of GPT-2 124M
-GPTS = {"gpt2_124m": (12, 768, 12), "gpt2_xl": (48, 1600, 25)}  # layers, width, heads: what torch has a peer for
+GPTS = {
+    "gpt2_124m": (12, 768, 12),
+    "gpt2_xl": (48, 1600, 25),
+}  # layers, width, heads: what torch has a peer for
 BATCHES = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
 NEW = 256  # tokens of a continuation
 FULL = "RESOURCE_EXHAUSTED", "out of memory"  # jax's and torch's words for it
 
 
 def config(name: str, attention: str, batch: int, tiny: bool):
-    """Returns the config of a case without dropout, which cuDNN's attention lacks; a microbatch is the whole batch."""
+    """Returns the config of a case without dropout, which cuDNN's attention lacks; a microbatch is
+    the whole batch."""
     from flaxformer_lite.config import ExperimentConfig, from_config_dict
 
     page, changes = TRAIN[name]
@@ -38,7 +46,9 @@ def config(name: str, attention: str, batch: int, tiny: bool):
         found[part].update(fields)
     if tiny:
         found.model.update(num_heads=2, d_model=32, mlp_dim=64, vocab_size=512)
-        found.model.update({side: min(found.model[side], 2) for side in ("encoder_layers", "decoder_layers")})
+        found.model.update(
+            {side: min(found.model[side], 2) for side in ("encoder_layers", "decoder_layers")}
+        )
         found.data.length = 64
     return from_config_dict(ExperimentConfig, found)
 
@@ -57,7 +67,8 @@ def train(name: str, attention: str, batch: int, tiny: bool):
     for ids in ("segment_ids", "decoder_segment_ids"):
         rows["inputs"].pop(ids, None)
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], rows))
-    placed, state = sharding.place_batch(rows, ready.mesh), initial_state(ready)
+    placed = sharding.place_batch(rows, ready.mesh)
+    state = initial_state(ready)
 
     def step() -> float:
         nonlocal state
@@ -74,22 +85,30 @@ def write(attention: str, batch: int, tiny: bool):
 
     from flaxformer_lite import build_model, generate
 
-    model, ids = build_model(config("gpt2_124m", attention, batch, tiny).model), jnp.ones((batch, 16), jnp.int32)
-    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), jax.jit(model.init)(jax.random.key(0), ids)["params"])
+    model = build_model(config("gpt2_124m", attention, batch, tiny).model)
+    ids = jnp.ones((batch, 16), jnp.int32)
+    params = jax.tree.map(
+        lambda x: x.astype(jnp.bfloat16), jax.jit(model.init)(jax.random.key(0), ids)["params"]
+    )
     return lambda: float(generate(model, params, ids, max_new_tokens=NEW).sum()), batch * NEW, 0
 
 
 def torch_train(name: str, batch: int, tiny: bool):
-    """Builds a step of a plain GPT under autocast and torch.compile, with torch's fused attention and optimizer."""
+    """Builds a step of a plain GPT under autocast and torch.compile, with torch's fused attention
+    and optimizer."""
     import torch
 
     from benchmarks import nano_torch
 
     (layers, width, heads), length = ((2, 32, 2), 64) if tiny else (GPTS[name], 1024)
-    case = SimpleNamespace(layers=layers, d_model=width, heads=heads, mlp_dim=4 * width, vocab=50304, length=length)
+    case = SimpleNamespace(
+        layers=layers, d_model=width, heads=heads, mlp_dim=4 * width, vocab=50304, length=length
+    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = nano_torch.Gpt(case).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     ids = torch.randint(0, case.vocab, (batch, length + 1), device=device)
 
     @torch.compile
@@ -116,10 +135,18 @@ def torch_write(batch: int, tiny: bool):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2} if tiny else {}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).to(device, torch.bfloat16).eval()
+    model = (
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+        .to(device, torch.bfloat16)
+        .eval()
+    )
     ids = torch.ones((batch, 16), dtype=torch.long, device=device)
     options = dict(max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
-    return lambda: float(model.generate(ids, attention_mask=torch.ones_like(ids), **options).sum()), batch * NEW, 0
+    return (
+        lambda: float(model.generate(ids, attention_mask=torch.ones_like(ids), **options).sum()),
+        batch * NEW,
+        0,
+    )
 
 
 def build(name: str, peer: str, batch: int, tiny: bool):
@@ -138,7 +165,8 @@ def turn(name: str, peer: str, batch: int, tiny: bool) -> dict:
     for size in [batch] if name in DECODE else [b for b in BATCHES if b <= batch]:
         try:
             step, tokens, flops = build(name, peer, size, tiny)
-            values, seconds = [], []
+            values = []
+            seconds = []
             for _ in range(3 if tiny else 25):
                 began = time.perf_counter()
                 values.append(step())
@@ -148,8 +176,16 @@ def turn(name: str, peer: str, batch: int, tiny: bool) -> dict:
                 raise
             step = None  # gives its arrays back
             continue
-        return {"batch": size, "seconds": statistics.median(seconds[len(seconds) // 5 + 1 :]), "first": seconds[0],
-                "tokens": tokens, "flops": flops, "values": [values[0], values[-1]], "said": said, **machine(peer)}  # fmt: skip
+        return {
+            "batch": size,
+            "seconds": statistics.median(seconds[len(seconds) // 5 + 1 :]),
+            "first": seconds[0],
+            "tokens": tokens,
+            "flops": flops,
+            "values": [values[0], values[-1]],
+            "said": said,
+            **machine(peer),
+        }
     return {"batch": 0, "said": said}
 
 
@@ -159,8 +195,11 @@ def machine(peer: str) -> dict:
         import torch
 
         cuda = torch.cuda.is_available()
-        return {"device": torch.cuda.get_device_name() if cuda else "cpu", "version": f"torch {torch.__version__}",
-                "memory": torch.cuda.max_memory_allocated() if cuda else 0}  # fmt: skip
+        return {
+            "device": torch.cuda.get_device_name() if cuda else "cpu",
+            "version": f"torch {torch.__version__}",
+            "memory": torch.cuda.max_memory_allocated() if cuda else 0,
+        }
     import jax
 
     device = jax.devices()[0]

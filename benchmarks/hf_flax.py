@@ -12,9 +12,12 @@ from benchmarks import cases, child, hf
 def train(case: cases.Case):
     model = hf.model(case, "Flax")
     batch = {name: jnp.asarray(x, jnp.int32) for name, x in cases.batch(case).items()}
-    labels, o = batch.pop("labels"), cases.OPTIMIZER
+    labels = batch.pop("labels")
+    o = cases.OPTIMIZER
     decayed = jax.tree.map(lambda p: p.ndim > 1, model.params)
-    adamw = optax.adamw(o["learning_rate"], o["b1"], o["b2"], o["eps"], weight_decay=o["weight_decay"], mask=decayed)
+    adamw = optax.adamw(
+        o["learning_rate"], o["b1"], o["b2"], o["eps"], weight_decay=o["weight_decay"], mask=decayed
+    )
     tx = optax.chain(optax.clip_by_global_norm(o["clip_norm"]), adamw)
 
     def loss_of(params):
@@ -56,7 +59,9 @@ def matmul() -> None:
 
 @functools.cache
 def _square() -> jax.Array:
-    return jnp.ones((child.MATMUL, child.MATMUL))  # built lazily, or it would count in the first step
+    return jnp.ones(
+        (child.MATMUL, child.MATMUL)
+    )  # built lazily, or it would count in the first step
 
 
 MULTIPLY = jax.jit(jnp.dot)

@@ -1,4 +1,5 @@
-"""Hugging Face transformers on torch, eager; with BENCHMARK_COMPILE=1 under torch.compile, with its static cache to write."""
+"""Hugging Face transformers on torch, eager; with BENCHMARK_COMPILE=1 under torch.compile, with its
+static cache to write."""
 
 import os
 
@@ -31,7 +32,12 @@ def write(case: cases.Case):
     model = hf.model(case).eval()
     model.generation_config.eos_token_id = None  # so that every row is as long
     ids = torch.from_numpy(cases.batch(case)["input_ids"])
-    fixed = dict(max_new_tokens=case.target, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(ids))
+    fixed = dict(
+        max_new_tokens=case.target,
+        do_sample=False,
+        pad_token_id=0,
+        attention_mask=torch.ones_like(ids),
+    )
     if COMPILED:
         model.forward = torch.compile(model.forward)
         fixed["cache_implementation"] = "static"

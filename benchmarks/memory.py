@@ -23,20 +23,24 @@ def forget() -> None:
 
 
 def trim() -> None:
-    """Returns freed memory in the C library's pools to the system, so that it does not count for the next step.
+    """Returns freed memory in the C library's pools to the system, so that it does not count for
+    the next step.
 
-    Does the same as `release_free_memory` of runtime/environment.py, which other peers' interpreters may lack.
+    Does the same as `release_free_memory` of runtime/environment.py, which other peers'
+    interpreters may lack.
     """
     ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def workers(process: int) -> Iterator[list[int]]:
-    """Records the total bytes of a process's descendants (a compiler's workers), one entry per look within the block.
+    """Records the total bytes of a process's descendants (a compiler's workers), one entry per look
+    within the block.
 
     Mapped files do not count; pages shared by a fork count in each process.
     """
-    looks, done = [0], threading.Event()
+    looks = [0]
+    done = threading.Event()
 
     def look() -> None:
         while not done.wait(EVERY):
@@ -55,8 +59,11 @@ def _descendants(process: int) -> list[int]:
     children = {}
     for stat in PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-    found, todo = [], [process]
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(stat.parent.name)
+            )
+    found = []
+    todo = [process]
     while todo:
         found += (more := children.get(todo.pop(), []))
         todo += more

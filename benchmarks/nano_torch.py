@@ -1,4 +1,5 @@
-"""A short GPT in torch, as a careful user writes it for torch.compile: fused attention, one matrix for q, k and v."""
+"""A short GPT in torch, as a careful user writes it for torch.compile: fused attention, one matrix
+for q, k and v."""
 
 import torch
 from torch import nn
@@ -10,14 +11,20 @@ from benchmarks import cases, child, torch_models
 class Block(nn.Module):
     def __init__(self, case: cases.Case):
         super().__init__()
-        d, self.heads = case.d_model, case.heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.up, self.down = nn.Linear(d, case.mlp_dim), nn.Linear(case.mlp_dim, d)
+        d = case.d_model
+        self.heads = case.heads
+        self.norm_1 = nn.LayerNorm(d)
+        self.norm_2 = nn.LayerNorm(d)
+        self.qkv = nn.Linear(d, 3 * d)
+        self.out = nn.Linear(d, d)
+        self.up = nn.Linear(d, case.mlp_dim)
+        self.down = nn.Linear(case.mlp_dim, d)
 
     def forward(self, x):
         batch, length, width = x.shape
-        heads = self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        heads = (
+            self.qkv(self.norm_1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         seen = functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
@@ -26,7 +33,8 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, case: cases.Case):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(case.vocab, case.d_model), nn.Embedding(case.length, case.d_model)
+        self.tokens = nn.Embedding(case.vocab, case.d_model)
+        self.positions = nn.Embedding(case.length, case.d_model)
         self.blocks = nn.ModuleList(Block(case) for _ in range(case.layers))
         self.norm = nn.LayerNorm(case.d_model)
         for p in self.parameters():

@@ -1,4 +1,5 @@
-"""This package: the train step that training/program.py builds of a config for every run, and generate()."""
+"""This package: the train step that training/program.py builds of a config for every run, and
+generate()."""
 
 import functools
 import os
@@ -14,7 +15,13 @@ import numpy as np
 
 from benchmarks import cases, child
 from flaxformer_lite import generate, load_pretrained, registry, sharding
-from flaxformer_lite.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TrainConfig
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
@@ -28,19 +35,30 @@ def model_config(case: cases.Case) -> ModelConfig:
     layers = {"gpt2": ("decoder",), "bert": ("encoder",), "t5": ("encoder", "decoder")}[case.family]
     head = {"head": "masked_lm"} if case.family == "bert" else {}
     return registry.resolve("models", case.family).config(
-        "small" if case.family != "bert" else "base", d_model=case.d_model, num_heads=case.heads, mlp_dim=case.mlp_dim,
-        vocab_size=case.vocab, dropout=0.0, **{f"{side}_layers": case.layers for side in layers}, **head,
-    )  # fmt: skip
+        "small" if case.family != "bert" else "base",
+        d_model=case.d_model,
+        num_heads=case.heads,
+        mlp_dim=case.mlp_dim,
+        vocab_size=case.vocab,
+        dropout=0.0,
+        **{f"{side}_layers": case.layers for side in layers},
+        **head,
+    )
 
 
 def train(case: cases.Case):
-    batch, cfg = rows(case), experiment(case, cache=os.environ["BENCHMARK_CACHE"])
+    batch = rows(case)
+    cfg = experiment(case, cache=os.environ["BENCHMARK_CACHE"])
     setup.keep_compiled(cfg.data.cache)
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = sharding.place_batch(batch, ready.mesh)
     make = functools.partial(initial_state.initial_state, ready)
-    with precompile.making(make) as made, precompile.precompile(ready, "train_step") as ready:  # as a run does
-        state, flops = made(), ready.flops_per_step  # which its first lines say
+    with (
+        precompile.making(make) as made,
+        precompile.precompile(ready, "train_step") as ready,
+    ):  # as a run does
+        state = made()  # which its first lines say
+        flops = ready.flops_per_step
 
     def step() -> dict:
         nonlocal state
@@ -72,13 +90,18 @@ def rows(case: cases.Case) -> dict:
         positions = np.nonzero(labels != cases.IGNORED)[1].reshape(-1, masked).astype(np.int32)
         labels = np.take_along_axis(labels, positions, axis=1)
         inputs["masked_positions"] = positions
-    return {"inputs": inputs, "targets": {"labels": labels, "weights": np.ones(labels.shape, np.float32)}}
+    return {
+        "inputs": inputs,
+        "targets": {"labels": labels, "weights": np.ones(labels.shape, np.float32)},
+    }
 
 
 def write(case: cases.Case):
     model, params = load_pretrained(os.environ["BENCHMARK_WEIGHTS"])
     ids = cases.batch(case)["input_ids"]
-    return lambda: {"ids": generate(model, params, ids, max_new_tokens=case.target)[:, -case.target :].tolist()}
+    return lambda: {
+        "ids": generate(model, params, ids, max_new_tokens=case.target)[:, -case.target :].tolist()
+    }
 
 
 def matmul() -> None:

@@ -1,13 +1,16 @@
-"""Compares the position encodings: the same model, trained at one length, evaluated there and at four times that.
+"""Compares the position encodings: the same model, trained at one length, evaluated there and at
+four times that.
 
     python -m benchmarks.positions                                             # all, into docs/positions.md
     python -m benchmarks.positions --quick --only=alibi --only=learned --out=/tmp/positions
 
-Every encoding of flaxformer_lite/positions trains as a language model on the standard library's sources. The held-out text is
-cut into rows of either length, so that both losses are of the same tokens. Rotary positions are also stretched after training,
-and a learned table gets rows that no example ever reaches.
+Every encoding of flaxformer_lite/positions trains as a language model on the standard library's
+sources. The held-out text is cut into rows of either length, so that both losses are of the same
+tokens. Rotary positions are also stretched after training, and a learned table gets rows that no
+example ever reaches.
 
-Runs are kept in runs/positions: a command that was stopped continues, and the page is made again in a minute.
+Runs are kept in runs/positions: a command that was stopped continues, and the page is made again in
+a minute.
 """
 
 import argparse
@@ -42,7 +45,8 @@ from flaxformer_lite.positions.nope import Nope
 from flaxformer_lite.positions.rope import Rope
 from flaxformer_lite.training import loop
 
-LENGTH, FACTOR = 64, 4
+LENGTH = 64
+FACTOR = 4
 LONG = LENGTH * FACTOR
 STRETCHED = ("linear", "ntk", "dynamic", "yarn")
 
@@ -80,25 +84,45 @@ QUICK = Effort(2, 8, 8, {"d_model": 16, "num_heads": 2, "mlp_dim": 32, "decoder_
 
 def subjects() -> list[Subject]:
     """Lists every encoding with its defaults, then what else is made of them."""
-    own = [Subject(name, registry.resolve_class("positions", name)()) for name in registry.available("positions")]
+    own = [
+        Subject(name, registry.resolve_class("positions", name)())
+        for name in registry.available("positions")
+    ]
     original = {"factor": float(FACTOR), "original_max_position_embeddings": LENGTH}
-    stretched = [Subject(f"rope, {name}", Rope(scaling=name, **original), weights="rope") for name in STRETCHED]
+    stretched = [
+        Subject(f"rope, {name}", Rope(scaling=name, **original), weights="rope")
+        for name in STRETCHED
+    ]
     return [*own, Subject(f"learned, {LONG} rows", Learned(), rows=LONG), *stretched]
 
 
 def config(subject: Subject, effort: Effort, text: str = "") -> ExperimentConfig:
     """Returns the experiment of a subject, which differs from the others in its encoding only."""
-    steps, width = effort.steps, effort.sizes["d_model"]
-    # Token vectors of about unit size, as in the original Transformer: GPT-2's of 0.02 would drown in what is added to them.
+    steps = effort.steps
+    width = effort.sizes["d_model"]
+    # Token vectors of about unit size, as in the original Transformer: GPT-2's of 0.02 would drown
+    # in what is added to them.
     model = gpt2.config(
-        "tiny", vocab_size=0, max_length=subject.rows, dropout=0.0, position=subject.position, embed_power=0.5,
-        init_stddev=width**-0.5, **effort.sizes,
-    )  # fmt: skip
-    optimizer = OptimizerConfig(learning_rate=2e-3, warmup_steps=min(50, steps), schedule="wsd", final_fraction=0.0)
+        "tiny",
+        vocab_size=0,
+        max_length=subject.rows,
+        dropout=0.0,
+        position=subject.position,
+        embed_power=0.5,
+        init_stddev=width**-0.5,
+        **effort.sizes,
+    )
+    optimizer = OptimizerConfig(
+        learning_rate=2e-3, warmup_steps=min(50, steps), schedule="wsd", final_fraction=0.0
+    )
     train = TrainConfig(
-        steps=steps, batch_size=effort.batch_size, log_every=50, eval_every=steps, eval_batches=4,
+        steps=steps,
+        batch_size=effort.batch_size,
+        log_every=50,
+        eval_every=steps,
+        eval_batches=4,
         checkpoint_every=steps,
-    )  # fmt: skip
+    )
     return ExperimentConfig(
         model=model,
         objective=CausalLm(documents="joined"),
@@ -109,12 +133,17 @@ def config(subject: Subject, effort: Effort, text: str = "") -> ExperimentConfig
 
 
 def held_out_text(cfg: ExperimentConfig, rows: int) -> np.ndarray:
-    """Returns the first rows of the held-out text, ids [rows, LONG + 1]; `cfg` must allow that length."""
-    data = open_dataset(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, length=LONG)), "eval")
+    """Returns the first rows of the held-out text, ids [rows, LONG + 1]; `cfg` must allow that
+    length."""
+    data = open_dataset(
+        dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, length=LONG)), "eval"
+    )
     texts = (np.concatenate(data.records.row(int(i))) for i in data.order)
     found = list(itertools.islice((ids for ids in texts if len(ids) == LONG + 1), rows))
     if not found:
-        raise ConfigError(f"--text: less than {LONG + 1} tokens are held out of it; give more text.")
+        raise ConfigError(
+            f"--text: less than {LONG + 1} tokens are held out of it; give more text."
+        )
     return np.stack(found)
 
 
@@ -127,7 +156,9 @@ def losses(model: Any, params: Any, ids: np.ndarray) -> np.ndarray:
         return optax.softmax_cross_entropy_with_integer_labels(logits_BTV, ids_BT[:, 1:])
 
     size = min(len(ids), 32)
-    return np.concatenate([jax.device_get(run(ids[i : i + size])) for i in range(0, len(ids), size)])
+    return np.concatenate(
+        [jax.device_get(run(ids[i : i + size])) for i in range(0, len(ids), size)]
+    )
 
 
 def windows(ids: np.ndarray) -> np.ndarray:
@@ -136,7 +167,8 @@ def windows(ids: np.ndarray) -> np.ndarray:
 
 
 def score(model: Any, params: Any, ids: np.ndarray) -> dict[str, Any]:
-    """Evaluates a model on the same text in rows of either length; of the longer it may say why it refuses them."""
+    """Evaluates a model on the same text in rows of either length; of the longer it may say why it
+    refuses them."""
     short = losses(model, params, windows(ids))
     try:
         long = losses(model, params, ids)
@@ -155,10 +187,18 @@ def score(model: Any, params: Any, ids: np.ndarray) -> dict[str, Any]:
 
 def _means(loss_BT: np.ndarray) -> list[float]:
     """Averages over rows and BIN neighboring positions."""
-    return loss_BT.mean(axis=0, dtype=float).reshape(-1, positions_page.BIN).mean(axis=1).round(4).tolist()
+    return (
+        loss_BT.mean(axis=0, dtype=float)
+        .reshape(-1, positions_page.BIN)
+        .mean(axis=1)
+        .round(4)
+        .tolist()
+    )
 
 
-def measure(asked: list[Subject], effort: Effort, folder: Path, text: str) -> Iterator[dict[str, Any]]:
+def measure(
+    asked: list[Subject], effort: Effort, folder: Path, text: str
+) -> Iterator[dict[str, Any]]:
     """Trains each subject and yields its results."""
     held = None
     for subject in asked:
@@ -169,22 +209,38 @@ def measure(asked: list[Subject], effort: Effort, folder: Path, text: str) -> It
         model = build_model(dataclasses.replace(model.cfg, position=subject.position))
         if held is None:
             held = held_out_text(config(Subject("", Nope()), effort, text), effort.rows)
-        picture = None if subject.weights else positions_page.picture(subject.position, params, LONG)
-        yield {"name": subject.name, "hooks": list(hooks(subject.position)), "picture": picture} | score(
-            model, params, held
+        picture = (
+            None if subject.weights else positions_page.picture(subject.position, params, LONG)
         )
+        yield {
+            "name": subject.name,
+            "hooks": list(hooks(subject.position)),
+            "picture": picture,
+        } | score(model, params, held)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [subject.name for subject in subjects()]
-    parser.add_argument("--only", action="append", choices=names, help="may be given again; all by default")
-    parser.add_argument("--quick", action="store_true", help="a tiny model and two steps, to see that it runs")
-    parser.add_argument(
-        "--text", default="", help="a file or folder of text; the standard library's sources by default"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=Path, help="the folder of the runs; runs/positions by default")
-    parser.add_argument("--out", type=Path, default=Path("docs"), help="gets positions.md and the folder positions")
+    names = [subject.name for subject in subjects()]
+    parser.add_argument(
+        "--only", action="append", choices=names, help="may be given again; all by default"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tiny model and two steps, to see that it runs"
+    )
+    parser.add_argument(
+        "--text",
+        default="",
+        help="a file or folder of text; the standard library's sources by default",
+    )
+    parser.add_argument(
+        "--runs", type=Path, help="the folder of the runs; runs/positions by default"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs"), help="gets positions.md and the folder positions"
+    )
     args = parser.parse_args(arguments)
     asked = [subject for subject in subjects() if not args.only or subject.name in args.only]
     runs = args.runs or Path("runs/positions_quick" if args.quick else "runs/positions")

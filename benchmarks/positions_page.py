@@ -15,28 +15,40 @@ from matplotlib import pyplot
 from flaxformer_lite.functions import kernels, rotary
 from flaxformer_lite.positions.encoding import Encoding, hooks
 
-START, END = "<!-- measured by benchmarks/positions.py -->", "<!-- to here -->"
+START = "<!-- measured by benchmarks/positions.py -->"
+END = "<!-- to here -->"
 GROUPS = {
     "embed": "added to the embeddings",
     "phase": "rotates queries and keys",
     "bias": "added to the logits, or none",
 }
 BIN = 16  # positions that share a point of the plot
-MEANS = {"embed": "added vectors, q . k", "phase": "rotated vector, q . k", "bias": "bias of a head"}
+MEANS = {
+    "embed": "added vectors, q . k",
+    "phase": "rotated vector, q . k",
+    "bias": "bias of a head",
+}
 
 
 def picture(position: Encoding, params: Any, length: int) -> list[list[float]] | None:
-    """Returns what an encoding says of query and key positions, [T, S], largest 1; None if it says nothing.
+    """Returns what an encoding says of query and key positions, [T, S], largest 1; None if it says
+    nothing.
 
     Args:
       position: the encoding.
-      params: a model that was trained with it, whose tables are read; of several layers those of the first.
+      params: a model that was trained with it, whose tables are read; of several layers those of
+        the first.
       length: T, or fewer where its table ends.
     """
-    tables = {path[-1]: jnp.asarray(x) for path, x in reversed(flatten_dict(params).items()) if "position" in path[:-1]}
+    tables = {
+        path[-1]: jnp.asarray(x)
+        for path, x in reversed(flatten_dict(params).items())
+        if "position" in path[:-1]
+    }
     span = position.span(len(tables["position"])) if "position" in tables else None
     at_1T = jnp.arange(min(length, len(span) if span else length), dtype=jnp.int32)[None]
-    T, (hook, *_) = at_1T.shape[1], (*hooks(position), "")
+    T = at_1T.shape[1]
+    hook, *_ = (*hooks(position), "")
     if hook == "embed":
         width = tables["position"].shape[1] if tables else 64
         vectors_TD = position.embed(tables, jnp.zeros((1, T, width)), at_1T)[0]
@@ -62,14 +74,22 @@ def _telling(key_RH: np.ndarray) -> np.ndarray:
 
 
 def table(results: list[dict[str, Any]], length: int, longer: int) -> str:
-    """Writes the losses as Markdown, lowest at the longer length first, and the words of refusals."""
-    lines = [f"| encoding | acts by | {length} tokens | {longer} tokens | change |", "|---|---|---:|---:|---:|"]
+    """Writes the losses as Markdown, lowest at the longer length first, and the words of
+    refusals."""
+    lines = [
+        f"| encoding | acts by | {length} tokens | {longer} tokens | change |",
+        "|---|---|---:|---:|---:|",
+    ]
     refused = [row for row in results if isinstance(row["longer"], str)]
-    for row in sorted((row for row in results if row not in refused), key=lambda row: row["longer"]):
+    for row in sorted(
+        (row for row in results if row not in refused), key=lambda row: row["longer"]
+    ):
         change = row["longer"] - row["same"]
         lines.append(f"{_start(row)} {row['longer']:.3f} | {change:+.3f} |")
     lines += [f"{_start(row)} refused | |" for row in refused]
-    return "\n".join([*lines, *(f"\nrefused: `{said}`" for said in sorted({row["longer"] for row in refused}))])
+    return "\n".join(
+        [*lines, *(f"\nrefused: `{said}`" for said in sorted({row["longer"] for row in refused}))]
+    )
 
 
 def _start(row: dict[str, Any]) -> str:
@@ -77,22 +97,29 @@ def _start(row: dict[str, Any]) -> str:
 
 
 def write(out: Path, results: list[dict[str, Any]], length: int, longer: int) -> None:
-    """Writes positions.md, where only the measured part is replaced, and the figures and numbers in positions/."""
-    folder, page = out / "positions", out / "positions.md"
+    """Writes positions.md, where only the measured part is replaced, and the figures and numbers in
+    positions/."""
+    folder = out / "positions"
+    page = out / "positions.md"
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [{key: value for key, value in row.items() if key != "picture"} for row in results]
     (folder / "results.json").write_text(json.dumps(numbers, indent=1) + "\n")
     draw_losses(folder / "loss.png", results, length)
     draw_encodings(folder / "encodings.png", results, length)
     text = page.read_text() if page.exists() else f"# Position encodings\n\n{START}\n{END}\n"
-    (before, _, rest), figures = text.partition(START), "![Loss by position](positions/loss.png)"
+    before, _, rest = text.partition(START)
+    figures = "![Loss by position](positions/loss.png)"
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{START}\n\n{table(results, length, longer)}\n\n{figures}\n\n{END}{after}")
+    page.write_text(
+        f"{before}{START}\n\n{table(results, length, longer)}\n\n{figures}\n\n{END}{after}"
+    )
 
 
 def draw_losses(path: Path, results: list[dict[str, Any]], length: int) -> None:
     """Draws the loss of each encoding by position, in three panels."""
-    figure, panels = pyplot.subplots(1, 3, figsize=(13, 4.2), sharex=True, sharey=True, layout="constrained")
+    figure, panels = pyplot.subplots(
+        1, 3, figsize=(13, 4.2), sharex=True, sharey=True, layout="constrained"
+    )
     for panel, (group, title) in zip(panels, GROUPS.items(), strict=True):
         for row in results:
             if (row["hooks"] or ["bias"])[0] != group:
@@ -101,8 +128,11 @@ def draw_losses(path: Path, results: list[dict[str, Any]], length: int) -> None:
             middles = (np.arange(len(means)) + 0.5) * BIN
             (drawn,) = panel.plot(middles, means, marker="o", markersize=3, label=row["name"])
             if isinstance(row["longer"], str):
-                color, label = drawn.get_color(), f"{row['name']}: refused beyond"
-                panel.plot(length, means[-1], "x", color=color, markersize=9, label=label, linestyle="")
+                color = drawn.get_color()
+                label = f"{row['name']}: refused beyond"
+                panel.plot(
+                    length, means[-1], "x", color=color, markersize=9, label=label, linestyle=""
+                )
         panel.axvline(length, color="#555555", linestyle="--", linewidth=1)
         panel.set(title=title, xlabel="position")
         panel.spines[["top", "right"]].set_visible(False)
@@ -134,7 +164,9 @@ def draw_encodings(path: Path, results: list[dict[str, Any]], length: int) -> No
     for panel in panels.flat[len(rows) :]:
         panel.axis("off")
     for panel, row in zip(panels.flat, rows, strict=False):
-        image = panel.imshow(np.asarray(row["picture"], np.float64), cmap="RdBu_r", vmin=-1, vmax=1, origin="upper")
+        image = panel.imshow(
+            np.asarray(row["picture"], np.float64), cmap="RdBu_r", vmin=-1, vmax=1, origin="upper"
+        )
         panel.set_title(f"{row['name']}\n{MEANS[row['hooks'][0]]}", fontsize=9)
         for line in (panel.axvline, panel.axhline):
             line(length - 0.5, color="#555555", linewidth=0.6)

@@ -1,10 +1,12 @@
-"""Recurrent language models beside a transformer, with equal parameters and tokens: a table, and a picture of their learning.
+"""Recurrent language models beside a transformer, with equal parameters and tokens: a table, and a
+picture of their learning.
 
     make compare      # python -m benchmarks.recurrent --out docs/recurrent
 
-Four models of two pre-norm layers of width 128 read the docstrings of the installed packages. The number of units of each
-recurrent layer is the one with which the model has as many parameters as the transformer. Each trains at every rate of RATES,
-and the better end counts. Speed is counted in seconds of processor time, which other programs do not change much.
+Four models of two pre-norm layers of width 128 read the docstrings of the installed packages. The
+number of units of each recurrent layer is the one with which the model has as many parameters as
+the transformer. Each trains at every rate of RATES, and the better end counts. Speed is counted in
+seconds of processor time, which other programs do not change much.
 """
 
 import argparse
@@ -16,7 +18,13 @@ import jax
 import matplotlib
 
 from flaxformer_lite import ModelConfig, Rope, build_model
-from flaxformer_lite.config import DataConfig, ExperimentConfig, OptimizerConfig, TokenizerConfig, TrainConfig
+from flaxformer_lite.config import (
+    DataConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
 from flaxformer_lite.models import gpt2, recurrent
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.registry import resolve_class
@@ -27,9 +35,12 @@ from flaxformer_lite.training.start import initial_state, setup
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-CELLS, RATES = ("rnn", "lstm", "gru"), (1e-3, 3e-3)
+CELLS = ("rnn", "lstm", "gru")
+RATES = (1e-3, 3e-3)
 SIZES: dict[str, Any] = dict(vocab_size=2048, d_model=128, decoder_layers=2, dropout=0.0)
-BATCH, LENGTH, TIMED = 16, 128, 10
+BATCH = 16
+LENGTH = 128
+TIMED = 10
 
 
 class Result(NamedTuple):
@@ -42,7 +53,9 @@ class Result(NamedTuple):
 
 def count(model: ModelConfig) -> int:
     """Counts the parameters of a model."""
-    shapes = jax.eval_shape(build_model(model).init, jax.random.key(0), jax.numpy.zeros((1, 8), jax.numpy.int32))
+    shapes = jax.eval_shape(
+        build_model(model).init, jax.random.key(0), jax.numpy.zeros((1, 8), jax.numpy.int32)
+    )
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
@@ -52,11 +65,16 @@ def models() -> dict[str, ModelConfig]:
 
     def cell(name: str, units: int) -> ModelConfig:
         wiring = dict(residual="sequential", norm_at=("in", "final"), tie_embeddings=True)
-        return recurrent.config("tiny", **SIZES, **wiring, mixer=resolve_class("mixers", name)(units=units))
+        return recurrent.config(
+            "tiny", **SIZES, **wiring, mixer=resolve_class("mixers", name)(units=units)
+        )
 
-    wanted, found = count(transformer), {}
+    wanted = count(transformer)
+    found = {}
     for name in CELLS:
-        units = min(range(64, 512, 2), key=lambda units, name=name: abs(count(cell(name, units)) - wanted))
+        units = min(
+            range(64, 512, 2), key=lambda units, name=name: abs(count(cell(name, units)) - wanted)
+        )
         found[name] = cell(name, units)
     return {"transformer": transformer, **found}
 
@@ -65,10 +83,16 @@ def experiment(model: ModelConfig, rate: float, steps: int) -> ExperimentConfig:
     return ExperimentConfig(
         model=model,
         objective=CausalLm(),
-        data=DataConfig(corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=2000), length=LENGTH),
+        data=DataConfig(
+            corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=2000), length=LENGTH
+        ),
         optimizer=OptimizerConfig(learning_rate=rate, warmup_steps=steps // 10),
         train=TrainConfig(
-            steps=steps, batch_size=BATCH, log_every=50, eval_every=max(steps // 8, 1), checkpoint_every=steps
+            steps=steps,
+            batch_size=BATCH,
+            log_every=50,
+            eval_every=max(steps // 8, 1),
+            checkpoint_every=steps,
         ),
     )
 
@@ -76,7 +100,9 @@ def experiment(model: ModelConfig, rate: float, steps: int) -> ExperimentConfig:
 def speed(cfg: ExperimentConfig) -> float:
     """Measures tokens per second of processor time over steps of training, after two."""
     ready = setup.prepare(cfg)
-    batch, state, begun = next(ready.train_batches(0)), initial_state.initial_state(ready), 0.0
+    batch = next(ready.train_batches(0))
+    state = initial_state.initial_state(ready)
+    begun = 0.0
     for step in range(TIMED + 2):
         if step == 2:
             begun = time.process_time()
@@ -89,7 +115,8 @@ def train(name: str, model: ModelConfig, steps: int, folder: Path) -> Result:
     """Trains at each rate; returns the run with the best end."""
     ends = []
     for rate in RATES:
-        where, cfg = folder / f"{name}-{rate:g}", experiment(model, rate, steps)
+        where = folder / f"{name}-{rate:g}"
+        cfg = experiment(model, rate, steps)
         loop.run(cfg, where)
         records = [row for row in metrics.read(where / "metrics.jsonl") if row["split"] == "eval"]
         ends.append((records[-1]["bits_per_byte"], rate, records))
@@ -98,13 +125,20 @@ def train(name: str, model: ModelConfig, steps: int, folder: Path) -> Result:
 
 
 def table(results: list[Result]) -> str:
-    rows = ["| layer | units | parameters | rate | held-out loss | bits per byte | tokens per CPU second |",
-            "|---|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    rows = [
+        (
+            "| layer | units | parameters | rate | held-out loss | bits per byte | tokens per CPU"
+            " second |"
+        ),
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for name, model, rate, evaluations, tokens in results:
         units = getattr(model.mixer, "units", "")
         last = evaluations[-1]
-        rows.append(f"| {name} | {units} | {count(model):,} | {rate:g} | {last['loss']:.3f} | {last['bits_per_byte']:.3f} |"
-                    f" {tokens:,.0f} |")  # fmt: skip
+        rows.append(
+            f"| {name} | {units} | {count(model):,} | {rate:g} | {last['loss']:.3f} |"
+            f" {last['bits_per_byte']:.3f} | {tokens:,.0f} |"
+        )
     return "\n".join(rows)
 
 
@@ -112,8 +146,13 @@ def draw(results: list[Result], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
     for name, _, _, evaluations, _ in results:
         rows = [row for row in evaluations if row["step"]]
-        axis.plot([row["step"] * BATCH * LENGTH / 1e3 for row in rows], [row["bits_per_byte"] for row in rows],
-                  marker="o", markersize=3, label=name)  # fmt: skip
+        axis.plot(
+            [row["step"] * BATCH * LENGTH / 1e3 for row in rows],
+            [row["bits_per_byte"] for row in rows],
+            marker="o",
+            markersize=3,
+            label=name,
+        )
     axis.set_xlabel("thousand tokens read")
     axis.set_ylabel("bits per byte of held-out text")
     axis.grid(alpha=0.3)

@@ -25,7 +25,8 @@ def keep(folder: Path, part: str, name: str, result: dict) -> None:
       result: numbers, as JSON.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file, results = folder / "cpu.json", {"machine": machine(), "cases": {}, "start": {}}
+    file = folder / "cpu.json"
+    results = {"machine": machine(), "cases": {}, "start": {}}
     if file.exists() and (known := json.loads(file.read_text()))["machine"] == results["machine"]:
         results = known
     results[part][name] = result
@@ -36,14 +37,20 @@ def keep(folder: Path, part: str, name: str, result: dict) -> None:
 
 @contextlib.contextmanager
 def stamped(command: str) -> Iterator[dict[str, Any]]:
-    """Yields a record with time, command and load of a measurement, to be filled with the results."""
-    result = {"date": datetime.date.today().isoformat(), "command": command, "load": [os.getloadavg()[0]]}
+    """Yields a record with time, command and load of a measurement, to be filled with the
+    results."""
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "command": command,
+        "load": [os.getloadavg()[0]],
+    }
     yield result
     result["load"].append(os.getloadavg()[0])
 
 
 def machine() -> dict[str, str]:
-    cpus, memory = Path("/proc/cpuinfo").read_text(), Path("/proc/meminfo").read_text()
+    cpus = Path("/proc/cpuinfo").read_text()
+    memory = Path("/proc/meminfo").read_text()
     gib = int(re.search(r"MemTotal:\s+(\d+)", memory)[1]) / 2**20
     model = re.search(r"model name\s*: (.*)", cpus)
     flags = next((line for line in cpus.splitlines() if line.startswith("flags")), "").split()

@@ -4,9 +4,10 @@
     python -m benchmarks.run --torch=/path/to/python --case=gpt_small --rounds=1 --out=/tmp/bench
     python -m benchmarks.run --before=/path/to/checkout --case=gpt_small --out=/tmp/bench
 
-Each peer runs in an interpreter that has it, with one process per case; they all live at once and take turns, one round
-each, so that a disturbance of the machine affects all of them. Medians over rounds are reported, and medians of the
-ratios of paired rounds. The page is updated after every case, and keeps earlier cases.
+Each peer runs in an interpreter that has it, with one process per case; they all live at once and
+take turns, one round each, so that a disturbance of the machine affects all of them. Medians over
+rounds are reported, and medians of the ratios of paired rounds. The page is updated after every
+case, and keeps earlier cases.
 """
 
 import argparse
@@ -41,8 +42,9 @@ class Kind:
     Attributes:
       python: its interpreter: "", "torch" or "flax".
       module: its file in this folder.
-      rounds: case -> most rounds to run by default, or None. Everything together should take a quarter of an hour, so
-        the least informative cases have 0, and run only if --peer names the peer.
+      rounds: case -> most rounds to run by default, or None. Everything together should take a
+        quarter of an hour, so the least informative cases have 0, and run only if --peer names the
+        peer.
       environment: environment variables of its process.
       root: the checkout that it runs in.
     """
@@ -54,14 +56,21 @@ class Kind:
     root: Path = ROOT
 
 
-TRAIN, GENERATE = (dict.fromkeys(n for n, c in CASES.items() if c.kind == kind) for kind in ("train", "generate"))
+TRAIN, GENERATE = (
+    dict.fromkeys(n for n, c in CASES.items() if c.kind == kind) for kind in ("train", "generate")
+)
 ON_REQUEST = dict.fromkeys(CASES, 0)
 PEERS = {
     table.OURS: Kind("", "ours", TRAIN | GENERATE),
     "HF torch.compile": Kind(
-        "torch", "hf_torch", ON_REQUEST | TRAIN | {"generate_gpt2_b1": 2}, {"BENCHMARK_COMPILE": "1"}
+        "torch",
+        "hf_torch",
+        ON_REQUEST | TRAIN | {"generate_gpt2_b1": 2},
+        {"BENCHMARK_COMPILE": "1"},
     ),
-    "HF torch eager": Kind("torch", "hf_torch", ON_REQUEST | GENERATE | {"gpt_small": 1, "t5_small": 2}),
+    "HF torch eager": Kind(
+        "torch", "hf_torch", ON_REQUEST | GENERATE | {"gpt_small": 1, "t5_small": 2}
+    ),
     "plain torch.compile": Kind("torch", "nano_torch", {"gpt_small": 2, "gpt2_124m": 0}),
     "HF Flax": Kind("flax", "hf_flax", ON_REQUEST | {"gpt_small": 2}),
 }
@@ -89,21 +98,26 @@ class Peer:
             return json.loads(self.process.stdout.readline())
         except (BrokenPipeError, json.JSONDecodeError):
             words = self.log.read_text()[-2000:]
-            raise RuntimeError(f"{self.name} ended with {self.process.wait()}; its last words:\n{words}") from None
+            raise RuntimeError(
+                f"{self.name} ended with {self.process.wait()}; its last words:\n{words}"
+            ) from None
 
     def start(self, began: float, again: bool) -> None:
-        """Runs the first piece of work, and a second one if `again`, so that late compilation does not count as a step."""
+        """Runs the first piece of work, and a second one if `again`, so that late compilation does
+        not count as a step."""
         with memory.workers(self.process.pid) as looks:
             self.first = self.ask("work")
             self.first_seconds = time.perf_counter() - began
         if again:
             self.ask("work")
-        self.start_bytes, self.worker_bytes = self.ask("matmul")["peak_bytes"], max(looks)
+        self.start_bytes = self.ask("matmul")["peak_bytes"]
+        self.worker_bytes = max(looks)
         self.ask("forget")
 
     def turn(self, warm: bool) -> None:
-        """Runs one round, preceded by one that does not count if `warm`: a virtual machine that returned idle memory to its
-        host gets it back page by page, which consecutive steps do not wait for."""
+        """Runs one round, preceded by one that does not count if `warm`: a virtual machine that
+        returned idle memory to its host gets it back page by page, which consecutive steps do not
+        wait for."""
         time.sleep(REST)
         if warm:
             self.ask("work")
@@ -125,10 +139,19 @@ def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder:
     """
     weights = folder / f"{case.family}_{case.layers}x{case.d_model}"
     if case.kind == "generate" and not weights.exists():
-        draw = [sys.executable, "-m", "benchmarks.draw", json.dumps(dataclasses.asdict(case)), str(weights)]
+        draw = [
+            sys.executable,
+            "-m",
+            "benchmarks.draw",
+            json.dumps(dataclasses.asdict(case)),
+            str(weights),
+        ]
         subprocess.run(draw, check=True, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu"})
     with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(running(name, n, case, pythons, weights)) for name, n in rounds.items()]
+        peers = [
+            stack.enter_context(running(name, n, case, pythons, weights))
+            for name, n in rounds.items()
+        ]
         for number in range(max(rounds.values())):
             for peer in peers:
                 if number < peer.rounds:
@@ -137,20 +160,31 @@ def measure(case: Case, rounds: dict[str, int], pythons: dict[str, str], folder:
 
 
 @contextlib.contextmanager
-def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights: Path) -> Iterator[Peer]:
+def running(
+    name: str, rounds: int, case: Case, pythons: dict[str, str], weights: Path
+) -> Iterator[Peer]:
     """Starts a peer with empty caches, so that it compiles everything."""
     kind = PEERS[name]
-    command = [pythons[kind.python], "-m", f"benchmarks.{kind.module}", json.dumps(dataclasses.asdict(case))]
+    command = [
+        pythons[kind.python],
+        "-m",
+        f"benchmarks.{kind.module}",
+        json.dumps(dataclasses.asdict(case)),
+    ]
     with tempfile.TemporaryDirectory() as cache, tempfile.NamedTemporaryFile() as log:
-        environment = os.environ | kind.environment | {
-            "BENCHMARK_CACHE": cache,
-            "BENCHMARK_WEIGHTS": str(weights),
-            "HF_HUB_OFFLINE": "1",
-            "JAX_COMPILATION_CACHE_DIR": cache,
-            "JAX_PLATFORMS": "cpu",
-            "OMP_NUM_THREADS": str(os.cpu_count()),
-            "TORCHINDUCTOR_CACHE_DIR": cache,
-        }  # fmt: skip
+        environment = (
+            os.environ
+            | kind.environment
+            | {
+                "BENCHMARK_CACHE": cache,
+                "BENCHMARK_WEIGHTS": str(weights),
+                "HF_HUB_OFFLINE": "1",
+                "JAX_COMPILATION_CACHE_DIR": cache,
+                "JAX_PLATFORMS": "cpu",
+                "OMP_NUM_THREADS": str(os.cpu_count()),
+                "TORCHINDUCTOR_CACHE_DIR": cache,
+            }
+        )
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
         began = time.perf_counter()
         with subprocess.Popen(command, cwd=kind.root, env=environment, **pipes) as process:
@@ -166,8 +200,10 @@ def running(name: str, rounds: int, case: Case, pythons: dict[str, str], weights
 
 
 def summary(peers: list[Peer]) -> dict:
-    """Computes the numbers of a case; ours is the first peer, and fewer rounds are paired with its first ones."""
-    ours, out = peers[0], {}
+    """Computes the numbers of a case; ours is the first peer, and fewer rounds are paired with its
+    first ones."""
+    ours = peers[0]
+    out = {}
     for peer in peers:
         pairs = zip(peer.answers, ours.answers, strict=False)
         seconds = [answer["seconds"] for answer in peer.answers]
@@ -183,9 +219,13 @@ def summary(peers: list[Peer]) -> dict:
             "rounds": seconds,
         }
         if "ids" in peer.first["value"]:
-            out[peer.name]["same_ids"] = alike(peer.first["value"]["ids"], ours.first["value"]["ids"])
+            out[peer.name]["same_ids"] = alike(
+                peer.first["value"]["ids"], ours.first["value"]["ids"]
+            )
         else:
-            out[peer.name]["losses"] = [answer["value"]["loss"] for answer in (peer.first, peer.answers[-1])]
+            out[peer.name]["losses"] = [
+                answer["value"]["loss"] for answer in (peer.first, peer.answers[-1])
+            ]
     return {"flops": ours.first["value"].get("flops"), "peers": out}
 
 
@@ -200,8 +240,10 @@ def alike(theirs: list[list[int]], ours: list[list[int]]) -> float:
 
 
 def plan(name: str, installed: Iterable[str], asked: list[str] | None, most: int) -> dict[str, int]:
-    """Returns the rounds of each peer in a case, ours first: all for requested peers, else the defaults."""
-    most, rounds = min(most, CASES[name].rounds), {}
+    """Returns the rounds of each peer in a case, ours first: all for requested peers, else the
+    defaults."""
+    most = min(most, CASES[name].rounds)
+    rounds = {}
     for peer in installed:
         limit = PEERS[peer].rounds.get(name, 0)
         if peer == table.OURS or (asked and peer in asked and name in PEERS[peer].rounds):
@@ -228,35 +270,60 @@ def versions(pythons: dict[str, str]) -> dict[str, dict[str, str]]:
 def _said(python: str, module: str) -> dict[str, str]:
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [python, "-m", module], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
-    )  # fmt: skip
+        [python, "-m", module],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return json.loads(done.stdout)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--torch", help="a python that has torch and transformers")
     parser.add_argument("--flax", help="a python that has transformers 4 and its Flax models")
-    parser.add_argument("--before", type=Path, help="a checkout of an earlier commit, to measure beside this one")
-    parser.add_argument("--case", action="append", choices=CASES, help="may be given again; all by default")
     parser.add_argument(
-        "--peer", action="append", choices=list(PEERS)[1:], help="may be given again; where it can, in full"
+        "--before", type=Path, help="a checkout of an earlier commit, to measure beside this one"
     )
-    parser.add_argument("--rounds", type=int, default=99, help="at most; each case has its own number")
+    parser.add_argument(
+        "--case", action="append", choices=CASES, help="may be given again; all by default"
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        choices=list(PEERS)[1:],
+        help="may be given again; where it can, in full",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=99, help="at most; each case has its own number"
+    )
     parser.add_argument("--out", type=Path, default=results.FOLDER, help="a folder")
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the peers end as well
+        signal.signal(
+            number, lambda number, _: sys.exit(128 + number)
+        )  # so that the peers end as well
     for flag in ("torch", "flax"):
         if (path := getattr(args, flag)) and not shutil.which(path):
             parser.error(f"--{flag}={path}: no such interpreter.")
     if args.before:
         if not (args.before / "benchmarks" / "ours.py").exists():
-            parser.error(f"--before={args.before}: no checkout of this project, which has benchmarks/ours.py.")
+            parser.error(
+                f"--before={args.before}: no checkout of this project, which has"
+                " benchmarks/ours.py."
+            )
         PEERS["before"] = dataclasses.replace(PEERS[table.OURS], root=args.before.resolve())
-    pythons = {"": sys.executable} | {flag: path for flag in ("torch", "flax") if (path := getattr(args, flag))}
+    pythons = {"": sys.executable} | {
+        flag: path for flag in ("torch", "flax") if (path := getattr(args, flag))
+    }
     given = shlex.join(a for a in sys.argv[1:] if not a.startswith("--out"))
-    command = f"python -m benchmarks.run {given}".replace(str(args.torch), "PYTHON").replace(str(args.flax), "PYTHON")
+    command = f"python -m benchmarks.run {given}".replace(str(args.torch), "PYTHON").replace(
+        str(args.flax), "PYTHON"
+    )
     command = command.replace(str(args.before), "CHECKOUT")
     known = versions(pythons)
     if table.OURS not in known:

@@ -6,28 +6,36 @@ from benchmarks.cases import CASES
 from benchmarks.child import MATMUL
 
 OURS = "flaxformer_lite"
-USUAL = {"train": "HF torch.compile", "generate": "HF torch eager"}  # the reference of the goals, by kind of case
-FIRST_GOAL, MEMORY_GOAL = 3.0, 1.0  # of train steps
+USUAL = {
+    "train": "HF torch.compile",
+    "generate": "HF torch eager",
+}  # the reference of the goals, by kind of case
+FIRST_GOAL = 3.0  # of train steps
+MEMORY_GOAL = 1.0
 MIB = 2**20
 
 
 def of_case(name: str, result: dict) -> str:
     """Writes the Markdown table of one case, with one row per peer."""
-    case, peers = CASES[name], result["peers"]
+    case = CASES[name]
+    peers = result["peers"]
     unit, last = ("step", "of the peak") if case.kind == "train" else ("run", "same ids")
     peak = max(2 * MATMUL**3 / peer["matmul_seconds"] for peer in peers.values())
     rows = [
-        f"| {name} | s a {unit} | CPU s | tokens/s | time / ours | first {unit} | memory, start | workers | memory, {unit}s"
-        f" | {last} | rounds |",
+        (
+            f"| {name} | s a {unit} | CPU s | tokens/s | time / ours | first {unit} | memory, start"
+            f" | workers | memory, {unit}s | {last} | rounds |"
+        ),
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for peer, p in peers.items():
         share = result["flops"] / p["seconds"] / peak if case.kind == "train" else p["same_ids"]
         memory = (f"{p[f'{when}_bytes'] / MIB:,.0f} MiB" for when in ("start", "worker", "step"))
         rows.append(
-            f"| {peer} | {p['seconds']:.3f} | {p['cpu_seconds']:.2f} | {case.tokens / p['seconds']:,.0f}"
-            f" | {_spread(p['times_ours'])} | {p['first_seconds']:.1f} s | {' | '.join(memory)} | {share:.0%}"
-            f" | {len(p['rounds'])} |"
+            f"| {peer} | {p['seconds']:.3f} | {p['cpu_seconds']:.2f} |"
+            f" {case.tokens / p['seconds']:,.0f} | {_spread(p['times_ours'])} |"
+            f" {p['first_seconds']:.1f} s | {' | '.join(memory)} | {share:.0%} |"
+            f" {len(p['rounds'])} |"
         )
     return "\n".join([*rows, "", _stamp(result), ""])
 
@@ -41,8 +49,8 @@ def beside_the_usual(cases: dict[str, dict]) -> list[dict]:
     """Compares ours with the usual choice, with one row for each case where that was measured.
 
     Returns:
-      dicts of case, usual, and the ratios time (its median, lowest, highest), first, start, step, each with its
-      goal as time_goal, ...; None is no goal.
+      dicts of case, usual, and the ratios time (its median, lowest, highest), first, start, step,
+      each with its goal as time_goal, ...; None is no goal.
     """
     rows = []
     for name, result in cases.items():
@@ -50,30 +58,44 @@ def beside_the_usual(cases: dict[str, dict]) -> list[dict]:
         usual = USUAL[case.kind]
         if usual not in result["peers"]:
             continue
-        theirs, ours = result["peers"][usual], result["peers"][OURS]
+        theirs = result["peers"][usual]
+        ours = result["peers"][OURS]
         trains = case.kind == "train"
-        start = (theirs["start_bytes"] + theirs["worker_bytes"]) / (ours["start_bytes"] + ours["worker_bytes"])
+        start = (theirs["start_bytes"] + theirs["worker_bytes"]) / (
+            ours["start_bytes"] + ours["worker_bytes"]
+        )
         rows.append(
             {
-                "case": name, "usual": usual, "time": theirs["times_ours"], "time_goal": case.goal,
-                "first": theirs["first_seconds"] / ours["first_seconds"], "first_goal": FIRST_GOAL if trains else None,
-                "start": start, "start_goal": MEMORY_GOAL if trains else None,
-                "step": theirs["step_bytes"] / ours["step_bytes"], "step_goal": MEMORY_GOAL if trains else None,
+                "case": name,
+                "usual": usual,
+                "time": theirs["times_ours"],
+                "time_goal": case.goal,
+                "first": theirs["first_seconds"] / ours["first_seconds"],
+                "first_goal": FIRST_GOAL if trains else None,
+                "start": start,
+                "start_goal": MEMORY_GOAL if trains else None,
+                "step": theirs["step_bytes"] / ours["step_bytes"],
+                "step_goal": MEMORY_GOAL if trains else None,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
 def page(results: dict) -> str:
     """Writes the whole page, with the commands to measure everything again."""
     cases = in_order(results["cases"])
-    peers = {name: p["versions"] for result in cases.values() for name, p in result["peers"].items()}
+    peers = {
+        name: p["versions"] for result in cases.values() for name, p in result["peers"].items()
+    }
     versions = "\n".join(f"* {name}: {_pairs(facts)}" for name, facts in peers.items())
     lines = ["# Measured on a CPU", f"{_pairs(results['machine'])}.", versions]
     if usual := beside_the_usual(cases):
         lines += [
             "![Time, first step and memory of the usual choice over ours](cpu.png)",
-            "## Beside the usual choice\n\nTheirs / ours, higher is better; a goal that is missed is in bold.",
+            (
+                "## Beside the usual choice\n\nTheirs / ours, higher is better; a goal that is"
+                " missed is in bold."
+            ),
             _usual_table(usual),
         ]
     if cases:
@@ -85,17 +107,25 @@ def page(results: dict) -> str:
 
 def _usual_table(rows: list[dict]) -> str:
     lines = [
-        "| case | beside | time (lowest to highest) | goal | first | goal | memory, start | memory, later | goal |",
+        (
+            "| case | beside | time (lowest to highest) | goal | first | goal | memory, start |"
+            " memory, later | goal |"
+        ),
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for r in rows:
         first, start, step = (
-            _goal(f"{r[what]:.2f}x", r[what], r[f"{what}_goal"]) for what in ("first", "start", "step")
+            _goal(f"{r[what]:.2f}x", r[what], r[f"{what}_goal"])
+            for what in ("first", "start", "step")
         )
         time = _goal(_spread(r["time"]), r["time"]["median"], r["time_goal"])
-        goals = [f"{goal:g}x" if goal else "" for goal in (r["time_goal"], r["first_goal"], r["step_goal"])]
+        goals = [
+            f"{goal:g}x" if goal else ""
+            for goal in (r["time_goal"], r["first_goal"], r["step_goal"])
+        ]
         lines.append(
-            f"| {r['case']} | {r['usual']} | {time} | {goals[0]} | {first} | {goals[1]} | {start} | {step} | {goals[2]} |"
+            f"| {r['case']} | {r['usual']} | {time} | {goals[0]} | {first} | {goals[1]} | {start} |"
+            f" {step} | {goals[2]} |"
         )
     return "\n".join(lines)
 
@@ -112,7 +142,9 @@ def _start_table(start: dict[str, dict]) -> str:
     together = {}
     for result in start.values():
         together.setdefault((result["date"], result["command"]), []).extend(result["load"])
-    stamps = (_stamp({"date": date, "command": c, "load": loads}) for (date, c), loads in together.items())
+    stamps = (
+        _stamp({"date": date, "command": c, "load": loads}) for (date, c), loads in together.items()
+    )
     return "\n".join([*lines, "", *stamps])
 
 
@@ -127,7 +159,9 @@ def _spread(ratio: dict[str, float]) -> str:
 
 def _stamp(result: dict) -> str:
     before, *_, after = result["load"]
-    return f"{result['date']}, load {before:.1f} before and {after:.1f} after: `{result['command']}`"
+    return (
+        f"{result['date']}, load {before:.1f} before and {after:.1f} after: `{result['command']}`"
+    )
 
 
 def _pairs(facts: dict[str, str]) -> str:

@@ -14,12 +14,19 @@ def train(model: torch.nn.Module, case: cases.Case, compiled: bool):
     o = cases.OPTIMIZER
     matrices = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": o["weight_decay"]}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=o["learning_rate"], betas=(o["b1"], o["b2"]), eps=o["eps"], fused=True)
+    groups = [
+        {"params": matrices, "weight_decay": o["weight_decay"]},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        groups, lr=o["learning_rate"], betas=(o["b1"], o["b2"]), eps=o["eps"], fused=True
+    )
 
     def forward(**inputs):
         logits = model(**inputs)
-        return torch.nn.functional.cross_entropy(logits.reshape(len(labels), -1), labels, ignore_index=cases.IGNORED)
+        return torch.nn.functional.cross_entropy(
+            logits.reshape(len(labels), -1), labels, ignore_index=cases.IGNORED
+        )
 
     loss_of = torch.compile(forward) if compiled else forward
 

@@ -1,8 +1,10 @@
-"""BERT base, 110M parameters, with masked tokens and next sentences: Devlin et al. (2019), section 3.1 and A.2.
+"""BERT base, 110M parameters, with masked tokens and next sentences: Devlin et al. (2019), section
+3.1 and A.2.
 
     flaxformer_lite train --config=bert_base --workdir=runs/bert_base --config.data.path=FOLDER
 
-The paper: 1M steps of 256 sequences, the first 90% of them 128 tokens long (--config.data.length=128), Adam at 1e-4
+The paper: 1M steps of 256 sequences, the first 90% of them 128 tokens long
+  (--config.data.length=128), Adam at 1e-4
 with 10k steps of warm-up and linear decay. Set train.accumulate to what fits the device.
 """
 
@@ -23,7 +25,9 @@ def get_config():
         ExperimentConfig(
             model=bert.config("base", vocab_size=30592, dtype="bfloat16"),
             objective=MaskedLm(pairs="next_sentence"),
-            data=DataConfig(corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=30522), length=512),
+            data=DataConfig(
+                corpus="docstrings", tokenizer=TokenizerConfig(vocab_size=30522), length=512
+            ),
             optimizer=OptimizerConfig(
                 learning_rate=1e-4,
                 schedule="linear",
@@ -34,7 +38,12 @@ def get_config():
                 weight_decay=0.01,
             ),
             train=TrainConfig(
-                steps=1_000_000, batch_size=256, accumulate=16, log_every=10, eval_every=1000, checkpoint_every=1000
+                steps=1_000_000,
+                batch_size=256,
+                accumulate=16,
+                log_every=10,
+                eval_every=1000,
+                checkpoint_every=1000,
             ),
         )
     )

@@ -12,5 +12,7 @@ from flaxformer_lite.models import bert
 
 def get_config():
     config = pages.get_config("bert_base")
-    config.model = to_config_dict(bert.config("large", vocab_size=30592, dtype="bfloat16", scan=True, remat="dots"))
+    config.model = to_config_dict(
+        bert.config("large", vocab_size=30592, dtype="bfloat16", scan=True, remat="dots")
+    )
     return config

@@ -1,4 +1,5 @@
-"""A tiny GPT on the standard library's sources: what `make demo` runs, in about two minutes on two CPU cores.
+"""A tiny GPT on the standard library's sources: what `make demo` runs, in about two minutes on two
+CPU cores.
 
 make demo
 flaxformer_lite train --config=demo --workdir=runs/demo
@@ -21,10 +22,17 @@ def get_config():
         ExperimentConfig(
             model=gpt2.config("tiny", vocab_size=4096, max_length=128, dropout=0.0),
             objective=CausalLm(),
-            data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=4096), length=128),
+            data=DataConfig(
+                corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=4096), length=128
+            ),
             optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=30),
             train=TrainConfig(
-                steps=300, batch_size=16, log_every=10, eval_every=100, checkpoint_every=100, sample_tokens=120
+                steps=300,
+                batch_size=16,
+                log_every=10,
+                eval_every=100,
+                checkpoint_every=100,
+                sample_tokens=120,
             ),
         )
     )

@@ -1,12 +1,13 @@
-"""Direct preference optimization of a tuned decoder on a table of prompts with chosen and rejected answers.
+"""Direct preference optimization of a tuned decoder on a table of prompts with chosen and rejected
+answers.
 
     flaxformer_lite train --config=dpo --workdir=runs/preferred --config.train.init_from=DIR \
         --config.data.path=pairs.jsonl
 
-DIR is a run of configs/instruct.py, or a Llama, Qwen, ... as transformers leaves it; model, tokenizer, chat template and
-sizes come from it, and its weights are the reference. Rows have prompt, chosen and rejected, each a text or messages.
-`data.length` holds both answers, each with the prompt. Learning rate and beta are those of Rafailov et al. (2023),
-appendix B.
+DIR is a run of configs/instruct.py, or a Llama, Qwen, ... as transformers leaves it; model,
+tokenizer, chat template and sizes come from it, and its weights are the reference. Rows have
+prompt, chosen and rejected, each a text or messages. `data.length` holds both answers, each with
+the prompt. Learning rate and beta are those of Rafailov et al. (2023), appendix B.
 """
 
 from flaxformer_lite.config import (
@@ -26,10 +27,19 @@ def get_config():
         ExperimentConfig(
             model=llama.config("tiny", vocab_size=4096),
             objective=Dpo(),
-            data=DataConfig(tokenizer=TokenizerConfig(vocab_size=4096), length=512, eval_fraction=0.1),
-            optimizer=OptimizerConfig(learning_rate=1e-6, schedule="constant", warmup_steps=150, weight_decay=0.0),
+            data=DataConfig(
+                tokenizer=TokenizerConfig(vocab_size=4096), length=512, eval_fraction=0.1
+            ),
+            optimizer=OptimizerConfig(
+                learning_rate=1e-6, schedule="constant", warmup_steps=150, weight_decay=0.0
+            ),
             train=TrainConfig(
-                steps=300, batch_size=16, log_every=20, eval_every=100, eval_batches=0, checkpoint_every=100
+                steps=300,
+                batch_size=16,
+                log_every=20,
+                eval_every=100,
+                eval_batches=0,
+                checkpoint_every=100,
             ),
         )
     )

@@ -2,8 +2,8 @@
 
     flaxformer_lite train --config=gpt2_large --workdir=runs/gpt2_large --config.data.path=FOLDER
 
-The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time does not grow with
-depth.
+The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time
+does not grow with depth.
 """
 
 from flaxformer_lite import pages
@@ -14,7 +14,9 @@ from flaxformer_lite.models import gpt2
 def get_config():
     config = pages.get_config("gpt2_small")
     config.model = to_config_dict(
-        gpt2.config("large", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full")
+        gpt2.config(
+            "large", vocab_size=50304, dropout=0.0, dtype="bfloat16", scan=True, remat="full"
+        )
     )
     config.optimizer.learning_rate = 0.00025
     return config

@@ -1,10 +1,11 @@
-"""GPT-2 small, 124M parameters: Radford et al. (2019), table 2, with the recipe that later reproductions settled on.
+"""GPT-2 small, 124M parameters: Radford et al. (2019), table 2, with the recipe that later
+reproductions settled on.
 
     flaxformer_lite train --config=gpt2_small --workdir=runs/gpt2_small --config.data.path=FOLDER
 
-0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate to what fits the
-device. The vocabulary is padded to a multiple of 128, so that meshes divide it. Published: held-out loss 2.85 on
-OpenWebText at the end (GPT-2's own vocabulary).
+0.5M tokens a step as 480 sequences of 1024; 600k steps are 300 billion tokens. Set train.accumulate
+to what fits the device. The vocabulary is padded to a multiple of 128, so that meshes divide it.
+Published: held-out loss 2.85 on OpenWebText at the end (GPT-2's own vocabulary).
 """
 
 from flaxformer_lite.config import (
@@ -24,7 +25,9 @@ def get_config():
         ExperimentConfig(
             model=gpt2.config("small", vocab_size=50304, dropout=0.0, dtype="bfloat16"),
             objective=CausalLm(),
-            data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=50257), length=1024),
+            data=DataConfig(
+                corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=50257), length=1024
+            ),
             optimizer=OptimizerConfig(learning_rate=6e-4, warmup_steps=2000, final_fraction=0.1),
             train=TrainConfig(
                 steps=600_000,

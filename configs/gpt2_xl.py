@@ -3,8 +3,9 @@
     flaxformer_lite plan --config=gpt2_xl --topology=v5e:16x16
     flaxformer_lite train --config=gpt2_xl --workdir=runs/gpt2_xl --config.data.path=FOLDER
 
-The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time does not grow with
-depth. docs/plans/ says what it needs; on a smaller machine set mesh.fsdp and train.accumulate.
+The recipe is gpt2_small's with a smaller learning rate; layers are scanned so that compile time
+does not grow with depth. docs/plans/ says what it needs; on a smaller machine set mesh.fsdp and
+train.accumulate.
 """
 
 from flaxformer_lite import pages

@@ -1,12 +1,14 @@
-"""Instruction tuning of a published decoder on a table of yours: conversations, or prompts and responses.
+"""Instruction tuning of a published decoder on a table of yours: conversations, or prompts and
+responses.
 
     flaxformer_lite train --config=instruct --workdir=runs/assistant --config.train.init_from=DIR \
         --config.data.path=train.jsonl
 
-DIR is a Llama, Qwen, GPT-2, ... as transformers leaves it, or another run's workdir; model, tokenizer, chat template and
-sizes come from it. Without `init_from` the tiny Llama below starts from random weights, with a vocabulary of the table's
-texts. Rows have `messages`, or prompt and response, or Alpaca's instruction, input and output. `model.adapter.name=lora`
-trains a small part of the weights.
+DIR is a Llama, Qwen, GPT-2, ... as transformers leaves it, or another run's workdir; model,
+tokenizer, chat template and sizes come from it. Without `init_from` the tiny Llama below starts
+from random weights, with a vocabulary of the table's texts. Rows have `messages`, or prompt and
+response, or Alpaca's instruction, input and output. `model.adapter.name=lora` trains a small part
+of the weights.
 """
 
 from flaxformer_lite.config import (
@@ -26,10 +28,19 @@ def get_config():
         ExperimentConfig(
             model=llama.config("tiny", vocab_size=4096),
             objective=Instruction(),
-            data=DataConfig(tokenizer=TokenizerConfig(vocab_size=4096), length=256, eval_fraction=0.1),
-            optimizer=OptimizerConfig(learning_rate=2e-5, schedule="cosine", warmup_steps=30, weight_decay=0.0),
+            data=DataConfig(
+                tokenizer=TokenizerConfig(vocab_size=4096), length=256, eval_fraction=0.1
+            ),
+            optimizer=OptimizerConfig(
+                learning_rate=2e-5, schedule="cosine", warmup_steps=30, weight_decay=0.0
+            ),
             train=TrainConfig(
-                steps=300, batch_size=16, log_every=20, eval_every=100, eval_batches=0, checkpoint_every=100
+                steps=300,
+                batch_size=16,
+                log_every=20,
+                eval_every=100,
+                eval_batches=0,
+                checkpoint_every=100,
             ),
         )
     )

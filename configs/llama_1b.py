@@ -2,7 +2,8 @@
 
     flaxformer_lite train --config=llama_1b --workdir=runs/llama_1b --config.data.path=FOLDER
 
-The paper: 2M tokens a step (1024 sequences of 2048), peak 4e-4, cosine to a tenth, 2000 steps of warm-up.
+The paper: 2M tokens a step (1024 sequences of 2048), peak 4e-4, cosine to a tenth, 2000 steps of
+  warm-up.
 """
 
 from flaxformer_lite.config import (
@@ -22,7 +23,9 @@ def get_config():
         ExperimentConfig(
             model=llama.config("1b", dtype="bfloat16", scan=True, remat="full"),
             objective=CausalLm(),
-            data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=32000), length=2048),
+            data=DataConfig(
+                corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=32000), length=2048
+            ),
             optimizer=OptimizerConfig(learning_rate=4e-4, warmup_steps=2000),
             train=TrainConfig(
                 steps=1_430_000,

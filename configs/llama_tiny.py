@@ -20,10 +20,17 @@ def get_config():
         ExperimentConfig(
             model=llama.config("tiny", vocab_size=8192),
             objective=CausalLm(),
-            data=DataConfig(corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=8192), length=128),
+            data=DataConfig(
+                corpus="stdlib_code", tokenizer=TokenizerConfig(vocab_size=8192), length=128
+            ),
             optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
             train=TrainConfig(
-                steps=300, batch_size=16, log_every=20, eval_every=100, checkpoint_every=100, sample_tokens=100
+                steps=300,
+                batch_size=16,
+                log_every=20,
+                eval_every=100,
+                checkpoint_every=100,
+                sample_tokens=100,
             ),
         )
     )

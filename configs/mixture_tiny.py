@@ -36,6 +36,8 @@ def get_config():
                 length=128,
             ),
             optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=50),
-            train=TrainConfig(steps=300, batch_size=16, log_every=20, eval_every=100, checkpoint_every=100),
+            train=TrainConfig(
+                steps=300, batch_size=16, log_every=20, eval_every=100, checkpoint_every=100
+            ),
         )
     )

@@ -1,6 +1,8 @@
-"""A recurrent encoder-decoder with attention: `--config=seq2seq_recurrent_tiny:bahdanau` or `:luong`, on a table of yours.
+"""A recurrent encoder-decoder with attention: `--config=seq2seq_recurrent_tiny:bahdanau` or
+`:luong`, on a table of yours.
 
-    flaxformer_lite train --config=seq2seq_recurrent_tiny:luong --workdir=runs/luong --config.data.path=train.csv
+    flaxformer_lite train --config=seq2seq_recurrent_tiny:luong --workdir=runs/luong
+    --config.data.path=train.csv
 
 The table has the columns source and target, or others' names of them, as for the page `translate`.
 """
@@ -27,11 +29,20 @@ def get_config(attention: str = "bahdanau"):
             model=seq2seq_recurrent.config(PRESETS[attention], vocab_size=4096),
             objective=TextToText(),
             data=DataConfig(
-                tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=4000), length=64, eval_fraction=0.1
+                tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=4000),
+                length=64,
+                eval_fraction=0.1,
             ),
-            optimizer=OptimizerConfig(learning_rate=2e-3, schedule="linear", final_fraction=0.0, warmup_steps=30),
+            optimizer=OptimizerConfig(
+                learning_rate=2e-3, schedule="linear", final_fraction=0.0, warmup_steps=30
+            ),
             train=TrainConfig(
-                steps=300, batch_size=16, log_every=20, eval_every=100, eval_batches=0, checkpoint_every=100
+                steps=300,
+                batch_size=16,
+                log_every=20,
+                eval_every=100,
+                eval_batches=0,
+                checkpoint_every=100,
             ),
         )
     )

@@ -2,7 +2,8 @@
 
     flaxformer_lite train --config=t5_small --workdir=runs/t5_small --config.data.path=FOLDER
 
-The paper: 2^19 steps of 128 sequences of 512 tokens, Adafactor with an inverse square root schedule of 10k steps of
+The paper: 2^19 steps of 128 sequences of 512 tokens, Adafactor with an inverse square root schedule
+  of 10k steps of
 warm-up, 1e-2 at its peak. Set train.accumulate to what fits the device.
 """
 
@@ -24,7 +25,9 @@ def get_config():
             model=t5.config("small", dtype="bfloat16"),
             objective=SpanCorruption(),
             data=DataConfig(
-                corpus="docstrings", tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=32000), length=512
+                corpus="docstrings",
+                tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=32000),
+                length=512,
             ),
             optimizer=OptimizerConfig(
                 name="adafactor",
@@ -35,7 +38,12 @@ def get_config():
                 clip_norm=0.0,
             ),
             train=TrainConfig(
-                steps=524_288, batch_size=128, accumulate=8, log_every=10, eval_every=1000, checkpoint_every=1000
+                steps=524_288,
+                batch_size=128,
+                accumulate=8,
+                log_every=10,
+                eval_every=1000,
+                checkpoint_every=1000,
             ),
         )
     )

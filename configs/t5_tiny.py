@@ -23,9 +23,13 @@ def get_config():
             model=t5.config("tiny", vocab_size=8192, dropout=0.0),
             objective=SpanCorruption(),
             data=DataConfig(
-                corpus="docstrings", tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=8192), length=128
+                corpus="docstrings",
+                tokenizer=TokenizerConfig(name="sentencepiece", vocab_size=8192),
+                length=128,
             ),
             optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=50),
-            train=TrainConfig(steps=300, batch_size=32, log_every=20, eval_every=100, checkpoint_every=100),
+            train=TrainConfig(
+                steps=300, batch_size=32, log_every=20, eval_every=100, checkpoint_every=100
+            ),
         )
     )

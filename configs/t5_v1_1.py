@@ -1,4 +1,5 @@
-"""T5 1.1: gated GELU, untied logits, no dropout in pretraining (Shazeer 2020). The size is the argument.
+"""T5 1.1: gated GELU, untied logits, no dropout in pretraining (Shazeer 2020). The size is the
+argument.
 
     flaxformer_lite train --config=t5_v1_1:small --workdir=runs/t5_v1_1 --config.data.path=FOLDER
 
@@ -12,5 +13,7 @@ from flaxformer_lite.models import t5
 
 def get_config(size: str = "small"):
     config = pages.get_config("t5_small")
-    config.model = to_config_dict(t5.config(f"v1_1_{size}", dtype="bfloat16", scan=True, remat="dots"))
+    config.model = to_config_dict(
+        t5.config(f"v1_1_{size}", dtype="bfloat16", scan=True, remat="dots")
+    )
     return config

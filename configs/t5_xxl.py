@@ -1,9 +1,11 @@
-"""T5 1.1 xxl, 11B parameters: Shazeer (2020); Raffel et al. (2020) for the recipe. The mesh is for v5p-128, 64 chips.
+"""T5 1.1 xxl, 11B parameters: Shazeer (2020); Raffel et al. (2020) for the recipe. The mesh is for
+v5p-128, 64 chips.
 
     flaxformer_lite plan --config=t5_xxl --topology=v5p-128
     flaxformer_lite train --config=t5_xxl --workdir=/shared/runs/t5_xxl --config.data.path=FOLDER
 
-The recipe is t5_small's with batches of 2048 sequences, as later T5s were trained. docs/plans/ says what it needs.
+The recipe is t5_small's with batches of 2048 sequences, as later T5s were trained. docs/plans/ says
+what it needs.
 """
 
 from flaxformer_lite import pages
@@ -13,7 +15,9 @@ from flaxformer_lite.models import t5
 
 def get_config():
     config = pages.get_config("t5_small")
-    config.model = to_config_dict(t5.config("v1_1_xxl", dtype="bfloat16", scan=True, remat="attention+qkv+out+mlp"))
+    config.model = to_config_dict(
+        t5.config("v1_1_xxl", dtype="bfloat16", scan=True, remat="attention+qkv+out+mlp")
+    )
     config.train.update(batch_size=2048, accumulate=1)
     config.mesh.fsdp = 16
     return config

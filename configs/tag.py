@@ -1,11 +1,13 @@
-"""Tagging of words by a published encoder or decoder, fine-tuned on a table of yours: named entities, parts of speech.
+"""Tagging of words by a published encoder or decoder, fine-tuned on a table of yours: named
+entities, parts of speech.
 
     flaxformer_lite train --config=tag --workdir=runs/entities --config.train.init_from=DIR \
         --config.data.path=train.conll --config.data.eval_path=dev.conll
 
-Rows have `tokens` and `tags`: lists in jsonl and parquet, texts split at spaces in csv, sentences in CoNLL files, of which
-.conllu has several columns of tags (`--config.data.columns=tags=xpos`). Without `init_from` a tiny BERT starts from
-random weights, or with `--config=tag:recurrent_encoder` a bidirectional LSTM.
+Rows have `tokens` and `tags`: lists in jsonl and parquet, texts split at spaces in csv, sentences
+  in CoNLL files, of which
+.conllu has several columns of tags (`--config.data.columns=tags=xpos`). Without `init_from` a tiny
+BERT starts from random weights, or with `--config=tag:recurrent_encoder` a bidirectional LSTM.
 """
 
 from flaxformer_lite.config import (
@@ -27,12 +29,24 @@ def get_config(family: str = "bert"):
                 "tiny", head="token_classification", vocab_size=4096, max_length=512, dropout=0.1
             ),
             objective=Tagging(),
-            data=DataConfig(tokenizer=TokenizerConfig(vocab_size=4096), length=128, eval_fraction=0.1),
+            data=DataConfig(
+                tokenizer=TokenizerConfig(vocab_size=4096), length=128, eval_fraction=0.1
+            ),
             optimizer=OptimizerConfig(
-                learning_rate=5e-5, schedule="linear", final_fraction=0.0, warmup_steps=30, b2=0.999, weight_decay=0.01
+                learning_rate=5e-5,
+                schedule="linear",
+                final_fraction=0.0,
+                warmup_steps=30,
+                b2=0.999,
+                weight_decay=0.01,
             ),
             train=TrainConfig(
-                steps=300, batch_size=32, log_every=20, eval_every=100, eval_batches=0, checkpoint_every=100
+                steps=300,
+                batch_size=32,
+                log_every=20,
+                eval_every=100,
+                eval_batches=0,
+                checkpoint_every=100,
             ),
         )
     )

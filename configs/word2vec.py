@@ -1,10 +1,12 @@
-"""Word vectors by skip-gram, or by continuous bag of words: `--config=word2vec:cbow` (Mikolov et al. 2013).
+"""Word vectors by skip-gram, or by continuous bag of words: `--config=word2vec:cbow` (Mikolov et
+al. 2013).
 
     flaxformer_lite train --config=word2vec --workdir=runs/words --config.data.path=my_folder
     flaxformer_lite similar --model runs/words --word king --analogy "paris france london"
 
-Words are in lower case, and those that occur less than five times are left out. A row of `data.length` words is cut from the
-text; what matters is the number of words that a run sees, 16,384 a step here. docs/word-vectors.md has figures.
+Words are in lower case, and those that occur less than five times are left out. A row of
+`data.length` words is cut from the text; what matters is the number of words that a run sees,
+16,384 a step here. docs/word-vectors.md has figures.
 """
 
 from flaxformer_lite.config import (
@@ -27,14 +29,26 @@ def get_config(objective: str = "skipgram"):
             model=word2vec.config("small", vocab_size=0),
             objective=resolve_class("objectives", OBJECTIVES.get(objective, objective))(),
             data=DataConfig(
-                corpus="docstrings", tokenizer=TokenizerConfig(name="words", vocab_size=30000, min_count=5), length=64
+                corpus="docstrings",
+                tokenizer=TokenizerConfig(name="words", vocab_size=30000, min_count=5),
+                length=64,
             ),
             optimizer=OptimizerConfig(
-                learning_rate=1e-2, schedule="linear", final_fraction=0.0, warmup_steps=20, b2=0.999, weight_decay=0.0,
+                learning_rate=1e-2,
+                schedule="linear",
+                final_fraction=0.0,
+                warmup_steps=20,
+                b2=0.999,
+                weight_decay=0.0,
                 clip_norm=0.0,
             ),
             train=TrainConfig(
-                epochs=5.0, batch_size=256, log_every=50, eval_every=0, eval_batches=20, checkpoint_every=0
+                epochs=5.0,
+                batch_size=256,
+                log_every=50,
+                eval_every=0,
+                eval_batches=20,
+                checkpoint_every=0,
             ),
         )
-    )  # fmt: skip
+    )

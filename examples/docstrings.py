@@ -39,9 +39,17 @@ def functions(package: str) -> Iterator[tuple[str, str]]:
     if found is None or not found.submodule_search_locations:
         return
     for file in sorted(Path(found.submodule_search_locations[0]).rglob("*.py")):
-        nodes = () if "test" in file.as_posix() else ast.walk(ast.parse(file.read_text(errors="replace")))
+        nodes = (
+            ()
+            if "test" in file.as_posix()
+            else ast.walk(ast.parse(file.read_text(errors="replace")))
+        )
         for node in nodes:
-            if isinstance(node, ast.FunctionDef) and node.name[0] != "_" and (text := ast.get_docstring(node)):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.name[0] != "_"
+                and (text := ast.get_docstring(node))
+            ):
                 yield f"{node.name}({', '.join(each.arg for each in node.args.args)})", text
 
 
@@ -58,7 +66,8 @@ def first_sentence(text: str) -> str:
 def sections(docstring: str) -> dict[str, list[str]]:
     """Returns the lines below each title."""
     found: dict[str, list[str]] = {}
-    title, lines = "", docstring.splitlines()
+    title = ""
+    lines = docstring.splitlines()
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if after and set(after) == {"-"}:
             title = line.strip()
@@ -76,7 +85,9 @@ def entries(lines: list[str]) -> list[tuple[str, str]]:
     for line in lines:
         if line[edge] != " ":
             name, _, kind = line.strip().partition(":")
-            found.append((name.strip(), kind.strip() if edge else ""))  # numpy's style has the type there
+            found.append(
+                (name.strip(), kind.strip() if edge else "")
+            )  # numpy's style has the type there
         elif found:
             found[-1] = (found[-1][0], joined(f"{found[-1][1]} {line}"))
     return found
@@ -84,12 +95,18 @@ def entries(lines: list[str]) -> list[tuple[str, str]]:
 
 def questions(signature: str, docstring: str, draw: random.Random) -> Iterator[dict[str, Any]]:
     """Yields questions that a docstring answers, and now and then one that it does not."""
-    name, context, has = signature.partition("(")[0], joined(docstring), sections(docstring)
-    listed = {title: entries(has[title]) for title in ("Parameters", "Args", "Raises") if title in has}
+    name = signature.partition("(")[0]
+    context = joined(docstring)
+    has = sections(docstring)
+    listed = {
+        title: entries(has[title]) for title in ("Parameters", "Args", "Raises") if title in has
+    }
     asked = {}
     if returned := has.get("Returns"):
         whole = returned[0].startswith(" ")
-        asked[f"What does {name} return?"] = joined(" ".join(returned)) if whole else entries(returned)[0][1]
+        asked[f"What does {name} return?"] = (
+            joined(" ".join(returned)) if whole else entries(returned)[0][1]
+        )
     for title in ("Parameters", "Args"):
         if listed.get(title):
             argument, told = draw.choice(listed[title])
@@ -111,13 +128,20 @@ def choices(found: list[tuple[str, str]], draw: random.Random) -> Iterator[dict[
     for (signature, _), summary in zip(found, summaries, strict=True):
         others = draw.sample([text for text in summaries if text != summary], 3)
         label = draw.randrange(4)
-        yield {"question": signature, "choices": [*others[:label], summary, *others[label:]], "label": label}
+        yield {
+            "question": signature,
+            "choices": [*others[:label], summary, *others[label:]],
+            "label": label,
+        }
 
 
 def pairs(found: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """Yields each summary with its signature, the name cut into words."""
     for signature, docstring in found:
-        yield {"anchor": first_sentence(docstring), "positive": joined(WORD_ENDS.sub(" ", signature))}
+        yield {
+            "anchor": first_sentence(docstring),
+            "positive": joined(WORD_ENDS.sub(" ", signature)),
+        }
 
 
 def main() -> None:
@@ -127,14 +151,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=6000)
     args = parser.parse_args()
     draw = random.Random(0)
-    unique = {text: (signature, text) for package in PACKAGES for signature, text in functions(package)}
+    unique = {
+        text: (signature, text) for package in PACKAGES for signature, text in functions(package)
+    }
     found = [each for each in unique.values() if 40 < len(each[1]) < LONGEST]
     draw.shuffle(found)
     asked = (row for each in found for row in questions(*each, draw))
     made = {"choices": choices(found, draw), "pairs": pairs(found), "questions": asked}[args.kind]
     rows = list(itertools.islice(made, args.rows))
     args.folder.mkdir(parents=True, exist_ok=True)
-    last = len(rows) * 9 // 10  # rows of one docstring stand together, so that no other question about it is held out
+    last = (
+        len(rows) * 9 // 10
+    )  # rows of one docstring stand together, so that no other question about it is held out
     for name, part in (("train", rows[:last]), ("dev", rows[last:])):
         (args.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     print(f"{args.folder}: {last:,} rows to train on, {len(rows) - last:,} held out")

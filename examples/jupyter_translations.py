@@ -12,7 +12,8 @@ from pathlib import Path
 
 
 def pairs_of(catalogue):
-    """Yields the source and target texts of a catalogue, without entries that are not translated."""
+    """Yields the source and target texts of a catalogue, without entries that are not
+    translated."""
     for source, targets in json.loads(catalogue.read_text(encoding="utf-8")).items():
         text = source.rpartition("\x04")[2]  # a context may stand before it
         if isinstance(targets, list) and text and targets[0] and targets[0] != text:
@@ -22,7 +23,9 @@ def pairs_of(catalogue):
 def main(folder, output):
     pairs = [pair for path in sorted(Path(folder).rglob("*.json")) for pair in pairs_of(path)]
     unique = {pair["source"]: pair for pair in pairs}.values()
-    Path(output).write_text("".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in unique), encoding="utf-8")
+    Path(output).write_text(
+        "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in unique), encoding="utf-8"
+    )
     print(f"{output}: {len(unique):,} pairs")
 
 

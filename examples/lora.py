@@ -1,13 +1,15 @@
-"""LoRA on a frozen base, written outside the package: low-rank additions to attention's queries and values.
+"""LoRA on a frozen base, written outside the package: low-rank additions to attention's queries and
+values.
 
     flaxformer_lite train --config=gpt2_tiny --workdir=runs/lora --config.train.init_from=DIR \
         --config.model.mixer.name=examples.lora:LoraConfig --config.model.mixer.rank=8 \
         --config.optimizer.freeze="('^(?!.*lora_)',)"
 
-DIR holds published weights or is the workdir of another run. The second factor starts at zero, so the model starts out
-equal to the base, which has no gradient and no optimizer state.
+DIR holds published weights or is the workdir of another run. The second factor starts at zero, so
+the model starts out equal to the base, which has no gradient and no optimizer state.
 
-Reference: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1 (arXiv:2106.09685).
+Reference: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1
+  (arXiv:2106.09685).
 """
 
 import dataclasses
@@ -25,7 +27,8 @@ from flaxformer_lite.config.parts import MixerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(MixerConfig):
-    """The model's own attention, with `alpha / rank * x A B` added to the projections of `targets`."""
+    """The model's own attention, with `alpha / rank * x A B` added to the projections of
+    `targets`."""
 
     name: ClassVar[str] = "attention"
     added: ClassVar[tuple[str, ...]] = (r"attention/lora_",)
@@ -65,8 +68,13 @@ class LoraAttention(Attention):
         y = super().project(name, equation, x, width)
         if name not in self.lora.targets:
             return y
-        rank, dtype = self.lora.rank, jnp.dtype(self.execution.param_dtype)
-        a_DR = self.param(f"lora_{name}_a", nn.initializers.he_uniform(), (x.shape[-1], rank), dtype)
-        b_RO = self.param(f"lora_{name}_b", nn.initializers.zeros, (rank, y.shape[-2] * y.shape[-1]), dtype)
+        rank = self.lora.rank
+        dtype = jnp.dtype(self.execution.param_dtype)
+        a_DR = self.param(
+            f"lora_{name}_a", nn.initializers.he_uniform(), (x.shape[-1], rank), dtype
+        )
+        b_RO = self.param(
+            f"lora_{name}_b", nn.initializers.zeros, (rank, y.shape[-2] * y.shape[-1]), dtype
+        )
         added = (x @ a_DR.astype(x.dtype)) @ b_RO.astype(x.dtype)
         return y + (self.lora.alpha / rank) * added.reshape(y.shape)

@@ -1,9 +1,12 @@
-"""A recurrent layer that trains in parallel, written outside the package: minGRU, whose gates do not look at the state.
+"""A recurrent layer that trains in parallel, written outside the package: minGRU, whose gates do
+not look at the state.
 
-    flaxformer_lite train --config=gpt2_tiny:nope --workdir=runs/min_gru --config.model.mixer.name=examples.min_gru:MinGruConfig
+    flaxformer_lite train --config=gpt2_tiny:nope --workdir=runs/min_gru
+    --config.model.mixer.name=examples.min_gru:MinGruConfig
 
-As h is linear in the state before, all tokens are computed at once, by an associative scan. Documents, padding, caches and
-what a recurrence must refuse are the library's: the layer only says what a start and a padding token mean to its scan.
+As h is linear in the state before, all tokens are computed at once, by an associative scan.
+Documents, padding, caches and what a recurrence must refuse are the library's: the layer only says
+what a start and a padding token mean to its scan.
 
 Reference: Feng et al. 2024, "Were RNNs All We Needed?" (arXiv:2410.01201), section 3.1.
 """
@@ -34,7 +37,8 @@ class MinGruConfig(MixerConfig):
     def module(self, execution, *, causal, name=None):
         if not causal:
             raise ConfigError(
-                "mixer.name='min_gru': reads from left to right, and an encoder both ways; use a decoder."
+                "mixer.name='min_gru': reads from left to right, and an encoder both ways; use a"
+                " decoder."
             )
         return MinGru(self, execution, name=name)
 
@@ -55,9 +59,13 @@ class MinGru(nn.Module):
     def __call__(self, x_BTD: jax.Array, context: Context, cache: StateCache | None = None):
         width = x_BTD.shape[-1]
         sizes = {"D": width, "Z": 2, "U": width}
-        both_BTZU = Einsum("BTD,DZU->BTZU", sizes, True, self.cfg.initial, self.execution, name="input")(x_BTD)
-        z_BTU, new_BTU = jax.nn.sigmoid(both_BTZU[:, :, 0]), both_BTZU[:, :, 1]
-        keeps_BTU, adds_BTU = 1 - z_BTU, z_BTU * new_BTU  # h_t = keeps_t h_{t-1} + adds_t
+        both_BTZU = Einsum(
+            "BTD,DZU->BTZU", sizes, True, self.cfg.initial, self.execution, name="input"
+        )(x_BTD)
+        z_BTU = jax.nn.sigmoid(both_BTZU[:, :, 0])
+        new_BTU = both_BTZU[:, :, 1]
+        keeps_BTU = 1 - z_BTU  # h_t = keeps_t h_{t-1} + adds_t
+        adds_BTU = z_BTU * new_BTU
         if context.keep_BT is not None:
             keeps_BTU = jnp.where(context.keep_BT[..., None], keeps_BTU, 1)
             adds_BTU = jnp.where(context.keep_BT[..., None], adds_BTU, 0)
@@ -71,4 +79,6 @@ class MinGru(nn.Module):
         )
         if cache is None:
             return h_BTU
-        return h_BTU, cache.replace(state=(h_BTU[:, -1],), length=context.index + jnp.int32(x_BTD.shape[1]))
+        return h_BTU, cache.replace(
+            state=(h_BTU[:, -1],), length=context.index + jnp.int32(x_BTD.shape[1])
+        )

@@ -1,12 +1,14 @@
 """A mixture of experts, written outside the package: a feed-forward layer with a balancing loss.
 
     flaxformer_lite train --config=gpt2_tiny --workdir=runs/moe \
-        --config.model.feed_forward.name=examples.mixture_of_experts:MoeConfig --config.model.feed_forward.num_experts=8
+        --config.model.feed_forward.name=examples.mixture_of_experts:MoeConfig
+        --config.model.feed_forward.num_experts=8
 
-Every expert computes every token, and the router's weights select: no token is dropped, and with a few experts on one
-device this costs no more than scattering tokens would.
+Every expert computes every token, and the router's weights select: no token is dropped, and with a
+few experts on one device this costs no more than scattering tokens would.
 
-Reference: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2; the balancing loss is equation 4 of
+Reference: Shazeer et al. 2017, "Outrageously Large Neural Networks", section 2; the balancing loss
+  is equation 4 of
 Fedus et al. 2021, "Switch Transformers" (arXiv:2101.03961).
 """
 
@@ -28,7 +30,8 @@ from flaxformer_lite.modules.einsum import initializer
 
 @dataclass(frozen=True, kw_only=True)
 class MoeConfig(FeedForwardConfig):
-    """The record of `num_experts` copies of the model's feed-forward; each token mixes its `top_k` likeliest."""
+    """The record of `num_experts` copies of the model's feed-forward; each token mixes its `top_k`
+    likeliest."""
 
     name: ClassVar[str] = "moe"
 
@@ -41,7 +44,8 @@ class MoeConfig(FeedForwardConfig):
     def __post_init__(self):
         if not 1 <= self.top_k <= self.num_experts:
             raise ConfigError(
-                f"top_k={self.top_k}, num_experts={self.num_experts}: top_k must be in 1..{self.num_experts}."
+                f"top_k={self.top_k}, num_experts={self.num_experts}: top_k must be in"
+                f" 1..{self.num_experts}."
             )
 
     def for_model(self, standard):
@@ -51,28 +55,37 @@ class MoeConfig(FeedForwardConfig):
         return Moe(self, execution, name=name)
 
     def partition_rules(self):
-        inward, outward = (None, "fsdp", "tensor"), (None, "tensor", "fsdp")
+        inward = (None, "fsdp", "tensor")
+        outward = (None, "tensor", "fsdp")
         return ((r"moe/router$", ()), (r"moe/(up|gate)$", inward), (r"moe/down$", outward))
 
 
 class Moe(nn.Module):
-    """y = sum over the chosen experts of gate * expert(x), with gates from a softmax over the chosen ones."""
+    """y = sum over the chosen experts of gate * expert(x), with gates from a softmax over the
+    chosen ones."""
 
     cfg: MoeConfig
     execution: Execution
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
-        cfg, expert, width = self.cfg, self.cfg.expert, x_BTD.shape[-1]
-        hidden, dtype = expert.mlp_dim or 4 * width, jnp.dtype(self.execution.param_dtype)
-        router_DX = self.param("router", initializer(expert.initial, width, 1), (width, cfg.num_experts), jnp.float32)
+        cfg = self.cfg
+        expert = self.cfg.expert
+        width = x_BTD.shape[-1]
+        hidden = expert.mlp_dim or 4 * width
+        dtype = jnp.dtype(self.execution.param_dtype)
+        router_DX = self.param(
+            "router", initializer(expert.initial, width, 1), (width, cfg.num_experts), jnp.float32
+        )
         logits_BTX = x_BTD.astype(jnp.float32) @ router_DX
         gates_BTX, chosen_BTX = self._gates(logits_BTX)
         self._sow_balance(logits_BTX, chosen_BTX)
 
         def weight(name: str, fan_in: int, fan_out: int) -> jax.Array:
             init = initializer(expert.initial, fan_in, fan_out, residual=name == "down")
-            return self.param(name, init, (cfg.num_experts, fan_in, fan_out), dtype).astype(x_BTD.dtype)
+            return self.param(name, init, (cfg.num_experts, fan_in, fan_out), dtype).astype(
+                x_BTD.dtype
+            )
 
         h_BTXF = jnp.einsum("BTD,XDF->BTXF", x_BTD, weight("up", width, hidden))
         act = ACTIVATIONS[expert.activation]
@@ -90,7 +103,8 @@ class Moe(nn.Module):
         return jax.nn.softmax(jnp.where(chosen_BTX, logits_BTX, -jnp.inf), axis=-1), chosen_BTX
 
     def _sow_balance(self, logits_BTX: jax.Array, chosen_BTX: jax.Array) -> None:
-        """Sows experts x sum over experts of (share of tokens) x (mean probability): 1 if all are used equally."""
+        """Sows experts x sum over experts of (share of tokens) x (mean probability): 1 if all are
+        used equally."""
         share_X = chosen_BTX.astype(jnp.float32).mean(axis=(0, 1)) / self.cfg.top_k
         probability_X = jax.nn.softmax(logits_BTX, axis=-1).mean(axis=(0, 1))
         loss = self.cfg.num_experts * jnp.sum(share_X * probability_X)

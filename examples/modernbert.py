@@ -1,11 +1,14 @@
 """ModernBERT, written outside the package: global attention layers alternate with local ones.
 
     model, params = load_pretrained("path/to/ModernBERT-base", family="examples.modernbert:Model")
-    flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A [MASK] sleeps."
+    flaxformer_lite fill-mask --family examples.modernbert:Model --model path/to/ModernBERT-base "A
+    [MASK] sleeps."
 
-Every third layer is global, the others see 64 tokens to each side; the two kinds have different rotary bases.
+Every third layer is global, the others see 64 tokens to each side; the two kinds have different
+rotary bases.
 
-Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder" (2024), section 2.1.
+Reference: Warner et al., "Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder" (2024),
+  section 2.1.
 """
 
 from typing import Any, ClassVar
@@ -21,17 +24,33 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.rope_fields import read_rope, write_rope
 from flaxformer_lite.models.skeletons import parts
 from flaxformer_lite.models.skeletons.encoder import EncoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, layer_types, read_windows, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    Published,
+    layer_types,
+    read_windows,
+    rows,
+    within,
+)
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.heads import Classifier, VocabHead
 from flaxformer_lite.modules.norms import Norm
 from flaxformer_lite.positions.rope import Rope
 
-LOCAL, GLOBAL_EVERY = 128, 3
+LOCAL = 128
+GLOBAL_EVERY = 3
 BASE = dict(
-    vocab_size=50368, max_length=8192, position=Rope(base=160_000.0), norm="layer_no_bias", norm_eps=1e-5,
-    norm_at=("embed", "in", "final"), mlp="gated", bias_at=("logits",), head="masked_lm",
-)  # fmt: skip
+    vocab_size=50368,
+    max_length=8192,
+    position=Rope(base=160_000.0),
+    norm="layer_no_bias",
+    norm_eps=1e-5,
+    norm_at=("embed", "in", "final"),
+    mlp="gated",
+    bias_at=("logits",),
+    head="masked_lm",
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=192, encoder_layers=4),
     "base": dict(d_model=768, num_heads=12, mlp_dim=1152, encoder_layers=22),
@@ -46,14 +65,16 @@ class Transform(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        cfg, sizes = self.cfg, {"D": x.shape[-1], "A": x.shape[-1]}
+        cfg = self.cfg
+        sizes = {"D": x.shape[-1], "A": x.shape[-1]}
         equation = "BTD,DA->BTA" if x.ndim == 3 else "BD,DA->BA"
         dense = Einsum(equation, sizes, False, cfg.initial, cfg.execution, name="dense")
         return Norm(cfg.norm_config, cfg.execution, name="norm")(ACTIVATIONS["gelu"](dense(x)))
 
 
 class Model(EncoderModel):
-    """ModernBERT with a classifier on the first token; `MeanPooled` takes the mean of all tokens."""
+    """ModernBERT with a classifier on the first token; `MeanPooled` takes the mean of all
+    tokens."""
 
     heads = ("none", "masked_lm", "sequence_classification", "token_classification")
     vocab_heads = ("masked_lm",)
@@ -62,7 +83,8 @@ class Model(EncoderModel):
     pooling: ClassVar[str] = "cls"
 
     def setup_head(self):
-        cfg, run = self.cfg, self.cfg.execution
+        cfg = self.cfg
+        run = self.cfg.execution
         self.transform = Transform(cfg)
         self.lm_head = VocabHead(parts.vocab(cfg), run)
         self.classifier = Classifier(cfg.num_labels, True, cfg.initial, run)
@@ -88,16 +110,20 @@ class MeanPooled(Model):
 
 
 def pattern(windows: list[int], local: Rope) -> tuple[LayerKind, ...]:
-    """Builds one kind per layer; the first has no norm before attention, as the embeddings end in one."""
+    """Builds one kind per layer; the first has no norm before attention, as the embeddings end in
+    one."""
     first = ("mlp_in",)
     return tuple(
-        LayerKind(window=window, position=local if window else None, norm_at=None if layer else first)
+        LayerKind(
+            window=window, position=local if window else None, norm_at=None if layer else first
+        )
         for layer, window in enumerate(windows)
     )
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with the published sizes (table 4); keyword arguments override it, and fix the kinds of layers."""
+    """Builds a config with the published sizes (table 4); keyword arguments override it, and fix
+    the kinds of layers."""
     layers = overrides.get("encoder_layers", PRESETS.get(preset, {}).get("encoder_layers", 0))
     windows = [LOCAL // 2 + 1 if layer % GLOBAL_EVERY else 0 for layer in range(layers)]
     kinds = {"pattern": pattern(windows, Rope())}
@@ -125,12 +151,16 @@ DECODER = rows(("decoder.weight", "lm_head/kernel"), ("decoder.bias", "lm_head/b
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads windows and bases, as transformers 5 spells them (by type of layer) or as the published files do."""
-    layers, every = fields.get("num_hidden_layers", 22), fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
+    """Reads windows and bases, as transformers 5 spells them (by type of layer) or as the published
+    files do."""
+    layers = fields.get("num_hidden_layers", 22)
+    every = fields.size("global_attn_every_n_layers", GLOBAL_EVERY)
     window = fields.size("local_attention", LOCAL) // 2 + 1
     windows = read_windows(fields, layers, lambda layer: layer % every > 0, window)
     slots = {"attention_bias": ("query", "key", "value", "out"), "mlp_bias": ("mlp",)}
-    biases = tuple(slot for name, named in slots.items() if fields.get(name, False) for slot in named)
+    biases = tuple(
+        slot for name, named in slots.items() if fields.get(name, False) for slot in named
+    )
     if (pooling := fields.get("classifier_pooling", "cls")) not in ("cls", "mean"):
         raise ConfigError(f"config.json: classifier_pooling={pooling!r}: must be cls or mean.")
     return {
@@ -150,19 +180,31 @@ def rope(fields: Fields, layer_type: str, base: float) -> Rope:
     nested = fields.get("rope_parameters", {})
     if unknown := sorted(set(nested) - {"full_attention", "sliding_attention"}):
         raise ConfigError(
-            f"config.json: rope_parameters.{unknown[0]}: must be those of full_attention or sliding_attention."
+            f"config.json: rope_parameters.{unknown[0]}: must be those of full_attention or"
+            " sliding_attention."
         )
     shared = {name: fields.get(name) for name in ("rope_scaling", "max_position_embeddings")}
-    return read_rope(Fields(shared | {"rope_parameters": nested.get(layer_type), "rope_theta": base}))
+    return read_rope(
+        Fields(shared | {"rope_parameters": nested.get(layer_type), "rope_theta": base})
+    )
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     """Writes both spellings, if the older one can express the config."""
     types = layer_types(cfg)
-    local = next((kind for kind in cfg.kinds if kind.window), LayerKind(window=LOCAL // 2 + 1, position=Rope()))
+    local = next(
+        (kind for kind in cfg.kinds if kind.window),
+        LayerKind(window=LOCAL // 2 + 1, position=Rope()),
+    )
     ropes = {"full_attention": cfg.position, "sliding_attention": local.position or cfg.position}
-    parameters = {name: {"rope_type": "default"} | _flat(write_rope(own)) for name, own in ropes.items()}
-    every = [n for n in range(1, len(types) + 1) if all((i % n > 0) == ("sliding" in t) for i, t in enumerate(types))]
+    parameters = {
+        name: {"rope_type": "default"} | _flat(write_rope(own)) for name, own in ropes.items()
+    }
+    every = [
+        n
+        for n in range(1, len(types) + 1)
+        if all((i % n > 0) == ("sliding" in t) for i, t in enumerate(types))
+    ]
     return {
         "layer_types": types,
         "rope_parameters": parameters,
@@ -189,8 +231,12 @@ PUBLISHED = Published(
     heads={
         "none": Head("ModernBertModel"),
         "masked_lm": Head("ModernBertForMaskedLM", TRANSFORM + DECODER),
-        "sequence_classification": Head("ModernBertForSequenceClassification", TRANSFORM + bert.CLASSIFIER),
-        "token_classification": Head("ModernBertForTokenClassification", TRANSFORM + bert.CLASSIFIER),
+        "sequence_classification": Head(
+            "ModernBertForSequenceClassification", TRANSFORM + bert.CLASSIFIER
+        ),
+        "token_classification": Head(
+            "ModernBertForTokenClassification", TRANSFORM + bert.CLASSIFIER
+        ),
     },
     fields={
         "vocab_size": "vocab_size",

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SPLITS = {"test": slice(0, 1500), "dev": slice(1500, 3000), "train": slice(3000, None)}
-INSIDE, RATED = "hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt"
+INSIDE = "hutto_ICWSM_2014.tar.gz"
+RATED = "movieReviewSnippets_GroundTruth.txt"
 
 
 def reviews(archive: Path) -> Iterator[dict[str, str]]:
@@ -55,12 +56,15 @@ def words(folder: Path) -> float:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    texts, labels = {}, {}
+    texts = {}
+    labels = {}
     for name in ("train", "test"):
         with (folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         texts[name], labels[name] = ([row[column] for row in rows] for column in ("text", "label"))
-    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts["train"], labels["train"])
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(
+        texts["train"], labels["train"]
+    )
     accuracy = model.score(texts["test"], labels["test"])
     print(f"tf-idf and logistic regression: accuracy {accuracy:.1%}")
     return accuracy

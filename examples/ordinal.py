@@ -1,13 +1,16 @@
-"""Classes in an order, such as one to five stars: an objective of your own on the rows of a table, outside the package.
+"""Classes in an order, such as one to five stars: an objective of your own on the rows of a table,
+outside the package.
 
     python examples/ordinal.py runs/stars.csv        # writes 600 sentences with a rating each
     flaxformer_lite train --config=classify --workdir=runs/stars --config.data.path=runs/stars.csv \
         --config.objective.name=examples.ordinal:Ordinal --config.data.eval_fraction=0.2
 
-A wrong class costs the more, the further it is from the right one. Everything else is the classification of the package:
-columns, labels, metrics, `evaluate`, `predict` and `convert`. --config.train.init_from starts from published weights.
+A wrong class costs the more, the further it is from the right one. Everything else is the
+classification of the package: columns, labels, metrics, `evaluate`, `predict` and `convert`.
+--config.train.init_from starts from published weights.
 
-Reference: Diaz and Marathe 2019, "Soft Labels for Ordinal Regression" (CVPR), equation 3, with the distance |i - j|.
+Reference: Diaz and Marathe 2019, "Soft Labels for Ordinal Regression" (CVPR), equation 3, with the
+  distance |i - j|.
 """
 
 import csv
@@ -37,7 +40,9 @@ class Ordinal(Classification):
 
     def loss(self, outputs, targets, *, chunks):
         plain = super().loss(outputs, targets, chunks=chunks)  # for the accuracy
-        distance_BC = jnp.abs(jnp.arange(outputs.shape[-1])[None] - targets["label"][:, None]).astype(jnp.float32)
+        distance_BC = jnp.abs(
+            jnp.arange(outputs.shape[-1])[None] - targets["label"][:, None]
+        ).astype(jnp.float32)
         wanted_BC = jax.nn.softmax(-self.sharpness * distance_BC)
         loss_B = -(wanted_BC * jax.nn.log_softmax(outputs)).sum(axis=-1)
         found_B = jnp.take_along_axis(distance_BC, outputs.argmax(axis=-1)[:, None], axis=1)[:, 0]
@@ -49,11 +54,17 @@ class Ordinal(Classification):
 def reviews(count: int, seed: int = 0) -> list[dict]:
     """Writes remarks about places, each with the number of stars that its words mean."""
     draw = random.Random(seed)
-    places = [f"{kind} by the {where}" for kind in ("cafe", "inn", "bakery") for where in ("river", "station", "park")]
+    places = [
+        f"{kind} by the {where}"
+        for kind in ("cafe", "inn", "bakery")
+        for where in ("river", "station", "park")
+    ]
     rows = []
     for visit in range(count):
         stars = draw.choice(list(WORDS))
-        rows.append({"text": f"Visit {visit}: a {WORDS[stars]} {draw.choice(places)}.", "label": stars})
+        rows.append(
+            {"text": f"Visit {visit}: a {WORDS[stars]} {draw.choice(places)}.", "label": stars}
+        )
     return rows
 
 

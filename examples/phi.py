@@ -1,13 +1,17 @@
-"""Phi, written outside the package: a family of your own that loads, saves, generates and trains like the built-in ones.
+"""Phi, written outside the package: a family of your own that loads, saves, generates and trains
+like the built-in ones.
 
     model, params = load_pretrained("path/to/phi-2", family="examples.phi:Model")
-    flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def primes(n):"
-    flaxformer_lite train --config=gpt2_tiny --workdir=runs/phi --config.train.init_from=path/to/phi-2 \
+    flaxformer_lite generate --model path/to/phi-2 --family examples.phi:Model --prompt "def
+    primes(n):" flaxformer_lite train --config=gpt2_tiny --workdir=runs/phi
+    --config.train.init_from=path/to/phi-2 \
         --config.model.family=examples.phi:Model
 
-Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary positions cover part of each head.
+Attention and feed-forward run in parallel after one norm, as in GPT-J; rotary positions cover part
+of each head.
 
-Reference: Gunasekar et al., "Textbooks Are All You Need" (2023), section 2.3; Li et al., "phi-1.5" (2023), section 2.1.
+Reference: Gunasekar et al., "Textbooks Are All You Need" (2023), section 2.3; Li et al., "phi-1.5"
+  (2023), section 2.1.
 """
 
 from functools import partial
@@ -22,13 +26,21 @@ from flaxformer_lite.models.weight_map import Fields, Head, Published, rows, wit
 from flaxformer_lite.positions.rope import Rope
 
 BASE = dict(
-    vocab_size=51200, max_length=2048, position=Rope(fraction=0.5), norm_eps=1e-5, residual="parallel_shared",
-    bias_at=("query", "key", "value", "out", "mlp", "logits"), activation="gelu_tanh", tie_embeddings=False,
-)  # fmt: skip
+    vocab_size=51200,
+    max_length=2048,
+    position=Rope(fraction=0.5),
+    norm_eps=1e-5,
+    residual="parallel_shared",
+    bias_at=("query", "key", "value", "out", "mlp", "logits"),
+    activation="gelu_tanh",
+    tie_embeddings=False,
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "1": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),  # phi-1 and phi-1.5
-    "2": dict(d_model=2560, num_heads=32, mlp_dim=10240, decoder_layers=32, position=Rope(fraction=0.4)),
+    "2": dict(
+        d_model=2560, num_heads=32, mlp_dim=10240, decoder_layers=32, position=Rope(fraction=0.4)
+    ),
 }
 config = partial(build, f"{__name__}:Model", BASE, PRESETS, "1")
 
@@ -75,12 +87,16 @@ PUBLISHED = Published(
     prefix="model.",
     names=lambda cfg: BODY,
     heads={
-        "lm": Head("PhiForCausalLM", rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias"))),
+        "lm": Head(
+            "PhiForCausalLM",
+            rows(("lm_head.weight", "lm_head/kernel"), ("lm_head.bias", "lm_head/bias")),
+        ),
         "sequence_classification": Head("PhiForSequenceClassification", gpt2.SCORE),
         "token_classification": Head("PhiForTokenClassification", gpt2.SCORE),
         "none": Head("PhiModel"),
     },
-    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},
+    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"}
+    | {"layer_norm_eps": "norm_eps"},
     read=read,
     write=write,
     ignored=llama.BUFFERS,

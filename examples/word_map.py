@@ -1,6 +1,7 @@
 """Words on a plane: the two directions in which their vectors differ most (PCA), as a picture.
 
-python examples/word_map.py runs/words/skipgram words.png king queen man woman paris france london england
+python examples/word_map.py runs/words/skipgram words.png king queen man woman paris france london
+england
 """
 
 import sys

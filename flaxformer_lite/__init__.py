@@ -1,7 +1,7 @@
 """BERT, GPT and T5 in JAX/Flax: pure functions, thin linen modules, one command to train.
 
-Everything users import by name is listed in __init__.pyi; a name's module is loaded when the name is first asked for, so
-that importing one function does not pay for a trainer.
+Everything users import by name is listed in __init__.pyi; a name's module is loaded when the name
+is first asked for, so that importing one function does not pay for a trainer.
 """
 
 import ast
@@ -12,7 +12,12 @@ from typing import Any
 __version__ = "0.2.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_MODULE_OF = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
+_MODULE_OF = {
+    name.name: node.module
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for name in node.names
+}
 __all__ = sorted(_MODULE_OF)
 
 

@@ -36,27 +36,43 @@ from flaxformer_lite.functions.masks import (
 from flaxformer_lite.functions.nearest import nearest as nearest
 from flaxformer_lite.functions.pooling import mean_pool as mean_pool
 from flaxformer_lite.functions.rotary import Phase as Phase, rotate as rotate
-from flaxformer_lite.generation.generate import Generation as Generation, generate as generate, stream as stream
+from flaxformer_lite.generation.generate import (
+    Generation as Generation,
+    generate as generate,
+    stream as stream,
+)
 from flaxformer_lite.generation.score import Scores as Scores, score as score
 from flaxformer_lite.introspection.capture import capture as capture, names_of as names_of
 from flaxformer_lite.introspection.lens import logit_lens as logit_lens
-from flaxformer_lite.mixers.attention import Attention as Attention, AttentionConfig as AttentionConfig
+from flaxformer_lite.mixers.attention import (
+    Attention as Attention,
+    AttentionConfig as AttentionConfig,
+)
 from flaxformer_lite.models import build_model as build_model
 from flaxformer_lite.models.skeletons.parts import init_cache as init_cache
 from flaxformer_lite.modules.block import Block as Block
 from flaxformer_lite.modules.cache import init_stack_cache as init_stack_cache
 from flaxformer_lite.modules.context import Context as Context
 from flaxformer_lite.modules.einsum import Einsum as Einsum
-from flaxformer_lite.modules.layout import stack_layers as stack_layers, unstack_layers as unstack_layers
+from flaxformer_lite.modules.layout import (
+    stack_layers as stack_layers,
+    unstack_layers as unstack_layers,
+)
 from flaxformer_lite.modules.nnx import from_nnx as from_nnx, to_nnx as to_nnx
 from flaxformer_lite.modules.norms import Norm as Norm
 from flaxformer_lite.modules.stack import Stack as Stack
 from flaxformer_lite.positions.rope import Rope as Rope
-from flaxformer_lite.pretrained.load import load_labels as load_labels, load_pretrained as load_pretrained
+from flaxformer_lite.pretrained.load import (
+    load_labels as load_labels,
+    load_pretrained as load_pretrained,
+)
 from flaxformer_lite.pretrained.save import save_pretrained as save_pretrained
 from flaxformer_lite.pretrained.save_adapter import save_adapter as save_adapter
 from flaxformer_lite.pretrained.tokenizer import load_tokenizer as load_tokenizer
-from flaxformer_lite.pretrained.word_vectors import WordVectors as WordVectors, load_word_vectors as load_word_vectors
+from flaxformer_lite.pretrained.word_vectors import (
+    WordVectors as WordVectors,
+    load_word_vectors as load_word_vectors,
+)
 
 __version__: str
 __all__: list[str]

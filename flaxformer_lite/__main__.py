@@ -23,7 +23,8 @@ Flags may be written with dashes or underscores: --max-new-tokens is --max_new_t
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Fills paragraphs to the terminal's width, and leaves those with indented lines, such as examples, as they are."""
+    """Fills paragraphs to the terminal's width, and leaves those with indented lines, such as
+    examples, as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = text.split("\n\n")
@@ -54,7 +55,8 @@ def start(*command: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs one command. Any error is one line on stderr: the code is 2 on bad input, else 1; --debug shows the stack."""
+    """Runs one command. Any error is one line on stderr: the code is 2 on bad input, else 1;
+    --debug shows the stack."""
     try:
         _main(argv)
         sys.stdout.flush()
@@ -72,16 +74,21 @@ def _main(argv: list[str]) -> None:
     argv[:1] = [name.replace("_", "-") if not name.startswith("-") else name for name in argv[:1]]
     epilog = f"{examples(*COMMANDS, most=1)}\n{NOTES}"
     parser = Parser(invocation.program("").strip(), description=__doc__, epilog=epilog)
-    parser.add_argument("--version", action="store_true", help="print the versions of the package, jax and flax")
+    parser.add_argument(
+        "--version", action="store_true", help="print the versions of the package, jax and flax"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         add = commands.add_parser(name, help=command.summary, prog=invocation.program(name))
         if name in argv[:1]:
             chosen = add
-            add.description, add.epilog = inspect.getdoc(command.add_arguments), examples(name)
+            add.description = inspect.getdoc(command.add_arguments)
+            add.epilog = examples(name)
             _add_arguments(add, command, argv)
     if "--version" in argv[:2]:
-        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax"))
+        versions = ", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax")
+        )
         print(f"flaxformer_lite {flaxformer_lite.__version__} ({versions})")
         return
     if not argv:
@@ -91,13 +98,17 @@ def _main(argv: list[str]) -> None:
     if not args.command:
         parser.error(f"a command is missing: {', '.join(COMMANDS)}")
     command = COMMANDS[args.command]
-    if unknown := [arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")]:
+    if unknown := [
+        arg for arg in others if arg.startswith("--") and not arg.startswith("--config.")
+    ]:
         chosen.refuse(unknown)
     if others and not command.takes_config:
         chosen.refuse(others)
     if command.takes_config:
         if not args.config:
-            command_line.fail("--config is missing; for example --config=demo", command_line.BAD_INPUT)
+            command_line.fail(
+                "--config is missing; for example --config=demo", command_line.BAD_INPUT
+            )
         args.overrides = [f"--config={args.config}", *others]
     os.environ.update(command.environment(args))
     importlib.import_module(f"flaxformer_lite.cli.{args.command.replace('-', '_')}").run(args)
@@ -106,7 +117,9 @@ def _main(argv: list[str]) -> None:
 def _add_arguments(parser: Parser, command: Command, argv: list[str]) -> None:
     if command.takes_config:
         parser.add_argument("--config", metavar="PAGE_OR_FILE", help=CONFIG_HELP)
-        parser.add_argument("--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100")
+        parser.add_argument(
+            "--config.FIELD", metavar="VALUE", help="any field, like --config.train.steps=100"
+        )
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     if command.takes_config and {"-h", "--help"} & set(argv):

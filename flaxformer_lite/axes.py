@@ -1,8 +1,8 @@
 """The dimension key: one letter per axis, the same letter everywhere.
 
-Arrays of rank two and more carry their axes as a suffix (`q_BTNH`), and einsum equations are written in these letters,
-so `Einsum('BTD,DNH->BTNH')` says what it does, what shape its weight has, and how that weight may be sharded. The
-letters follow `jax.nn.dot_product_attention`.
+Arrays of rank two and more carry their axes as a suffix (`q_BTNH`), and einsum equations are
+written in these letters, so `Einsum('BTD,DNH->BTNH')` says what it does, what shape its weight has,
+and how that weight may be sharded. The letters follow `jax.nn.dot_product_attention`.
 """
 
 from typing import NamedTuple
@@ -38,5 +38,6 @@ AXES = {
 
 
 def names(letters: str) -> tuple[str, ...]:
-    """Returns the logical axis names of a shape suffix: `names('BTD') == ('batch', 'length', 'embed')`."""
+    """Returns the logical axis names of a shape suffix: `names('BTD') == ('batch', 'length',
+    'embed')`."""
     return tuple(AXES[letter].name for letter in letters)

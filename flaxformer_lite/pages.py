@@ -1,4 +1,5 @@
-"""The shipped config pages by name: configs/NAME.py in the repository, installed as flaxformer_lite/configs/NAME.py."""
+"""The shipped config pages by name: configs/NAME.py in the repository, installed as
+flaxformer_lite/configs/NAME.py."""
 
 import importlib.util
 import re
@@ -12,7 +13,10 @@ from flaxformer_lite.config.rules import ConfigError
 def folder() -> Path:
     """Returns the folder of the pages: inside the package, or beside it in a checkout."""
     package = Path(__file__).parent
-    return next((path for path in (package / "configs", package.parent / "configs") if path.is_dir()), package)
+    return next(
+        (path for path in (package / "configs", package.parent / "configs") if path.is_dir()),
+        package,
+    )
 
 
 def names() -> list[str]:
@@ -21,7 +25,8 @@ def names() -> list[str]:
 
 
 def locate(value: str) -> str:
-    """Resolves `NAME`, `NAME:ARGUMENT` or a file to a path; an existing file takes precedence over a page.
+    """Resolves `NAME`, `NAME:ARGUMENT` or a file to a path; an existing file takes precedence over
+    a page.
 
     Raises:
       ConfigError: there is no such file or page; the message suggests the nearest page.
@@ -33,8 +38,10 @@ def locate(value: str) -> str:
     if name in known:
         return f"{folder() / name}.py{colon}{argument}"
     kind = "file" if re.search(r"[/\\]|\.py$", name) else "page"
-    raise ConfigError(f"--config={value}: no such {kind}{registry.nearest(Path(name).stem, known)}; the pages are"
-                      f" {', '.join(known)}.")  # fmt: skip
+    raise ConfigError(
+        f"--config={value}: no such {kind}{registry.nearest(Path(name).stem, known)}; the pages are"
+        f" {', '.join(known)}."
+    )
 
 
 def get_config(name: str, *arguments: str) -> Any:
@@ -43,7 +50,9 @@ def get_config(name: str, *arguments: str) -> Any:
     >>> get_config("gpt2_tiny").model.d_model
     128
     """
-    spec = importlib.util.spec_from_file_location(f"flaxformer_lite.configs.{name}", folder() / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"flaxformer_lite.configs.{name}", folder() / f"{name}.py"
+    )
     assert spec is not None and spec.loader is not None, "a file's"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

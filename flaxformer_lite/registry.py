@@ -1,7 +1,8 @@
 """Plug-ins by file name: the folder is the registry and the file name is the key.
 
-`resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing registers itself: adding
-a file adds the name, deleting the file deletes it. A plug-in may also live anywhere else, as `package.module:Class`.
+`resolve("attentions", "blockwise")` imports `flaxformer_lite/attentions/blockwise.py`. Nothing
+registers itself: adding a file adds the name, deleting the file deletes it. A plug-in may also live
+anywhere else, as `package.module:Class`.
 """
 
 import difflib
@@ -26,20 +27,26 @@ TAKEN = {"models": "Model", "attentions": "attend", "trackers": "Tracker"}
 
 
 def available(folder: str) -> list[str]:
-    """Lists the plug-ins in `flaxformer_lite/<folder>`: all its files except those named in its `SHARED`."""
+    """Lists the plug-ins in `flaxformer_lite/<folder>`: all its files except those named in its
+    `SHARED`."""
     package = importlib.import_module(f"{PACKAGE}.{folder}")
     return sorted(
-        m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg and m.name not in package.SHARED
+        m.name
+        for m in pkgutil.iter_modules(package.__path__)
+        if not m.ispkg and m.name not in package.SHARED
     )
 
 
 def resolve(folder: str, name: str) -> Any:
-    """Imports the module `flaxformer_lite/<folder>/<name>.py`, or the one that `name` gives as `module:attribute`.
+    """Imports the module `flaxformer_lite/<folder>/<name>.py`, or the one that `name` gives as
+    `module:attribute`.
 
-    In the second form the attribute stands in for `Model` (models), `attend` (attentions) or `Tracker` (trackers).
+    In the second form the attribute stands in for `Model` (models), `attend` (attentions) or
+    `Tracker` (trackers).
 
     Raises:
-      ValueError: there is no such file, module or attribute; the message suggests the nearest name and lists all.
+      ValueError: there is no such file, module or attribute; the message suggests the nearest name
+        and lists all.
     """
     if ":" in name:
         module, attribute = _outside(name)
@@ -48,24 +55,34 @@ def resolve(folder: str, name: str) -> Any:
     if name not in choices:
         near = nearest(name, choices)
         raise ValueError(
-            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(choices)}, or your own as module:Name."
+            f"{folder}: no {name[:80]!r}{near}; choose from {', '.join(choices)}, or your own as"
+            " module:Name."
         )
     return importlib.import_module(f"{PACKAGE}.{folder}.{name}")
 
 
 def resolve_class(folder: str, name: str) -> type:
-    """Imports the class of a plug-in file (`t5_buckets.py` holds `T5Buckets`), or the one that `module:Class` names.
+    """Imports the class of a plug-in file (`t5_buckets.py` holds `T5Buckets`), or the one that
+    `module:Class` names.
 
-    If a file holds a module and its record, the class is the record: `mixers/attention.py` holds `AttentionConfig`.
+    If a file holds a module and its record, the class is the record: `mixers/attention.py` holds
+      `AttentionConfig`.
 
     Raises:
-      ValueError: there is no such file, module or class, or the class is not a plug-in of this folder.
+      ValueError: there is no such file, module or class, or the class is not a plug-in of this
+        folder.
     """
-    cls, base = _outside(name)[1] if ":" in name else _inside(folder, name), base_of(folder)
+    cls = _outside(name)[1] if ":" in name else _inside(folder, name)
+    base = base_of(folder)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ValueError(f"{name!r} is not derived from {base.__module__}.{base.__name__}, the base of all {folder}.")
+        raise ValueError(
+            f"{name!r} is not derived from {base.__module__}.{base.__name__}, the base of all"
+            f" {folder}."
+        )
     if "__dataclass_params__" not in vars(cls):
-        raise ValueError(f"{name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
+        raise ValueError(
+            f"{name!r} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above it."
+        )
     if inspect.isabstract(cls):
         raise ValueError(f"{name!r} lacks {', '.join(sorted(vars(cls)['__abstractmethods__']))}.")
     return cls
@@ -78,9 +95,12 @@ def base_of(folder: str) -> type:
 
 
 def name_of(cls: type) -> str:
-    """Returns the name by which `resolve_class` finds the class: its file name in this package, else `module:Class`."""
+    """Returns the name by which `resolve_class` finds the class: its file name in this package,
+    else `module:Class`."""
     package, _, file = cls.__module__.rpartition(".")
-    inside = package.rpartition(".")[0] == PACKAGE and cls.__name__.removesuffix("Config") == _class_name(file)
+    inside = package.rpartition(".")[0] == PACKAGE and cls.__name__.removesuffix(
+        "Config"
+    ) == _class_name(file)
     return file if inside else f"{cls.__module__}:{cls.__qualname__}"
 
 
@@ -98,7 +118,8 @@ def nearest(name: str, choices: list[str]) -> str:
 
 
 def _inside(folder: str, name: str) -> Any:
-    module, own = resolve(folder, name), _class_name(name)
+    module = resolve(folder, name)
+    own = _class_name(name)
     for found in (f"{own}Config", own):
         if hasattr(module, found):
             return getattr(module, found)
@@ -110,7 +131,8 @@ def _class_name(file: str) -> str:
 
 
 def _outside(name: str) -> tuple[types.ModuleType, Any]:
-    """Imports the module and attribute of `module:attribute`; an error inside the module keeps its traceback."""
+    """Imports the module and attribute of `module:attribute`; an error inside the module keeps its
+    traceback."""
     where, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{where}.{attribute}".split(".")):
         raise ValueError(f"{name!r}: name a plug-in outside the package as package.module:Name.")
@@ -119,10 +141,14 @@ def _outside(name: str) -> tuple[types.ModuleType, Any]:
     except ModuleNotFoundError as error:
         if not f"{where}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"{name!r}: no module {error.name!r} in the current folder or on Python's path.") from None
+        raise ValueError(
+            f"{name!r}: no module {error.name!r} in the current folder or on Python's path."
+        ) from None
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(found))) or '.'}")
+            raise ValueError(
+                f"{name!r}: {where} has no {part!r}{nearest(part, list(vars(found))) or '.'}"
+            )
         found = getattr(found, part)
     return module, found

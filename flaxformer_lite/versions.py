@@ -1,4 +1,5 @@
-"""A notice when jax or flax is newer than the tests have run with; the package sets no upper bound on either."""
+"""A notice when jax or flax is newer than the tests have run with; the package sets no upper bound
+on either."""
 
 import functools
 import importlib.metadata
@@ -6,7 +7,10 @@ import logging
 import re
 
 LOG = logging.getLogger("flaxformer_lite")
-TESTED = {"jax": (0, 12), "flax": (0, 12)}  # the newest minor releases; `make canary` tries newer ones
+TESTED = {
+    "jax": (0, 12),
+    "flax": (0, 12),
+}  # the newest minor releases; `make canary` tries newer ones
 
 
 @functools.cache
@@ -16,5 +20,13 @@ def notice_untested() -> None:
         version = importlib.metadata.version(name)
         if tuple(int(n) for n in re.findall(r"\d+", version)[:2]) > tested:
             known = ".".join(map(str, tested))
-            LOG.warning("%s %s is newer than %s, the last version tested; if it fails: pip install '%s<%s.%s'",
-                        name, version, known, name, tested[0], tested[1] + 1)  # fmt: skip
+            LOG.warning(
+                "%s %s is newer than %s, the last version tested; if it fails: pip install"
+                " '%s<%s.%s'",
+                name,
+                version,
+                known,
+                name,
+                tested[0],
+                tested[1] + 1,
+            )

@@ -1,4 +1,5 @@
-"""Strictness for every test: eight CPU devices, no silent rank or dtype promotion, warnings are errors (pyproject.toml)."""
+"""Strictness for every test: eight CPU devices, no silent rank or dtype promotion, warnings are
+errors (pyproject.toml)."""
 
 import ctypes
 import gc
@@ -11,8 +12,9 @@ import pytest
 from flaxformer_lite.runtime import environment
 from tests.storage import bucket, gcs, s3  # noqa: F401, fixtures
 
-# Tests compile thousands of tiny programs and run each once: optimising them costs three times what it saves. Each fusion
-# through MLIR, and a module of LLVM for each part of a program, would make a compilation six times as long.
+# Tests compile thousands of tiny programs and run each once: optimising them costs three times what
+# it saves. Each fusion through MLIR, and a module of LLVM for each part of a program, would make a
+# compilation six times as long.
 FLAGS = (
     "--xla_force_host_platform_device_count=8",
     "--xla_backend_optimization_level=0",
@@ -22,7 +24,11 @@ FLAGS = (
     f"{environment.EXTRA}={environment.FUSION}",  # as the commands
 )
 
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3])) > (0, 11, 0):  # it knows this flag no longer
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:3])) > (
+    0,
+    11,
+    0,
+):  # it knows this flag no longer
     FLAGS = tuple(flag for flag in FLAGS if "fusion_emitters" not in flag)
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -58,7 +64,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def forget_the_compilation_cache():
-    """Training keeps compiled programs in a folder; without this, all later tests of the process would write theirs there."""
+    """Training keeps compiled programs in a folder; without this, all later tests of the process
+    would write theirs there."""
     yield
     if jax.config.jax_compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", None)
@@ -67,9 +74,11 @@ def forget_the_compilation_cache():
 
 @pytest.fixture(autouse=True)
 def forget_programs():
-    """Drops compiled programs once they take much memory, and gives it back: the C library by itself would keep it.
+    """Drops compiled programs once they take much memory, and gives it back: the C library by
+    itself would keep it.
 
-    They also take mappings, of which Linux gives a process 65,530: XLA crashes if there is none left.
+    They also take mappings, of which Linux gives a process 65,530: XLA crashes if there is none
+      left.
     """
     global limit
     yield
@@ -78,4 +87,6 @@ def forget_programs():
         jax.clear_caches()
         gc.collect()
         getattr(LIBC, "malloc_trim", lambda _: 0)(0)
-        limit = max(MEMORY, resident() + MEMORY // 3)  # whatever holds the rest, do not compile for every test anew
+        limit = max(
+            MEMORY, resident() + MEMORY // 3
+        )  # whatever holds the rest, do not compile for every test anew

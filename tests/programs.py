@@ -1,8 +1,9 @@
-"""Compiles for tests only what no test of the same process has compiled, and lowers programs in one place.
+"""Compiles for tests only what no test of the same process has compiled, and lowers programs in one
+place.
 
-jax makes an MLIR context for each program, which takes longer than to lower an operation, and knows programs by the
-functions that they are of: two runs of one size compile their weights' first values twice. Both ways in are private, so
-either is left as it is where a version of jax has it no more.
+jax makes an MLIR context for each program, which takes longer than to lower an operation, and knows
+programs by the functions that they are of: two runs of one size compile their weights' first values
+twice. Both ways in are private, so either is left as it is where a version of jax has it no more.
 """
 
 import collections
@@ -34,7 +35,8 @@ def forget():
 def share_contexts():
     """Lowers many programs in one MLIR context."""
     if make := getattr(mlir, "make_ir_context", None):
-        counter, latest = itertools.count(), functools.lru_cache(maxsize=1)(lambda number: make())
+        counter = itertools.count()
+        latest = functools.lru_cache(maxsize=1)(lambda number: make())
         mlir.make_ir_context = lambda: latest(next(counter) // LOWERINGS)
 
 
@@ -48,7 +50,11 @@ def share_executables():
         if host_callbacks or backend is not jax.devices()[0].client:  # a compiler of other chips
             return compile_anew(backend, module, executable_devices, options, host_callbacks)
         text = module.operation.get_asm(enable_debug_info=False)
-        key = hashlib.sha256(text.encode()).digest(), str(executable_devices), options.SerializeAsString()
+        key = (
+            hashlib.sha256(text.encode()).digest(),
+            str(executable_devices),
+            options.SerializeAsString(),
+        )
         if key in held:
             held.move_to_end(key)
             wanted_again.add(key)

@@ -1,4 +1,5 @@
-"""Stand-ins for Google's and Amazon's object stores on this machine, which can be told to fail; with fixtures for tests.
+"""Stand-ins for Google's and Amazon's object stores on this machine, which can be told to fail;
+with fixtures for tests.
 
 python -m tests.storage                 # serves both until ctrl-C, and prints the variables that lead clients there
 """
@@ -38,7 +39,9 @@ class Store:
     environment: dict[str, str]
     objects: Callable[[], dict[str, bytes]]
     seen: list[str] = dataclasses.field(default_factory=list)
-    faults: list[tuple[str, int]] = dataclasses.field(default_factory=list)  # (pattern of requests, status)
+    faults: list[tuple[str, int]] = dataclasses.field(
+        default_factory=list
+    )  # (pattern of requests, status)
 
     def fail(self, status: int, times: int = 1, on: str = "") -> None:
         """Answers the next `times` requests that match the pattern `on` with an error."""
@@ -56,7 +59,8 @@ class Store:
 
 @contextlib.contextmanager
 def google() -> Iterator[Store]:
-    """Serves gs://bucket by gcp-storage-emulator, with preconditions and ranges of names, which it lacks."""
+    """Serves gs://bucket by gcp-storage-emulator, with preconditions and ranges of names, which it
+    lacks."""
     from gcp_storage_emulator.exceptions import NotFound
     from gcp_storage_emulator.handlers import buckets
     from gcp_storage_emulator.server import Request, RequestHandler
@@ -85,7 +89,8 @@ def google() -> Iterator[Store]:
                     raise PreconditionError
 
         def _list_live_candidates(self, *where: Any) -> list:
-            begin, end = asked.get("startOffset", ""), asked.get("endOffset", "")
+            begin = asked.get("startOffset", "")
+            end = asked.get("endOffset", "")
             found = super()._list_live_candidates(*where)
             return [one for one in found if begin <= one[0] and (one[0] < end or not end)]
 
@@ -147,9 +152,13 @@ def google() -> Iterator[Store]:
 
     def objects() -> dict[str, bytes]:
         with one_by_one:
-            return {name: storage.get_file(BUCKET, name) for name in storage.objects.get(BUCKET, {})}
+            return {
+                name: storage.get_file(BUCKET, name) for name in storage.objects.get(BUCKET, {})
+            }
 
-    store = Store(f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"}, objects)
+    store = Store(
+        f"gs://{BUCKET}", {**environment, "GOOGLE_AUTH_TOKEN_FOR_TESTING": "none"}, objects
+    )
     with _serving(server):
         yield store
 
@@ -157,7 +166,11 @@ def google() -> Iterator[Store]:
 @contextlib.contextmanager
 def amazon() -> Iterator[Store]:
     """Serves s3://bucket by moto."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
     from moto.s3.models import s3_backends
     from werkzeug.serving import make_server
     from werkzeug.wrappers import Request, Response
@@ -174,7 +187,11 @@ def amazon() -> Iterator[Store]:
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     endpoint = f"http://127.0.0.1:{server.server_port}"
-    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    keys = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
     keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
     account = s3_backends["123456789012"]["aws"]
     account.reset()

@@ -1,4 +1,5 @@
-"""Budgets of a run, checked without a clock: FLOPs and operations of a step, its largest array, compilations, imports.
+"""Budgets of a run, checked without a clock: FLOPs and operations of a step, its largest array,
+compilations, imports.
 
 `python -m tests.test_budgets` writes the table of steps anew; its diff tells what became dearer.
 """
@@ -26,8 +27,21 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).parent / "budgets.txt"
 CONFIGS = ("bert_tiny", "demo", "gpt2_tiny", "llama_tiny", "t5_tiny")
 COUNTED = ("dot_general", "gather", "scatter-add", "sort", "scan", "while")
-HEAVY = {"flax", "grain", "jax", "jaxlib", "matplotlib", "numpy", "optax", "orbax", "rich", "sentencepiece", "tensorboardX",
-         "tensorstore", "tokenizers"}  # fmt: skip
+HEAVY = {
+    "flax",
+    "grain",
+    "jax",
+    "jaxlib",
+    "matplotlib",
+    "numpy",
+    "optax",
+    "orbax",
+    "rich",
+    "sentencepiece",
+    "tensorboardX",
+    "tensorstore",
+    "tokenizers",
+}
 
 
 def build(cfg: ExperimentConfig) -> program.Program:
@@ -39,19 +53,27 @@ def operations(jaxpr) -> collections.Counter:
     found = collections.Counter()
     for eqn in jaxpr.eqns:
         inner = flops._subjaxprs(eqn.params)
-        found.update([] if inner and eqn.primitive.name in ("jit", "pjit") else [eqn.primitive.name])
+        found.update(
+            [] if inner and eqn.primitive.name in ("jit", "pjit") else [eqn.primitive.name]
+        )
         for sub in inner:
             found.update(operations(getattr(sub, "jaxpr", sub)))
     return found
 
 
 def row(name: str) -> str:
-    """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of each kind it traces to."""
-    built = build(from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config()))
+    """One line: the step's matrix FLOPs, those that the model asks for, and how many operations of
+    each kind it traces to."""
+    built = build(
+        from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config())
+    )
     jaxpr = jax.make_jaxpr(built.train_step)(built.target, built.batch).jaxpr
     found = operations(jaxpr)
     counts = "  ".join(f"{kind} {found[kind]}" for kind in COUNTED)
-    return f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model  {counts}\n"
+    return (
+        f"{name}: {program.executed_flops(built):,} FLOPs, {built.flops_per_step:,} of the model "
+        f" {counts}\n"
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -66,7 +88,9 @@ def long_step(tmp_path_factory):
     """A step of long rows, compiled: what is length x length would be its largest array by far."""
     cfg = tiny_runs.config(tmp_path_factory.mktemp("text"), train={"batch_size": 4})
     model = dataclasses.replace(cfg.model, max_length=1024, vocab_size=1024, dropout=0.0)
-    built = build(dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=1024)))
+    built = build(
+        dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=1024))
+    )
     return built, built.train_step.lower(built.target, built.batch).compile()
 
 
@@ -93,9 +117,13 @@ def test_nothing_compiles_after_the_second_step(tmp_path, capsys):
     assert re.search(r"compilations\s+0 after step two", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("command", [["-c", "import flaxformer_lite"], ["train.py", "--help"]], ids=["import", "help"])
+@pytest.mark.parametrize(
+    "command", [["-c", "import flaxformer_lite"], ["train.py", "--help"]], ids=["import", "help"]
+)
 def test_nothing_heavy_is_loaded_before_it_is_needed(command):
-    out = subprocess.run([sys.executable, "-X", "importtime", *command], cwd=ROOT, capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, "-X", "importtime", *command], cwd=ROOT, capture_output=True, text=True
+    )
     assert out.stdout or command[0] == "-c", out.stderr
     loaded = {line.split("|")[-1].strip().split(".")[0] for line in out.stderr.splitlines()}
     assert not loaded & HEAVY

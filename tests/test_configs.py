@@ -1,4 +1,5 @@
-"""Every shipped experiment: its config builds, its model traces at full size, and a shrunken copy lowers its loss."""
+"""Every shipped experiment: its config builds, its model traces at full size, and a shrunken copy
+lowers its loss."""
 
 import importlib
 import json
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import registry, sharding
-from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, from_config_dict, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    MeshConfig,
+    from_config_dict,
+    to_config_dict,
+)
 from flaxformer_lite.data import dummy
 from flaxformer_lite.data.pipeline import open_dataset
 from flaxformer_lite.objectives.task import Task
@@ -26,7 +33,20 @@ SHRUNK = {
     "vocab_size": 0,
     "dropout": 0.0,
 }
-WORDS = ["a", "train", "of", "thought", "left", "the", "station", "while", "rain", "stayed", "mainly", "plain"]
+WORDS = [
+    "a",
+    "train",
+    "of",
+    "thought",
+    "left",
+    "the",
+    "station",
+    "while",
+    "rain",
+    "stayed",
+    "mainly",
+    "plain",
+]
 
 
 def load(name):
@@ -54,10 +74,14 @@ def build(config):
 @pytest.mark.parametrize("name", NAMES)
 def test_traces_at_full_size(name):
     cfg = build(load(name))
-    inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"])
+    inputs = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), dummy.example(cfg)["inputs"]
+    )
     both = models.build(program.with_vocabulary(cfg, dummy.vocab_size(cfg)), attention="dense")
     params = jax.eval_shape(both.init, jax.random.key(0), inputs)
-    outputs, _ = jax.eval_shape(lambda params, inputs: both.apply(params, inputs, None), params, inputs)
+    outputs, _ = jax.eval_shape(
+        lambda params, inputs: both.apply(params, inputs, None), params, inputs
+    )
     width = params["token_embed"]["embedding"].shape[1]
     assert outputs.projection.x.shape[0] == 1 and outputs.projection.x.shape[-1] == width
 
@@ -73,20 +97,36 @@ def texts(tmp_path):
 
 
 def look(name):
-    """What tells shrunken pages apart: the others differ in sizes alone, or in dtype and remat, which change no wiring."""
+    """What tells shrunken pages apart: the others differ in sizes alone, or in dtype and remat,
+    which change no wiring."""
     config = load(name)
     return config.model.family, config.objective.name, config.model.mlp, config.model.scan
 
 
 ALIKE = {look(name): name for name in NAMES}.values()
-LARGE = ("bert_large", "gpt2_xl", "llama_7b", "t5_large", "t5_xxl")  # as smaller pages, but for scan or a gated mlp
+LARGE = (
+    "bert_large",
+    "gpt2_xl",
+    "llama_7b",
+    "t5_large",
+    "t5_xxl",
+)  # as smaller pages, but for scan or a gated mlp
 
 
-TOLD = ("electra_tiny", "mixture_tiny", "transformer_base", "ul2_tiny")  # whose objective's own tests train as well
+TOLD = (
+    "electra_tiny",
+    "mixture_tiny",
+    "transformer_base",
+    "ul2_tiny",
+)  # whose objective's own tests train as well
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in LARGE + TOLD else []) for name in ALIKE]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name in LARGE + TOLD else [])
+        for name in ALIKE
+    ],
 )
 def test_shrunk_copy_takes_real_steps(name, texts):
     config = load(name)
@@ -99,7 +139,9 @@ def test_shrunk_copy_takes_real_steps(name, texts):
         source.corpus = "" if config.data.mixture else source.corpus
     config.data.update(length=32, target_length=0, cache=str(texts / "cache"), eval_fraction=0.1)
     config.data.tokenizer.update(name="bytes", min_count=0)
-    rate = {"word2vec": 3e-2}.get(name, 3e-3)  # two tables start near zero, and their product nearer
+    rate = {"word2vec": 3e-2}.get(
+        name, 3e-3
+    )  # two tables start near zero, and their product nearer
     config.optimizer.update(name="adamw", learning_rate=rate, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, epochs=0.0, batch_size=8, accumulate=2)
     cfg = build(config)
@@ -126,12 +168,15 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
     sample = registry.resolve_class("objectives", config.objective.name).sample
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps(row) + "\n" for row in sample * 8))
-    config.data.update(path=str(rows), eval_path=str(rows), length=48, target_length=0, cache=str(tmp_path))
+    config.data.update(
+        path=str(rows), eval_path=str(rows), length=48, target_length=0, cache=str(tmp_path)
+    )
     config.data.tokenizer.update(name="bytes", min_count=0)
     config.optimizer.update(learning_rate=3e-3, warmup_steps=0, schedule="constant")
     config.train.update(steps=12, batch_size=8)
     ready = setup.prepare(build(config))
-    batch, now = next(ready.train_batches(0)), initial_state.initial_state(ready)
+    batch = next(ready.train_batches(0))
+    now = initial_state.initial_state(ready)
     losses = []
     for _ in range(12):
         now, metrics = ready.train_step(now, batch)
@@ -142,7 +187,9 @@ def test_shrunk_task_learns_its_sample(name, tmp_path):
 def train(cfg, data):
     """Returns the losses of steps on one batch."""
     built = program.build(cfg, sharding.build_mesh(MeshConfig(data=1)), data.example(0, 0, 0))
-    first, now, losses = next(data.batches(batch_size=cfg.train.batch_size)), initial_state.initial_state(built), []
+    first = next(data.batches(batch_size=cfg.train.batch_size))
+    now = initial_state.initial_state(built)
+    losses = []
     for _ in range(cfg.train.steps):
         now, metrics = built.train_step(now, first)
         losses.append(float(metrics["loss"]))
@@ -158,7 +205,11 @@ def test_argument_chooses_the_encoding():
     ("path", "value", "message"),
     [
         ("model.d_model", 130, r"model.d_model=130, model.num_heads=4: .* try model.d_model=128"),
-        ("model.num_kv_heads", 3, "model.num_heads=4, model.num_kv_heads=3: .* try model.num_kv_heads=2"),
+        (
+            "model.num_kv_heads",
+            3,
+            "model.num_heads=4, model.num_kv_heads=3: .* try model.num_kv_heads=2",
+        ),
         ("model.family", "gpt-2", "^model.family='gpt-2': .*no 'gpt-2'; did you mean 'gpt2'"),
         ("model.attention", "flash", "^model.attention='flash': attentions: no 'flash'"),
         ("model.activation", "gelu_tan", "did you mean 'gelu_tanh'"),
@@ -168,7 +219,11 @@ def test_argument_chooses_the_encoding():
         ("model.head", "masked_lm", "no 'masked_lm'; choose from lm"),
         ("model.d_model", "wide", "model.d_model='wide': must be int, not str"),
         ("data.length", 0, "^data.length=0: must be positive"),
-        ("data.length", 4096, "data.length=4096, model.max_length=128: learned positions end there"),
+        (
+            "data.length",
+            4096,
+            "data.length=4096, model.max_length=128: learned positions end there",
+        ),
         ("data.corpus", "wikipedia", "^data.corpus='wikipedia'"),
         ("objective", {"name": "masked_lm"}, "the objective is for encoder models"),
         ("optimizer.name", "adam", "^optimizer.name='adam': no 'adam'; did you mean 'adamw'"),
@@ -180,9 +235,16 @@ def test_argument_chooses_the_encoding():
         (
             "data.tokenizer.path",
             "http://host/t.json",
-            "^data.tokenizer.path='http://host/t.json': http:// is not read or written, only gs:// and s3:// and local",
+            (
+                "^data.tokenizer.path='http://host/t.json': http:// is not read or written, only"
+                " gs:// and s3:// and local"
+            ),
         ),
-        ("train.init_from", "s3:/bucket", "^train.init_from='s3:/bucket': an address .* two slashes, s3://BUCKET"),
+        (
+            "train.init_from",
+            "s3:/bucket",
+            "^train.init_from='s3:/bucket': an address .* two slashes, s3://BUCKET",
+        ),
         ("data.path", "gs://bucket/a,hf://b", "hf:// is not read or written"),
     ],
 )
@@ -201,7 +263,9 @@ def test_what_cannot_work_is_said_at_the_door(path, value, message):
 def test_unknown_field_offers_the_nearest():
     config = load("gpt2_tiny").unlock()
     config.train.stesp = 3
-    with pytest.raises(ConfigError, match=r"config.train.stesp: no such field; did you mean 'steps'"):
+    with pytest.raises(
+        ConfigError, match=r"config.train.stesp: no such field; did you mean 'steps'"
+    ):
         build(config)
 
 

@@ -1,4 +1,5 @@
-"""Pages of docs/: their Python runs and prints what they show, commands parse, links and names exist, the menu has each."""
+"""Pages of docs/: their Python runs and prints what they show, commands parse, links and names
+exist, the menu has each."""
 
 import re
 import shlex
@@ -43,7 +44,9 @@ def test_a_page_that_shows_another_result_is_found(tmp_path, monkeypatch):
 
 def test_writing_a_page_mends_what_it_shows(tmp_path):
     page = tmp_path / "page.md"
-    blocks = "```python\nx = 2\nprint(x)\n```\n\n```text\n3\n```\n\nWords.\n\n```python\ny = x\n```\n"
+    blocks = (
+        "```python\nx = 2\nprint(x)\n```\n\n```text\n3\n```\n\nWords.\n\n```python\ny = x\n```\n"
+    )
     page.write_text(f"---\nslow: true\n---\n\n{blocks}")
     docs.write(page)
     assert docs.is_slow(page) and docs.read(page) == "\n" + blocks.replace("3", "2")
@@ -52,12 +55,16 @@ def test_writing_a_page_mends_what_it_shows(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_links_lead_somewhere(name):
     page = ROOT / name
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", prose(TEXTS[name])):
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", prose(TEXTS[name])
+    ):
         path = (page.parent / target).resolve() if target else page
         assert path.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
-            assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], anchor
+            assert anchor in [
+                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles
+            ], anchor
 
 
 def prose(text: str) -> str:
@@ -68,14 +75,17 @@ def commands() -> list[str]:
     found = []
     for text in TEXTS.values():
         text = re.sub(r"\\\n\s*", "", text)
-        found += re.findall(r"^    (?:\w+=\S+ )*flaxformer_lite ([a-z-]+ .*?)(?:\s+#.*)?$", text, re.M)
+        found += re.findall(
+            r"^    (?:\w+=\S+ )*flaxformer_lite ([a-z-]+ .*?)(?:\s+#.*)?$", text, re.M
+        )
     return sorted(set(found))
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
 @pytest.mark.parametrize("line", commands())
 def test_commands_are_valid(line, capsys, monkeypatch):
-    """Checks that the command, its flags and its page exist, and that the config with its overrides holds together."""
+    """Checks that the command, its flags and its page exist, and that the config with its overrides
+    holds together."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     command, *words = shlex.split(line)
     config = [word for word in words if word.startswith("--config") and "my_module:" not in line]
@@ -91,17 +101,26 @@ def test_commands_are_valid(line, capsys, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_named_pages_exist(name):
     text = TEXTS[name]
-    for page in {*re.findall(r"configs/(\w+)\.py", text), *re.findall(r"--config=([a-z]\w*)(?=[:\s`])", text)}:
+    for page in {
+        *re.findall(r"configs/(\w+)\.py", text),
+        *re.findall(r"--config=([a-z]\w*)(?=[:\s`])", text),
+    }:
         assert page in pages.names(), page
 
 
 def test_every_page_is_in_the_menu():
     menu = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    missing = [name for name in NAMES if name.startswith("docs/") and f"'{name.removeprefix('docs/')}'" not in menu]
+    missing = [
+        name
+        for name in NAMES
+        if name.startswith("docs/") and f"'{name.removeprefix('docs/')}'" not in menu
+    ]
     assert not missing, f"add them to `nav` in mkdocs.yml: {missing}"
 
 
-ROWS = re.findall(r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", TEXTS["docs/migration/hugging-face.md"], re.M)
+ROWS = re.findall(
+    r"^\| `Flax(\w+)` \| (\w+) \| `(\w+)` \|$", TEXTS["docs/migration/hugging-face.md"], re.M
+)
 
 
 def test_flax_classes_have_the_heads_that_the_table_names():
@@ -113,5 +132,7 @@ def test_flax_classes_have_the_heads_that_the_table_names():
 
 
 def test_pictures_stay_small():
-    drawn = [path for path in (ROOT / "docs" / "course").iterdir() if path.suffix in (".png", ".svg")]
+    drawn = [
+        path for path in (ROOT / "docs" / "course").iterdir() if path.suffix in (".png", ".svg")
+    ]
     assert drawn and sum(path.stat().st_size for path in drawn) < 400_000

@@ -18,6 +18,9 @@ def test_one_version_and_no_cap_on_jax_and_flax():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == flaxformer_lite.__version__
     extras = project["optional-dependencies"]
-    needs = [*project["dependencies"], *(line for name in ("cuda", "tpu", "tpu-plan") for line in extras[name])]
+    needs = [
+        *project["dependencies"],
+        *(line for name in ("cuda", "tpu", "tpu-plan") for line in extras[name]),
+    ]
     capped = [line for line in needs if line.startswith(("jax", "flax")) and "<" in line]
     assert not capped

@@ -7,14 +7,42 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "flaxformer_lite"
 LAYERS = (
-    "axes", "registry", "versions", "config", "files", "pages", "runtime", "trackers", "analysis", "functions", "attentions",
-    "positions", "modules", "adapters", "mixers", "feed_forwards", "models", "objectives", "data", "sharding", "checkpoints",
-    "pretrained", "generation", "introspection", "training", "plan", "cli", "__main__",
-)  # fmt: skip
+    "axes",
+    "registry",
+    "versions",
+    "config",
+    "files",
+    "pages",
+    "runtime",
+    "trackers",
+    "analysis",
+    "functions",
+    "attentions",
+    "positions",
+    "modules",
+    "adapters",
+    "mixers",
+    "feed_forwards",
+    "models",
+    "objectives",
+    "data",
+    "sharding",
+    "checkpoints",
+    "pretrained",
+    "generation",
+    "introspection",
+    "training",
+    "plan",
+    "cli",
+    "__main__",
+)
 REGISTRY = ("registry.resolve", "registry.resolve_class", "registry.available")
-# A config's plug-in fields name files of the folders above it; what they hold is imported when a config is read.
+# A config's plug-in fields name files of the folders above it; what they hold is imported when a
+# config is read.
 NAMES_PLUGINS = "config"
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]  # which has a name for all
+FILES = [
+    path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"
+]  # which has a name for all
 
 
 def layer_of(path: Path) -> str:
@@ -46,7 +74,9 @@ def plugin_folders(source: str) -> list[str]:
 def ways_up(layer: str, source: str) -> list[str]:
     """Lists what a file of this layer takes from a higher one."""
     own = [name.split(".")[1] for name in imports(source) if name.startswith("flaxformer_lite.")]
-    if layer != NAMES_PLUGINS:  # a folder that is only known when the program runs may be any of them
+    if (
+        layer != NAMES_PLUGINS
+    ):  # a folder that is only known when the program runs may be any of them
         own += [folder or max(LAYERS[:-2], key=LAYERS.index) for folder in plugin_folders(source)]
     return [name for name in own if LAYERS.index(name) > LAYERS.index(layer)]
 

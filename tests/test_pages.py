@@ -27,19 +27,25 @@ def test_a_file_that_exists_comes_first(tmp_path, monkeypatch):
     [
         (
             "gpt2_tny:rope",
-            "--config=gpt2_tny:rope: no such page; did you mean 'gpt2_tiny'.*; the pages are bert_base, ",
+            (
+                "--config=gpt2_tny:rope: no such page; did you mean 'gpt2_tiny'.*; the pages are"
+                " bert_base, "
+            ),
         ),
         ("configs/gpt2_tiny.py", "no such file; did you mean 'gpt2_tiny'"),
         ("zzz", "--config=zzz: no such page; the pages are"),
     ],
 )
-def test_a_wrong_name_is_answered_with_the_nearest_page_and_all(value, message, tmp_path, monkeypatch):
+def test_a_wrong_name_is_answered_with_the_nearest_page_and_all(
+    value, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):
         pages.locate(value)
 
 
 def test_pages_build_on_pages():
-    small, large = pages.get_config("gpt2_small"), pages.get_config("gpt2_large")
+    small = pages.get_config("gpt2_small")
+    large = pages.get_config("gpt2_large")
     assert large.train.steps == small.train.steps and large.model.d_model > small.model.d_model
     assert pages.get_config("gpt2_tiny", "alibi").model.position.name == "alibi"

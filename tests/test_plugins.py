@@ -1,4 +1,5 @@
-"""Plug-ins from anywhere: `module:Class` builds, trains, survives a resume, and is refused in a sentence where it cannot be."""
+"""Plug-ins from anywhere: `module:Class` builds, trains, survives a resume, and is refused in a
+sentence where it cannot be."""
 
 import importlib
 import re
@@ -11,12 +12,20 @@ import pytest
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, plugin_name, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    from_config_dict,
+    plugin_name,
+    to_config_dict,
+)
 from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.training import loop
 from tests.training import tiny_runs
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 
 ROOT = Path(__file__).parents[1]
 MODULE = '''
@@ -59,9 +68,20 @@ class Plain(CausalLm):
 class Half(Objective):
     pass
 '''
-FLAGS = {"train.steps": 2, "train.batch_size": 4, "train.eval_batches": 1, "mesh.data": 1, "model.d_model": 16,
-         "model.num_heads": 2, "model.mlp_dim": 32, "model.decoder_layers": 1, "model.vocab_size": 0,
-         "data.tokenizer.name": "bytes", "data.length": 32, "data.eval_fraction": 0.1}  # fmt: skip
+FLAGS = {
+    "train.steps": 2,
+    "train.batch_size": 4,
+    "train.eval_batches": 1,
+    "mesh.data": 1,
+    "model.d_model": 16,
+    "model.num_heads": 2,
+    "model.mlp_dim": 32,
+    "model.decoder_layers": 1,
+    "model.vocab_size": 0,
+    "data.tokenizer.name": "bytes",
+    "data.length": 32,
+    "data.eval_fraction": 0.1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +111,19 @@ def build(**changes):
 
 
 def test_an_objective_and_an_encoding_of_a_users_train_and_resume(text, tmp_path, capsys):
-    own = FLAGS | {"data.path": text, "data.cache": text.parent / "cache", "objective.name": "own_parts:Warm",
-                   "objective.temperature": 0.25, "model.position.name": "own_parts:Slope"}  # fmt: skip
+    own = FLAGS | {
+        "data.path": text,
+        "data.cache": text.parent / "cache",
+        "objective.name": "own_parts:Warm",
+        "objective.temperature": 0.25,
+        "model.position.name": "own_parts:Slope",
+    }
     cfg = build(**own)
-    assert (cfg.objective.temperature, cfg.objective.documents, cfg.model.position.by) == (0.25, "apart", 0.5)
+    assert (cfg.objective.temperature, cfg.objective.documents, cfg.model.position.by) == (
+        0.25,
+        "apart",
+        0.5,
+    )
     loop.run(cfg, tmp_path / "run")
     assert workdir.read_config(tmp_path / "run").objective == cfg.objective
     loop.run(build(**own, **{"train.log_every": 1, "train.checkpoint_every": 3}), tmp_path / "run")
@@ -102,12 +131,24 @@ def test_an_objective_and_an_encoding_of_a_users_train_and_resume(text, tmp_path
 
 
 def test_names_survive_the_round_trip():
-    cfg = build(**{"objective.name": "own_parts:Warm", "model.position.name": "own_parts:Slope",
-                   "model.family": "own_parts:Mine", "model.attention": "own_parts:attend"})  # fmt: skip
-    assert plugin_name(cfg.objective) == "own_parts:Warm" and plugin_name(cfg.model.position) == "own_parts:Slope"
+    cfg = build(
+        **{
+            "objective.name": "own_parts:Warm",
+            "model.position.name": "own_parts:Slope",
+            "model.family": "own_parts:Mine",
+            "model.attention": "own_parts:attend",
+        }
+    )
+    assert (
+        plugin_name(cfg.objective) == "own_parts:Warm"
+        and plugin_name(cfg.model.position) == "own_parts:Slope"
+    )
     assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg
     assert hash(cfg) == hash(from_config_dict(ExperimentConfig, to_config_dict(cfg)))
-    assert plugin_name(CausalLm()) == "causal_lm" and registry.name_of(Path) == f"{Path.__module__}:Path"
+    assert (
+        plugin_name(CausalLm()) == "causal_lm"
+        and registry.name_of(Path) == f"{Path.__module__}:Path"
+    )
 
 
 def test_a_family_and_an_attention_are_what_stands_behind_the_colon():
@@ -117,8 +158,14 @@ def test_a_family_and_an_attention_are_what_stands_behind_the_colon():
 
 
 def test_another_plugin_than_the_pages_brings_its_own_options():
-    values = page(**{"objective.name": "prefix_lm", "objective.z_loss": 1e-4, "model.position.name": "rope"})
-    assert values.objective.to_dict() == {"name": "prefix_lm", "z_loss": 1e-4, "label_smoothing": 0.0}
+    values = page(
+        **{"objective.name": "prefix_lm", "objective.z_loss": 1e-4, "model.position.name": "rope"}
+    )
+    assert values.objective.to_dict() == {
+        "name": "prefix_lm",
+        "z_loss": 1e-4,
+        "label_smoothing": 0.0,
+    }
     assert "base" in values.model.position and from_config_dict(ExperimentConfig, values)
     assert page(**{"objective.documents": "joined"}).objective.documents == "joined"
 
@@ -128,24 +175,50 @@ def test_a_page_may_name_it_and_some_of_its_options():
     values["objective"] = {"name": "own_parts:Warm", "temperature": 3.0}
     assert from_config_dict(ExperimentConfig, values).objective.temperature == 3.0
     values["objective"]["heat"] = 3.0
-    with pytest.raises(ConfigError, match=r"config.objective.heat: no such field.*Warm has .*temperature"):
+    with pytest.raises(
+        ConfigError, match=r"config.objective.heat: no such field.*Warm has .*temperature"
+    ):
         from_config_dict(ExperimentConfig, values)
 
 
 @pytest.mark.parametrize(
     ("field", "name", "message"),
     [
-        ("objective.name", "own_part:Warm", "config.objective.name: 'own_part:Warm': no module 'own_part' in the current"),
+        (
+            "objective.name",
+            "own_part:Warm",
+            "config.objective.name: 'own_part:Warm': no module 'own_part' in the current",
+        ),
         ("objective.name", "own_parts:Worm", "own_parts has no 'Worm'; did you mean 'Warm'?"),
-        ("objective.name", "own_parts:Slope", "'own_parts:Slope' is not derived from flaxformer_lite.objectives.base.Obj"),
+        (
+            "objective.name",
+            "own_parts:Slope",
+            "'own_parts:Slope' is not derived from flaxformer_lite.objectives.base.Obj",
+        ),
         ("objective.name", "own_parts:attend", "'own_parts:attend' is not derived from"),
-        ("objective.name", "own_parts:Plain", "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True"),
+        (
+            "objective.name",
+            "own_parts:Plain",
+            "'own_parts:Plain' is not a dataclass; write @dataclass(frozen=True",
+        ),
         ("objective.name", "own_parts:Half", "'own_parts:Half' lacks loss, make_example."),
-        ("objective.name", "own_parts:", "name a plug-in outside the package as package.module:Name"),
-        ("objective.name", "base", "objectives: no 'base'; choose from causal_lm, cbow, classification, "),
-        ("model.position.name", "own_parts:Warm", "config.model.position.name: 'own_parts:Warm' is not derived from"),
+        (
+            "objective.name",
+            "own_parts:",
+            "name a plug-in outside the package as package.module:Name",
+        ),
+        (
+            "objective.name",
+            "base",
+            "objectives: no 'base'; choose from causal_lm, cbow, classification, ",
+        ),
+        (
+            "model.position.name",
+            "own_parts:Warm",
+            "config.model.position.name: 'own_parts:Warm' is not derived from",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_plugin_is_refused_by_the_flags_and_at_the_door(field, name, message, capsys):
     with pytest.raises(SystemExit):
         page(**{field: name})
@@ -156,15 +229,27 @@ def test_what_is_no_plugin_is_refused_by_the_flags_and_at_the_door(field, name, 
         from_config_dict(ExperimentConfig, values)
 
 
-@pytest.mark.parametrize(("field", "name"), [("family", "own_parts:Nine"), ("attention", "own_parts:attent")])
+@pytest.mark.parametrize(
+    ("field", "name"), [("family", "own_parts:Nine"), ("attention", "own_parts:attent")]
+)
 def test_no_such_family_or_attention(field, name):
-    with pytest.raises(ConfigError, match=rf"^model.{field}='{name}': '{name}': own_parts has no .*; did you mean"):
+    with pytest.raises(
+        ConfigError, match=rf"^model.{field}='{name}': '{name}': own_parts has no .*; did you mean"
+    ):
         build(**{f"model.{field}": name})
 
 
 def test_train_py_finds_a_module_beside_which_it_is_called():
-    command = [sys.executable, str(ROOT / "train.py"), f"--config={ROOT}/configs/gpt2_tiny.py", "--workdir=run"]
-    done = subprocess.run([*command, "--config.objective.name=own_parts:Worm"], capture_output=True, text=True)
+    command = [
+        sys.executable,
+        str(ROOT / "train.py"),
+        f"--config={ROOT}/configs/gpt2_tiny.py",
+        "--workdir=run",
+    ]
+    done = subprocess.run(
+        [*command, "--config.objective.name=own_parts:Worm"], capture_output=True, text=True
+    )
     assert (
-        done.returncode == command_line.BAD_INPUT and "own_parts has no 'Worm'; did you mean 'Warm'?" in done.stderr
+        done.returncode == command_line.BAD_INPUT
+        and "own_parts has no 'Worm'; did you mean 'Warm'?" in done.stderr
     ), done.stderr

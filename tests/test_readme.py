@@ -1,4 +1,5 @@
-"""The README's Python runs as written and computes what it says; the page fits into five minutes."""
+"""The README's Python runs as written and computes what it says; the page fits into five
+minutes."""
 
 import re
 from pathlib import Path

@@ -40,9 +40,16 @@ def test_a_class_outside_the_package_is_a_value_like_ours(mine):
     config.objective = {"name": f"{mine}:Mine", "weight": 0.25}
     config.model.position = {"name": f"{mine}:Slow", "slowness": 3}
     cfg = from_config_dict(ExperimentConfig, config)
-    assert (type(cfg.objective).__name__, cfg.objective.weight, cfg.model.position.slowness) == ("Mine", 0.25, 3.0)
+    assert (type(cfg.objective).__name__, cfg.objective.weight, cfg.model.position.slowness) == (
+        "Mine",
+        0.25,
+        3.0,
+    )
     stored = to_config_dict(cfg)
-    assert stored.objective.name == f"{mine}:Mine" and from_config_dict(ExperimentConfig, stored) == cfg
+    assert (
+        stored.objective.name == f"{mine}:Mine"
+        and from_config_dict(ExperimentConfig, stored) == cfg
+    )
 
 
 def test_ours_keep_their_file_names():

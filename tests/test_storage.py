@@ -1,4 +1,5 @@
-"""The stand-ins keep the promises of object stores that the library leans on, and fail when they are told to."""
+"""The stand-ins keep the promises of object stores that the library leans on, and fail when they
+are told to."""
 
 import os
 
@@ -11,13 +12,24 @@ from tests.storage import Store
 @pytest.fixture
 def objects(bucket: Store) -> tensorstore.KvStore:
     if bucket.url.startswith("gs"):
-        return tensorstore.KvStore.open({"driver": "gcs", "bucket": "bucket", "path": "at/"}).result()
-    endpoint, keys = os.environ["AWS_ENDPOINT_URL"], {"type": "environment"}
-    spec = {"driver": "s3", "bucket": "bucket", "path": "at/", "endpoint": endpoint, "aws_region": "us-east-1"}
+        return tensorstore.KvStore.open(
+            {"driver": "gcs", "bucket": "bucket", "path": "at/"}
+        ).result()
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    keys = {"type": "environment"}
+    spec = {
+        "driver": "s3",
+        "bucket": "bucket",
+        "path": "at/",
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+    }
     return tensorstore.KvStore.open({**spec, "aws_credentials": keys}).result()
 
 
-def test_of_two_that_create_one_object_one_fails_and_only_the_newest_version_can_be_replaced(objects):
+def test_of_two_that_create_one_object_one_fails_and_only_the_newest_version_can_be_replaced(
+    objects,
+):
     none = objects.read("new").result().stamp.generation
     first = objects.write("new", b"first", if_equal=none).result().generation
     assert objects.write("new", b"second", if_equal=none).result().generation == b""

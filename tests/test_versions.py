@@ -30,4 +30,7 @@ def test_a_newer_one_is_named_once_with_the_way_back(version, installed, caplog)
         versions.notice_untested()
         versions.notice_untested()
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"jax {version} is newer than 0.12") and "'jax<0.13'" in record.getMessage()
+    assert (
+        record.getMessage().startswith(f"jax {version} is newer than 0.12")
+        and "'jax<0.13'" in record.getMessage()
+    )

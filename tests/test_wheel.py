@@ -1,4 +1,5 @@
-"""The package as it is installed: pages, py.typed and the console command are in the wheel, and it runs from any folder."""
+"""The package as it is installed: pages, py.typed and the console command are in the wheel, and it
+runs from any folder."""
 
 import configparser
 import os
@@ -17,8 +18,16 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The files of a wheel of the tracked sources, built with the setuptools that is there."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "flaxformer_lite", "configs"):
+    source = tmp_path_factory.mktemp("source")
+    out = tmp_path_factory.mktemp("wheel")
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+        "flaxformer_lite",
+        "configs",
+    ):
         (source / name).symlink_to(ROOT / name)
     build = [
         sys.executable,
@@ -35,7 +44,10 @@ def installed(tmp_path_factory):
 def test_it_holds_all_sources_and_nothing_else_on_top(installed):
     ours = {str(path.relative_to(ROOT)) for path in ROOT.glob("flaxformer_lite/**/*.py")}
     ours |= {f"flaxformer_lite/configs/{name}.py" for name in pages.names()}
-    ours |= {f"flaxformer_lite/{name}" for name in ("py.typed", "__init__.pyi", "introspection/page.html")}
+    ours |= {
+        f"flaxformer_lite/{name}"
+        for name in ("py.typed", "__init__.pyi", "introspection/page.html")
+    }
     held = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
     assert {path for path in held if ".dist-info/" not in path} == ours
 
@@ -46,8 +58,19 @@ def test_the_command_finds_its_pages_from_an_empty_folder(installed, tmp_path):
     script.read(entries)
     module, _, function = script["console_scripts"]["flaxformer_lite"].partition(":")
     (tmp_path / "flaxformer_lite").write_text(f"from {module} import {function}\n{function}()\n")
-    command = [sys.executable, tmp_path / "flaxformer_lite", "train", "--config=gpt2_large", "--help"]
-    options = dict(cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(installed)})
+    command = [
+        sys.executable,
+        tmp_path / "flaxformer_lite",
+        "train",
+        "--config=gpt2_large",
+        "--help",
+    ]
+    options = dict(
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+    )
     done = subprocess.run(command, **options)
     assert done.returncode == 0 and "--config.model.d_model=1280 " in done.stdout
     done = subprocess.run([*command[:3], "--config=configs/none.py", "--workdir=x"], **options)

@@ -21,7 +21,9 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 # A block of Python, and what it prints where a block without a language follows at once.
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```(?:text)?\n(?P<printed>.*?)^```\n)?", re.M | re.S)
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```(?:text)?\n(?P<printed>.*?)^```\n)?", re.M | re.S
+)
 PICTURE = re.compile(r"^!\[.*?\]\((\w[\w-]*\.(?:png|svg))\)\n", re.M)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
 FRONT_MATTER = re.compile(r"\A---\n(.*?)^---\n", re.M | re.S)
@@ -40,7 +42,8 @@ def read(page: Path) -> str:
 
 
 def is_slow(page: Path) -> bool:
-    """Tells whether `slow: true` in the page's front matter keeps it out of the tests that run each time."""
+    """Tells whether `slow: true` in the page's front matter keeps it out of the tests that run each
+    time."""
     front = FRONT_MATTER.match(page.read_text())
     return front is not None and "slow: true" in front[1]
 
@@ -56,7 +59,8 @@ def pictures(text: str) -> list[str]:
 
 
 def run(text: str, scope: dict | None = None) -> Iterator[tuple[Block, str]]:
-    """Executes the blocks of a page in one namespace and the current folder, and yields what each printed."""
+    """Executes the blocks of a page in one namespace and the current folder, and yields what each
+    printed."""
     scope = {"__name__": "__main__"} if scope is None else scope
     with np.printoptions():  # given back as they were, like the figures
         for block in blocks(text):
@@ -77,7 +81,9 @@ def check(text: str) -> dict:
     scope: dict = {"__name__": "__main__"}
     for block, printed in run(text, scope):
         if block.printed is not None and printed != block.printed:
-            raise AssertionError(f"the page shows\n{block.printed}\nand its code prints\n{printed}\nin\n{block.code}")
+            raise AssertionError(
+                f"the page shows\n{block.printed}\nand its code prints\n{printed}\nin\n{block.code}"
+            )
     missing = [name for name in pictures(text) if not Path(name).exists()]
     if missing:
         raise AssertionError(f"the page shows {', '.join(missing)}, which its code does not draw.")
@@ -86,7 +92,8 @@ def check(text: str) -> dict:
 
 def write(page: Path) -> None:
     """Executes a page, and replaces the printed text that it shows and the pictures beside it."""
-    text, front = read(page), FRONT_MATTER.match(page.read_text())
+    text = read(page)
+    front = FRONT_MATTER.match(page.read_text())
     with _empty_folder() as folder:
         printed = iter([said for _, said in run(text)])
         for name in pictures(text):
@@ -100,20 +107,27 @@ def write(page: Path) -> None:
 
 
 def notebook(text: str) -> dict:
-    """Turns a page into a notebook; what the page shows as printed and drawn is left to the cells."""
+    """Turns a page into a notebook; what the page shows as printed and drawn is left to the
+    cells."""
     import nbformat.v4 as nb
 
-    drawn, cells, at = pictures(text), [], 0
+    drawn = pictures(text)
+    cells = []
+    at = 0
     for found in [*BLOCK.finditer(text), None]:
         words = text[at : found.start() if found else None]
-        words = PICTURE.sub(lambda picture: "" if picture[1] in drawn else picture[0], words).strip()
+        words = PICTURE.sub(
+            lambda picture: "" if picture[1] in drawn else picture[0], words
+        ).strip()
         cells += [nb.new_markdown_cell(words)] if words else []
         if found:
             cells.append(nb.new_code_cell(found["code"].rstrip()))
             at = found.end()
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"  # the same notebook from the same page
-    return nb.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    return nb.new_notebook(
+        cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    )
 
 
 def notebooks(folder: Path) -> None:
@@ -127,18 +141,25 @@ def notebooks(folder: Path) -> None:
         made = notebook(LINK.sub(functools.partial(_moved, page, folder), read(page)))
         if any(cell["cell_type"] == "code" for cell in made["cells"]):
             with _empty_folder():
-                kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # not over the network
+                kernel = AsyncKernelManager(
+                    kernel_name="python3", transport="ipc"
+                )  # not over the network
                 NotebookClient(made, km=kernel, timeout=600).execute()
         nbformat.write(made, folder / f"{page.stem}.ipynb")
         print(f"{folder / page.stem}.ipynb, {len(made['cells'])} cells", flush=True)
 
 
 def _moved(page: Path, folder: Path, link: re.Match[str]) -> str:
-    """Points a link of a page to the notebook of another chapter, or from the notebooks' folder to its file."""
+    """Points a link of a page to the notebook of another chapter, or from the notebooks' folder to
+    its file."""
     target = (page.parent / link[1]).resolve()
     if target.parent == page.parent and target.suffix == ".md":
         return f"{target.stem}.ipynb"
-    return os.path.relpath(target, folder) if target.exists() and target.suffix not in (".png", ".svg") else link[1]
+    return (
+        os.path.relpath(target, folder)
+        if target.exists() and target.suffix not in (".png", ".svg")
+        else link[1]
+    )
 
 
 @contextlib.contextmanager
@@ -160,7 +181,8 @@ def main(command: str, *words: str) -> None:
             with _empty_folder():
                 check(read(page))
         print(
-            f"{page.relative_to(ROOT)}: {len(blocks(read(page)))} blocks, {time.process_time() - begin:.1f} s of CPU",
+            f"{page.relative_to(ROOT)}: {len(blocks(read(page)))} blocks,"
+            f" {time.process_time() - begin:.1f} s of CPU",
             flush=True,
         )
     return None

@@ -1,12 +1,15 @@
-"""Kills runs whose workdir is in an object store at random requests, and checks that nothing saved is lost.
+"""Kills runs whose workdir is in an object store at random requests, and checks that nothing saved
+is lost.
 
     python -m tools.faults_remote --kills=20 --folder=runs/faults-remote
 
-The stores are the stand-ins of tests/storage.py on this machine. The tiny GPT of tools/faults.py saves after every step and
-keeps two checkpoints; nearly all of its time goes to requests, and after a random number of them it is killed by SIGKILL:
-while parts, a record or metrics are written, old checkpoints are deleted, or the lock is taken. Each start has a disk of
-its own, as on a fresh machine. In the end the state must equal that of an uninterrupted run on a disk, bit for bit, and
-metrics.jsonl hold each step once. A run is forked from a process that has imported the package, which saves its imports.
+The stores are the stand-ins of tests/storage.py on this machine. The tiny GPT of tools/faults.py
+saves after every step and keeps two checkpoints; nearly all of its time goes to requests, and after
+a random number of them it is killed by SIGKILL: while parts, a record or metrics are written, old
+checkpoints are deleted, or the lock is taken. Each start has a disk of its own, as on a fresh
+machine. In the end the state must equal that of an uninterrupted run on a disk, bit for bit, and
+metrics.jsonl hold each step once. A run is forked from a process that has imported the package,
+which saves its imports.
 """
 
 import argparse
@@ -26,8 +29,15 @@ from pathlib import Path
 from tests.storage import Store, amazon, google, led
 from tools.faults import ROOT, commands, until
 
-IMPORTS = ["flaxformer_lite.cli.launch", "orbax.checkpoint", "tensorstore", "tensorboardX", "matplotlib.pyplot"]
-KILLED, LONGEST = 9, 200  # the signal, and the most requests of a process before it
+IMPORTS = [
+    "flaxformer_lite.cli.launch",
+    "orbax.checkpoint",
+    "tensorstore",
+    "tensorboardX",
+    "matplotlib.pyplot",
+]
+KILLED = 9  # the signal, and the most requests of a process before it
+LONGEST = 200
 
 
 def train(line: list[str], said: Path) -> None:
@@ -40,7 +50,8 @@ def train(line: list[str], said: Path) -> None:
         tempfile.tempdir = own
         sys.argv = line[1:]
         runpy.run_path("train.py", run_name="__main__")
-        atexit._run_exitfuncs()  # which multiprocessing leaves out: processes wait there for each other
+        # which multiprocessing leaves out: processes wait there for each other
+        atexit._run_exitfuncs()
 
 
 def committed(store: Store) -> list[int]:
@@ -52,7 +63,11 @@ def committed(store: Store) -> list[int]:
 def where(store: Store) -> str:
     """Infers from the objects what a run was doing when it was killed."""
     steps = committed(store)
-    seen = {int(one[1]) for name in store.objects() if (one := re.match(r"run/checkpoints/(\d+)/", name))}
+    seen = {
+        int(one[1])
+        for name in store.objects()
+        if (one := re.match(r"run/checkpoints/(\d+)/", name))
+    }
     if not steps:
         return "in a start"
     if max(seen) > max(steps):
@@ -60,15 +75,23 @@ def where(store: Store) -> str:
     return "in a deletion" if len(seen) > 2 else "between saves"
 
 
-def stop_once(store: Store, lines: list[list[str]], said: list[Path], requests: int | None) -> list[int | None]:
-    """Starts the processes of a run, kills one of them after so many requests, and waits for all; returns exit codes."""
-    begun, starter = len(store.seen), multiprocessing.get_context("forkserver")
+def stop_once(
+    store: Store, lines: list[list[str]], said: list[Path], requests: int | None
+) -> list[int | None]:
+    """Starts the processes of a run, kills one of them after so many requests, and waits for all;
+    returns exit codes."""
+    begun = len(store.seen)
+    starter = multiprocessing.get_context("forkserver")
     started = [starter.Process(target=train, args=pair) for pair in zip(lines, said, strict=True)]
     for process in started:
         process.start()
     if requests is not None:
         until(
-            lambda: len(store.seen) >= begun + requests or not all(process.is_alive() for process in started), started
+            lambda: (
+                len(store.seen) >= begun + requests
+                or not all(process.is_alive() for process in started)
+            ),
+            started,
         )
         random.choice(started).kill()
     until(lambda: not any(process.is_alive() for process in started), started)
@@ -82,7 +105,9 @@ def stop_once(store: Store, lines: list[list[str]], said: list[Path], requests: 
 def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> dict:
     """Kills a run `kills` times, and lets it end; returns a row of the table."""
     hits: collections.Counter[str] = collections.Counter()
-    said, lost, last = [folder / f"said{index}.txt" for index in range(processes)], 0, 0
+    said = [folder / f"said{index}.txt" for index in range(processes)]
+    lost = 0
+    last = 0
     for count in range(kills + 1):
         lines = commands(folder, Path("WORKDIR"), steps, processes)
         lines = [[arg.replace("WORKDIR", f"{store.url}/run") for arg in line] for line in lines]
@@ -94,15 +119,25 @@ def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> d
             raise SystemExit(f"the run came to its end after {count} kills; give it more --steps.")
         lost += bool(resumed and resumed[0] != last)
         expected = [-KILLED, *[1] * (processes - 1)] if count < kills else [0] * processes
-        if re.search("Traceback|damaged", "".join(outputs)) or sorted(codes, key=str) != sorted(expected, key=str):
-            raise SystemExit(f"{store.url}, start {count + 1}, exit codes {codes}:\n" + "\n".join(outputs))
+        if re.search("Traceback|damaged", "".join(outputs)) or sorted(codes, key=str) != sorted(
+            expected, key=str
+        ):
+            raise SystemExit(
+                f"{store.url}, start {count + 1}, exit codes {codes}:\n" + "\n".join(outputs)
+            )
         last = max([last, *committed(store)])
         hits[where(store)] += count < kills
-        print(f"{store.url} {count + 1}: {where(store)}, {requests} requests, newest checkpoint {last}", flush=True)
+        print(
+            f"{store.url} {count + 1}: {where(store)}, {requests} requests, newest checkpoint"
+            f" {last}",
+            flush=True,
+        )
     if not (folder / "disk").exists():
         stop_once(store, commands(folder, folder / "disk", steps, processes), said, None)
     whole = [
-        json.loads(line)["step"] for line in store.objects()["run/metrics.jsonl"].splitlines() if b'"train"' in line
+        json.loads(line)["step"]
+        for line in store.objects()["run/metrics.jsonl"].splitlines()
+        if b'"train"' in line
     ]
     ends = []
     for name in ("checkpoints", "best"):
@@ -111,18 +146,32 @@ def run(store: Store, folder: Path, kills: int, steps: int, processes: int) -> d
         found = json.loads(store.objects()[f"run/{name}/{on_disk.name}/meta/metadata"])
         ends.append(all(expected[field] == found[field] for field in ("step", "leaves", "best")))
     held = any(name == "run/.lock" for name in store.objects())
-    return {"store": store.url, "kills": kills, **{name: hits[name] for name in ("in a start", "in a save", "in a deletion",
-            "between saves")}, "committed checkpoints lost": lost, "end equals a disk's": "yes" if all(ends) else "NO",
-            "steps in metrics.jsonl once": "yes" if whole == [*range(1, steps + 1)] else "NO",
-            "lock left": "YES" if held else "no"}  # fmt: skip
+    return {
+        "store": store.url,
+        "kills": kills,
+        **{
+            name: hits[name]
+            for name in ("in a start", "in a save", "in a deletion", "between saves")
+        },
+        "committed checkpoints lost": lost,
+        "end equals a disk's": "yes" if all(ends) else "NO",
+        "steps in metrics.jsonl once": "yes" if whole == [*range(1, steps + 1)] else "NO",
+        "lock left": "YES" if held else "no",
+    }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--processes", type=int, default=1, help="one of them is killed, and the others must end")
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / f"faults-{time.strftime('%Y%m%d-%H%M%S')}")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="one of them is killed, and the others must end"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "runs" / f"faults-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     options = parser.parse_args()
     folder = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,5 +186,8 @@ if __name__ == "__main__":
             rows.append(run(store, folder, options.kills, options.steps, options.processes))
     print("\n| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
     print("\n".join("| " + " | ".join(map(str, row.values())) + " |" for row in rows))
-    if any({"NO", "YES"} & {str(value) for value in row.values()} or row["committed checkpoints lost"] for row in rows):
+    if any(
+        {"NO", "YES"} & {str(value) for value in row.values()} or row["committed checkpoints lost"]
+        for row in rows
+    ):
         raise SystemExit(1)

@@ -1,11 +1,13 @@
-"""Brings faults on a run of two processes at chosen instants, and lists what each process says and what is lost.
+"""Brings faults on a run of two processes at chosen instants, and lists what each process says and
+what is lost.
 
     python tools/faults_two.py --folder=runs/faults-two            # as root: the full disk is a small tmpfs
 
-Each fault meets the run that the one before it left. A process is killed before it joins the other, while the step
-compiles, in mid-step, during an evaluation, and during a save. The disk is filled before a save and during one. The newest
-checkpoint is damaged in a data file, in its record, by a missing file; then all are. Wanted of each: at most one line on stderr
-of each process that lives, no foreign line, an exit code that is not 0, no committed checkpoint lost; and in the end the
+Each fault meets the run that the one before it left. A process is killed before it joins the other,
+while the step compiles, in mid-step, during an evaluation, and during a save. The disk is filled
+before a save and during one. The newest checkpoint is damaged in a data file, in its record, by a
+missing file; then all are. Wanted of each: at most one line on stderr of each process that lives,
+no foreign line, an exit code that is not 0, no committed checkpoint lost; and in the end the
 parameters of an uninterrupted run.
 """
 
@@ -24,7 +26,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tools import faults
 
-SETTINGS = {"train.best": "", "train.eval_batches": 60, "train.checkpoint_every": 5, "train.eval_every": 5}
+SETTINGS = {
+    "train.best": "",
+    "train.eval_batches": 60,
+    "train.checkpoint_every": 5,
+    "train.eval_every": 5,
+}
 CAUSES = re.compile(r"^(error|waiting for|tokenizing|SIGTERM: stopping)|^$")
 DAMAGES = ("flipped bits", "a damaged record", "a missing file")  # of the newest checkpoint
 DISK = 6 << 20  # bytes of the small disk
@@ -42,7 +49,8 @@ def start(folder: Path, workdir: Path, steps: int) -> list[subprocess.Popen]:
 
 def reached(folder: Path, workdir: Path, instant: str, run: list[subprocess.Popen]) -> None:
     """Waits for an instant of a run, or the end of one of its processes."""
-    out, checkpoints = folder / "out0", workdir / "checkpoints"
+    out = folder / "out0"
+    checkpoints = workdir / "checkpoints"
     first = max(faults.committed(checkpoints), default=0) + 1
 
     def until(seen: Callable[[], object]) -> None:
@@ -82,9 +90,12 @@ def damage(checkpoints: Path, how: str) -> None:
     for step in steps if how == "all damaged" else steps[-1:]:
         at = checkpoints / str(step)
         if how == "a missing file":
-            next((at / "state" / "d").iterdir()).unlink()  # the tree that joins what the processes wrote
+            next(
+                (at / "state" / "d").iterdir()
+            ).unlink()  # the tree that joins what the processes wrote
             continue
-        # Of each file of data: some hold only what later ones replaced, and their bits are of no account.
+        # Of each file of data: some hold only what later ones replaced, and their bits are of no
+        # account.
         data = sorted((at / "state" / "ocdbt.process_1" / "d").iterdir())
         for path in [at / "meta" / "metadata"] if how == "a damaged record" else data:
             content = bytearray(path.read_bytes())
@@ -93,28 +104,51 @@ def damage(checkpoints: Path, how: str) -> None:
 
 
 def judged(folder: Path, run: list[subprocess.Popen], killed: int | None) -> tuple[str, str, bool]:
-    """Returns the exit codes, what the living processes said on stderr, and whether that is as it should be."""
+    """Returns the exit codes, what the living processes said on stderr, and whether that is as it
+    should be."""
     codes = faults.ends(run)
     said = [(folder / f"err{i}").read_text() for i in (0, 1)]
     living = [i for i in (0, 1) if i != killed]
     errors = [[line for line in said[i].splitlines() if line.startswith("error")] for i in living]
     foreign = sum(not CAUSES.search(line) for i in living for line in said[i].splitlines())
-    good = not foreign and all(codes[i] in (0, 1, 2) for i in living) and all(len(lines) <= 1 for lines in errors)
+    good = (
+        not foreign
+        and all(codes[i] in (0, 1, 2) for i in living)
+        and all(len(lines) <= 1 for lines in errors)
+    )
     good &= any(errors) == any(codes[i] for i in living)
-    words = " / ".join(f"{i}: {' '.join(lines)[:170] or '-'}" for i, lines in zip(living, errors, strict=True))
-    return ", ".join(map(str, codes)), words + (f" (and {foreign} foreign lines)" if foreign else ""), good
+    words = " / ".join(
+        f"{i}: {' '.join(lines)[:170] or '-'}" for i, lines in zip(living, errors, strict=True)
+    )
+    return (
+        ", ".join(map(str, codes)),
+        words + (f" (and {foreign} foreign lines)" if foreign else ""),
+        good,
+    )
 
 
 class Matrix:
-    """Brings one fault after the other on the run in `workdir`, and prints a row of a table for each."""
+    """Brings one fault after the other on the run in `workdir`, and prints a row of a table for
+    each."""
 
     def __init__(self, folder: Path, disk: Path, steps: int):
-        self.folder, self.disk, self.steps, self.good = folder, disk, steps, list[bool]()
-        self.workdir, self.checkpoints = disk / "run", disk / "run" / "checkpoints"
-        print("| fault | instant | exit codes | the living say | checkpoint | fine |\n|" + "---|" * 6, flush=True)
+        self.folder = folder
+        self.disk = disk
+        self.steps = steps
+        self.good = list[bool]()
+        self.workdir = disk / "run"
+        self.checkpoints = disk / "run" / "checkpoints"
+        print(
+            "| fault | instant | exit codes | the living say | checkpoint | fine |\n|" + "---|" * 6,
+            flush=True,
+        )
 
     def bring(
-        self, what: str, instant: str, act: Callable[[list[subprocess.Popen]], object], killed: int | None = None
+        self,
+        what: str,
+        instant: str,
+        act: Callable[[list[subprocess.Popen]], object],
+        killed: int | None = None,
     ):
         """Starts the run, acts on it at an instant, and judges its end."""
         before = max(faults.committed(self.checkpoints), default=0)
@@ -123,14 +157,24 @@ class Matrix:
         act(run)
         codes, words, good = judged(self.folder, run, killed)
         for index in (0, 1):
-            shutil.copy(self.folder / f"err{index}", self.folder / f"{len(self.good):02}-err{index}")
+            shutil.copy(
+                self.folder / f"err{index}", self.folder / f"{len(self.good):02}-err{index}"
+            )
         (self.disk / "filler").unlink(missing_ok=True)
         newest = max(faults.committed(self.checkpoints), default=0)
-        notices = re.findall(r"notice: (checkpoint of step \d+ is damaged.*?)[;)]", (self.folder / "out0").read_text())
+        notices = re.findall(
+            r"notice: (checkpoint of step \d+ is damaged.*?)[;)]",
+            (self.folder / "out0").read_text(),
+        )
         words += "".join(f" ({notice})" for notice in notices)
-        told = len(notices) == (what in DAMAGES) and ("error: no checkpoint in" in words) == (what == "all damaged")
+        told = len(notices) == (what in DAMAGES) and ("error: no checkpoint in" in words) == (
+            what == "all damaged"
+        )
         self.good.append(good and newest >= before and told)
-        print(f"| {what} | {instant} | {codes} | {words} | {before} -> {newest} | {self.good[-1]} |", flush=True)
+        print(
+            f"| {what} | {instant} | {codes} | {words} | {before} -> {newest} | {self.good[-1]} |",
+            flush=True,
+        )
 
     def bring_all(self) -> None:
         """Brings every fault at every instant."""
@@ -174,10 +218,14 @@ def main(folder: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=180)
     parser.add_argument(
-        "--folder", type=Path, default=faults.ROOT / "runs" / f"faults-two-{time.strftime('%Y%m%d-%H%M%S')}"
+        "--folder",
+        type=Path,
+        default=faults.ROOT / "runs" / f"faults-two-{time.strftime('%Y%m%d-%H%M%S')}",
     )
     options = parser.parse_args()
     main(options.folder.absolute(), options.steps)

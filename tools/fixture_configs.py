@@ -1,7 +1,8 @@
 """The configs of the tiny reference checkpoints, as transformers spells them.
 
-Sizes are odd on purpose (heads that do not divide the width, fewer key/value heads, windows shorter than the text,
-epsilons large enough to matter), so that a swapped axis, a forgotten scale or an ignored field shows in the outputs.
+Sizes are odd on purpose (heads that do not divide the width, fewer key/value heads, windows shorter
+than the text, epsilons large enough to matter), so that a swapped axis, a forgotten scale or an
+ignored field shows in the outputs.
 """
 
 from typing import Any
@@ -129,8 +130,16 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "float16",
     ),
     "gptj": (GPT | {"rotary_dim": 4}, {}, "float16"),
-    "gpt_neox": (NEOX, {"rope_parameters": None, "rotary_pct": 0.25, "rotary_emb_base": 50}, "float16"),
-    "phi": (PHI, {"rope_parameters": None, "rope_theta": 50.0, "partial_rotary_factor": 0.5}, "float16"),
+    "gpt_neox": (
+        NEOX,
+        {"rope_parameters": None, "rotary_pct": 0.25, "rotary_emb_base": 50},
+        "float16",
+    ),
+    "phi": (
+        PHI,
+        {"rope_parameters": None, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        "float16",
+    ),
     "opt": (OPT, {}, "float16"),
     "bloom": (
         {
@@ -146,15 +155,29 @@ DECODERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "bfloat16",
     ),
-    "llama": (LLAMA, {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None}, "float16"),
+    "llama": (
+        LLAMA,
+        {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None},
+        "float16",
+    ),
     "mistral": (
-        GROUPED | {"sliding_window": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+        GROUPED
+        | {
+            "sliding_window": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+        },
         {},
         "bfloat16",
     ),
     "qwen2": (LLAMA | {"num_key_value_heads": 1, "tie_word_embeddings": True}, {}, "bfloat16"),
     "qwen3": (
-        GROUPED | {"head_dim": 10, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+        GROUPED
+        | {
+            "head_dim": 10,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+        },
         {},
         "bfloat16",
     ),

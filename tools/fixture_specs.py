@@ -54,13 +54,17 @@ class Spec:
     """One fixture: a checkpoint of `model_type` under `config`, with `head` on top.
 
     Attributes:
-        published: keys written into config.json as published checkpoints spell them; None deletes a key.
-        file_dtype: dtype of the tensors in the file; outputs are always computed in float32 from those values. Families
-            that store their sinusoids (RoFormer, Pegasus) stay in float32, so that computing them anew is as good.
+        published: keys written into config.json as published checkpoints spell them; None deletes a
+          key.
+        file_dtype: dtype of the tensors in the file; outputs are always computed in float32 from
+          those values. Families that store their sinusoids (RoFormer, Pegasus) stay in float32, so
+          that computing them anew is as good.
         token_types: whether the model takes token_type_ids.
         untied: parameters cut loose from the tensor they would share, and stored.
-        cases: extra forward passes: `positions` gives explicit position_ids, `plain` gives input_ids alone.
-        shard_size: when set, the checkpoint is split into shards of at most this size, with an index.
+        cases: extra forward passes: `positions` gives explicit position_ids, `plain` gives
+          input_ids alone.
+        shard_size: when set, the checkpoint is split into shards of at most this size, with an
+          index.
     """
 
     name: str
@@ -80,8 +84,12 @@ class Spec:
     def kind(self) -> str:
         """encoder, decoder or seq2seq (what is called with decoder_input_ids)."""
         # T5 and mT5 shift the question right themselves; UMT5 is given what its decoder reads.
-        is_encoder_decoder = self.head == "base" or (self.head == "question_answering" and self.model_type == "umt5")
-        if self.head == "conditional_generation" or (is_encoder_decoder and self.model_type in TWO_SIDED):
+        is_encoder_decoder = self.head == "base" or (
+            self.head == "question_answering" and self.model_type == "umt5"
+        )
+        if self.head == "conditional_generation" or (
+            is_encoder_decoder and self.model_type in TWO_SIDED
+        ):
             return "seq2seq"
         return "decoder" if self.model_type in DECODERS else "encoder"
 
@@ -94,14 +102,21 @@ def specs() -> list[Spec]:
 def _encoders() -> list[Spec]:
     rows = []
     for family, config in ENCODERS.items():
-        common = {"model_type": family.replace("xlm_roberta", "xlm-roberta"), "token_types": family in WITH_TOKEN_TYPES}
+        common = {
+            "model_type": family.replace("xlm_roberta", "xlm-roberta"),
+            "token_types": family in WITH_TOKEN_TYPES,
+        }
         for head in ENCODER_HEADS:
             if head == "pretraining" and family not in WITH_PRETRAINING:
                 continue
             if head == "causal_lm" and family not in WITH_CAUSAL_LM:
                 continue
             causal = {"is_decoder": True} if head == "causal_lm" else {}
-            labels = {"num_labels": 3} if head in ("sequence_classification", "token_classification") else {}
+            labels = (
+                {"num_labels": 3}
+                if head in ("sequence_classification", "token_classification")
+                else {}
+            )
             on_top = head not in ("base", "masked_lm", "pretraining", "causal_lm")
             cases = ("plain",) if head == "masked_lm" else ()
             if head == "base" and family in ("bert", "roberta", "distilbert", "electra", "albert"):
@@ -113,9 +128,12 @@ def _encoders() -> list[Spec]:
                     config=config | labels | causal,
                     cases=cases,
                     grads=(family, head) == ("bert", "pretraining"),
-                    file_dtype="float32"
-                    if family == "roformer" or (head != "causal_lm" and family in ("bert", "roberta") and not on_top)
-                    else "float16",
+                    file_dtype=(
+                        "float32"
+                        if family == "roformer"
+                        or (head != "causal_lm" and family in ("bert", "roberta") and not on_top)
+                        else "float16"
+                    ),
                     **common,
                 )
             )
@@ -130,7 +148,12 @@ def _encoders() -> list[Spec]:
             **HALF,
         ),
         Spec(
-            name="albert_groups_base", model_type="albert", head="base", config=ALBERT | group, token_types=True, **HALF
+            name="albert_groups_base",
+            model_type="albert",
+            head="base",
+            config=ALBERT | group,
+            token_types=True,
+            **HALF,
         ),
         Spec(
             name="albert_unshared_base",
@@ -140,23 +163,46 @@ def _encoders() -> list[Spec]:
             **HALF,
         ),
         *_modernbert(),
-        Spec(name="roformer_value_base", model_type="roformer", head="base", config=BERT | {"rotary_value": True}),
+        Spec(
+            name="roformer_value_base",
+            model_type="roformer",
+            head="base",
+            config=BERT | {"rotary_value": True},
+        ),
     ]
     return rows
 
 
 def _modernbert() -> list[Spec]:
-    """Lists ModernBERT as transformers 5 writes it, as published, with biases, and with both kinds of classifier."""
+    """Lists ModernBERT as transformers 5 writes it, as published, with biases, and with both kinds
+    of classifier."""
     classes = MODERNBERT | {"num_labels": 3}
     rows = [
         ("base", "base", MODERNBERT | MODERNBERT_BIASED, HALF),
-        ("masked_lm", "masked_lm", MODERNBERT, {"published": MODERNBERT_SPELLED, "grads": True, **HALF}),
+        (
+            "masked_lm",
+            "masked_lm",
+            MODERNBERT,
+            {"published": MODERNBERT_SPELLED, "grads": True, **HALF},
+        ),
         ("sequence_classification", "sequence_classification", classes, HALF),
-        ("mean_sequence_classification", "sequence_classification", classes | {"classifier_pooling": "mean"},
-         {"cases": ("plain",), **HALF}),
-        ("token_classification", "token_classification", classes, {"published": MODERNBERT_SPELLED, **HALF}),
-    ]  # fmt: skip
-    return [Spec(name=f"modernbert_{n}", model_type="modernbert", head=h, config=c, **more) for n, h, c, more in rows]
+        (
+            "mean_sequence_classification",
+            "sequence_classification",
+            classes | {"classifier_pooling": "mean"},
+            {"cases": ("plain",), **HALF},
+        ),
+        (
+            "token_classification",
+            "token_classification",
+            classes,
+            {"published": MODERNBERT_SPELLED, **HALF},
+        ),
+    ]
+    return [
+        Spec(name=f"modernbert_{n}", model_type="modernbert", head=h, config=c, **more)
+        for n, h, c, more in rows
+    ]
 
 
 def _decoders() -> list[Spec]:
@@ -179,17 +225,49 @@ def _decoders() -> list[Spec]:
             labels = {} if head == "question_answering" else {"num_labels": 3}
             if head not in WITHOUT.get(family, ()):
                 rows.append(
-                    Spec(name=f"{family}_{head}", head=head, config=config | labels | _one_layer(config), **common)
+                    Spec(
+                        name=f"{family}_{head}",
+                        head=head,
+                        config=config | labels | _one_layer(config),
+                        **common,
+                    )
                 )
     post_norm = OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 12}
-    llama3 = {"model_type": "llama", "config": LLAMA3, "published": LLAMA3_ROPE, "file_dtype": "bfloat16"}
+    llama3 = {
+        "model_type": "llama",
+        "config": LLAMA3,
+        "published": LLAMA3_ROPE,
+        "file_dtype": "bfloat16",
+    }
     sequential = NEOX | {"use_parallel_residual": False, "attention_bias": False}
     rows += [
-        Spec(name="phi_base", model_type="phi", head="base", config=PHI | {"qk_layernorm": True}, **HALF),
-        Spec(name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF),
-        Spec(name="gpt_neox_sequential_lm", model_type="gpt_neox", head="lm", config=sequential, file_dtype="float16"),
-        Spec(name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"),
-        Spec(name="opt_350m_base", model_type="opt", head="base", config=post_norm | {"num_hidden_layers": 1}, **HALF),
+        Spec(
+            name="phi_base",
+            model_type="phi",
+            head="base",
+            config=PHI | {"qk_layernorm": True},
+            **HALF,
+        ),
+        Spec(
+            name="gpt2_base", model_type="gpt2", head="base", config=GPT, token_types=True, **HALF
+        ),
+        Spec(
+            name="gpt_neox_sequential_lm",
+            model_type="gpt_neox",
+            head="lm",
+            config=sequential,
+            file_dtype="float16",
+        ),
+        Spec(
+            name="opt_350m_lm", model_type="opt", head="lm", config=post_norm, file_dtype="float16"
+        ),
+        Spec(
+            name="opt_350m_base",
+            model_type="opt",
+            head="base",
+            config=post_norm | {"num_hidden_layers": 1},
+            **HALF,
+        ),
         Spec(name="llama3_lm", head="lm", grads=True, **llama3),
         Spec(name="llama3_base", head="base", **llama3),
     ]
@@ -197,7 +275,8 @@ def _decoders() -> list[Spec]:
 
 
 def _one_layer(config: dict[str, Any]) -> dict[str, Any]:
-    """Reduces a config to one layer, as a decoder's classifier differs from its LM only at the top."""
+    """Reduces a config to one layer, as a decoder's classifier differs from its LM only at the
+    top."""
     if "attention_types" in config:
         return {"num_layers": 1, "attention_types": [[["local"], 1]]}
     return {key: 1 for key in ("n_layer", "num_hidden_layers") if key in config}
@@ -205,11 +284,20 @@ def _one_layer(config: dict[str, Any]) -> dict[str, Any]:
 
 def _seq2seq() -> list[Spec]:
     untied = {"untied": ("lm_head.weight",), "published": UNTIED}
-    separate = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 67, "tie_word_embeddings": False}
+    separate = {
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": 67,
+        "tie_word_embeddings": False,
+    }
     rows = [
         ("t5", "t5", T5, {"grads": True, "penalties": True}),
         ("t5_v1_1", "t5", GATED, untied),
-        ("flan_t5", "t5", GATED | {"tie_word_embeddings": False}, {"untied": ("lm_head.weight",), **HALF}),
+        (
+            "flan_t5",
+            "t5",
+            GATED | {"tie_word_embeddings": False},
+            {"untied": ("lm_head.weight",), **HALF},
+        ),
         (
             "mt5",
             "mt5",
@@ -222,7 +310,12 @@ def _seq2seq() -> list[Spec]:
         (
             "mbart",
             "mbart",
-            BART | {"scale_embedding": True, "activation_function": "relu", "decoder_start_token_id": 4},
+            BART
+            | {
+                "scale_embedding": True,
+                "activation_function": "relu",
+                "decoder_start_token_id": 4,
+            },
             HALF,
         ),
         ("marian", "marian", MARIAN, HALF),
@@ -240,18 +333,42 @@ def _seq2seq() -> list[Spec]:
         for name, model_type, config, extra in rows
     ]
     short = {"encoder_layers": 1, "decoder_layers": 1}
-    for family, config in (("bart", BART | short), ("mbart", BART | short | {"scale_embedding": True})):
+    for family, config in (
+        ("bart", BART | short),
+        ("mbart", BART | short | {"scale_embedding": True}),
+    ):
         for head in ("base", "sequence_classification", "question_answering"):
             cases = ("plain",) if head == "base" else ()
             found.append(
-                Spec(name=f"{family}_{head}", model_type=family, head=head, config=config, cases=cases, **HALF)
+                Spec(
+                    name=f"{family}_{head}",
+                    model_type=family,
+                    head=head,
+                    config=config,
+                    cases=cases,
+                    **HALF,
+                )
             )
     single = {"num_layers": 1}
     for family, config in (("t5", T5 | single), ("mt5", GATED | single), ("umt5", GATED | single)):
         for head in ("sequence_classification", "token_classification", "question_answering"):
             labels = {} if head == "question_answering" else {"num_labels": 3}
-            found.append(Spec(name=f"{family}_{head}", model_type=family, head=head, config=config | labels, **HALF))
-    found.append(Spec(name="t5_base", model_type="t5", head="base", config=T5 | {"num_layers": 1}, **HALF))
-    found.append(Spec(name="t5_encoder", model_type="t5", head="encoder", config=T5, cases=("plain",)))
-    found.append(Spec(name="umt5_encoder", model_type="umt5", head="encoder", config=GATED, cases=("plain",)))
+            found.append(
+                Spec(
+                    name=f"{family}_{head}",
+                    model_type=family,
+                    head=head,
+                    config=config | labels,
+                    **HALF,
+                )
+            )
+    found.append(
+        Spec(name="t5_base", model_type="t5", head="base", config=T5 | {"num_layers": 1}, **HALF)
+    )
+    found.append(
+        Spec(name="t5_encoder", model_type="t5", head="encoder", config=T5, cases=("plain",))
+    )
+    found.append(
+        Spec(name="umt5_encoder", model_type="umt5", head="encoder", config=GATED, cases=("plain",))
+    )
     return found

@@ -1,10 +1,12 @@
-"""Writes tests/fixtures/adapters: LoRA adapters as PEFT saves them, for the models of tests/fixtures.
+"""Writes tests/fixtures/adapters: LoRA adapters as PEFT saves them, for the models of
+tests/fixtures.
 
     /tmp/reference/bin/pip install peft==0.21.2        # beside what tools/make_fixtures.py needs
     /tmp/reference/bin/python tools/make_adapter_fixtures.py
 
 A folder is named after its model's, with a suffix where one model has several: adapter_config.json,
-adapter_model.safetensors, and expected.npz with the logits of PEFT for the inputs of the model's own default case.
+adapter_model.safetensors, and expected.npz with the logits of PEFT for the inputs of the model's
+own default case.
 """
 
 import json
@@ -20,11 +22,26 @@ from peft import LoraConfig, get_peft_model
 
 ROOT = Path(__file__).parents[1] / "tests" / "fixtures"
 ADAPTERS: dict[str, dict[str, Any]] = {
-    "bert_sequence_classification": {"target_modules": ["query", "value"], "task_type": "SEQ_CLS", "lora_alpha": 8},
+    "bert_sequence_classification": {
+        "target_modules": ["query", "value"],
+        "task_type": "SEQ_CLS",
+        "lora_alpha": 8,
+    },
     "bert_masked_lm": {"target_modules": "all-linear", "use_rslora": True},
-    "gpt2_lm": {"target_modules": ["c_attn", "attn.c_proj"], "task_type": "CAUSAL_LM", "fan_in_fan_out": True},
-    "gpt_neox_lm": {"target_modules": ["query_key_value", "dense_4h_to_h"], "task_type": "CAUSAL_LM"},
-    "llama_lm": {"target_modules": ["q_proj", "v_proj", "down_proj"], "task_type": "CAUSAL_LM", "lora_dropout": 0.1},
+    "gpt2_lm": {
+        "target_modules": ["c_attn", "attn.c_proj"],
+        "task_type": "CAUSAL_LM",
+        "fan_in_fan_out": True,
+    },
+    "gpt_neox_lm": {
+        "target_modules": ["query_key_value", "dense_4h_to_h"],
+        "task_type": "CAUSAL_LM",
+    },
+    "llama_lm": {
+        "target_modules": ["q_proj", "v_proj", "down_proj"],
+        "task_type": "CAUSAL_LM",
+        "lora_dropout": 0.1,
+    },
     "llama_lm-uneven": {
         "target_modules": ["q_proj", "k_proj", "gate_proj"],
         "task_type": "CAUSAL_LM",
@@ -40,7 +57,11 @@ def main() -> None:
     torch.set_num_threads(1)
     shutil.rmtree(ROOT / "adapters", ignore_errors=True)
     for name, options in ADAPTERS.items():
-        make(ROOT / "adapters" / name, ROOT / name.partition("-")[0], {"r": 3, "lora_alpha": 12, **options})
+        make(
+            ROOT / "adapters" / name,
+            ROOT / name.partition("-")[0],
+            {"r": 3, "lora_alpha": 12, **options},
+        )
 
 
 def make(folder: Path, model: Path, options: dict[str, Any]) -> None:
@@ -55,13 +76,17 @@ def make(folder: Path, model: Path, options: dict[str, Any]) -> None:
             parameter.data = 0.3 * torch.randn_like(parameter)
     with np.load(model / "expected.npz") as file:
         start = "default/in/"
-        inputs = {k.removeprefix(start): torch.tensor(v) for k, v in file.items() if k.startswith(start)}
+        inputs = {
+            k.removeprefix(start): torch.tensor(v) for k, v in file.items() if k.startswith(start)
+        }
     with torch.no_grad():
         logits = adapted(**inputs).logits.float().numpy()
     adapted.save_pretrained(folder)
     (folder / "README.md").unlink()
     np.savez_compressed(folder / "expected.npz", logits=logits)
-    print(f"{folder.name:36s} {sum(path.stat().st_size for path in folder.iterdir()) / 1024:.1f} KB")
+    print(
+        f"{folder.name:36s} {sum(path.stat().st_size for path in folder.iterdir()) / 1024:.1f} KB"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Adds flax_model.msgpack to some of tests/fixtures, as the last Flax models of transformers saved it.
+"""Adds flax_model.msgpack to some of tests/fixtures, as the last Flax models of transformers saved
+it.
 
-    python3.11 -m venv /tmp/flax && /tmp/flax/bin/pip install transformers==4.57.6 jax==0.7.2 flax==0.12.0 safetensors
-    JAX_PLATFORMS=cpu /tmp/flax/bin/python tools/make_flax_fixtures.py
+    python3.11 -m venv /tmp/flax && /tmp/flax/bin/pip install transformers==4.57.6 jax==0.7.2
+    flax==0.12.0 safetensors JAX_PLATFORMS=cpu /tmp/flax/bin/python tools/make_flax_fixtures.py
 
-To be run after make_fixtures.py, which clears the directories. The msgpack lies beside the safetensors it was made
-from, so expected.npz holds for both, and the two must load alike. T5's is sharded, with its index; Gemma's is bfloat16;
-the others have the dtype of their file.
+To be run after make_fixtures.py, which clears the directories. The msgpack lies beside the
+safetensors it was made from, so expected.npz holds for both, and the two must load alike. T5's is
+sharded, with its index; Gemma's is bfloat16; the others have the dtype of their file.
 """
 
 import json
@@ -51,17 +52,32 @@ def main() -> None:
 
 
 def distance(name: str, model: transformers.FlaxPreTrainedModel) -> float:
-    """Returns the largest relative distance from the stored outputs, where attention_mask is 1, in float32."""
+    """Returns the largest relative distance from the stored outputs, where attention_mask is 1, in
+    float32."""
     params = jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), model.params)
     with np.load(FIXTURES / name / "expected.npz") as stored:
-        arrays = {key.removeprefix("default/"): stored[key] for key in stored.files if key.startswith("default/")}
-    inputs = {key.removeprefix("in/"): value for key, value in arrays.items() if key.startswith("in/")}
-    masks = {inputs[key].shape: inputs[key].astype(bool) for key in inputs if key.endswith("attention_mask")}
+        arrays = {
+            key.removeprefix("default/"): stored[key]
+            for key in stored.files
+            if key.startswith("default/")
+        }
+    inputs = {
+        key.removeprefix("in/"): value for key, value in arrays.items() if key.startswith("in/")
+    }
+    masks = {
+        inputs[key].shape: inputs[key].astype(bool)
+        for key in inputs
+        if key.endswith("attention_mask")
+    }
     outputs = model(**inputs, params=params)
     gaps = []
-    for key, value in ((key.removeprefix("out/"), value) for key, value in arrays.items() if key.startswith("out/")):
+    for key, value in (
+        (key.removeprefix("out/"), value) for key, value in arrays.items() if key.startswith("out/")
+    ):
         keep = masks.get(value.shape[:2], ...)
-        gaps.append(float(np.abs(np.asarray(outputs[key]) - value)[keep].max() / np.abs(value[keep]).max()))
+        gaps.append(
+            float(np.abs(np.asarray(outputs[key]) - value)[keep].max() / np.abs(value[keep]).max())
+        )
     return max(gaps)
 
 

@@ -1,4 +1,5 @@
-"""Makes tests/fixtures/sentences: tiny folders of sentence-transformers, with the vectors that it computes itself.
+"""Makes tests/fixtures/sentences: tiny folders of sentence-transformers, with the vectors that it
+computes itself.
 
 python tools/make_sentence_fixtures.py    # in an environment with torch and sentence-transformers
 """
@@ -14,19 +15,46 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 OUT = Path("tests/fixtures/sentences")
 TEXTS = ["zero one two", "four", "three two one zero four five six seven"]
-WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "zero", "one", "two", "three", "four", "five", "six", "seven"]
-WIDTH, LENGTH = 16, 8
+WORDS = [
+    "[PAD]",
+    "[CLS]",
+    "[SEP]",
+    "[UNK]",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+]
+WIDTH = 16
+LENGTH = 8
 
 
 def encoder(folder: Path) -> None:
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    words.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
     named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **named, model_max_length=LENGTH).save_pretrained(folder)
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "initializer_range": 0.5}
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, **named, model_max_length=LENGTH
+    ).save_pretrained(folder)
+    sizes = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "initializer_range": 0.5,
+    }
     BertModel(
-        BertConfig(vocab_size=len(WORDS), hidden_size=WIDTH, max_position_embeddings=LENGTH, **sizes)
+        BertConfig(
+            vocab_size=len(WORDS), hidden_size=WIDTH, max_position_embeddings=LENGTH, **sizes
+        )
     ).save_pretrained(folder)
 
 
@@ -43,7 +71,8 @@ def main() -> None:
     vectors = {}
     for name, layers in after.items():
         model = SentenceTransformer(
-            modules=[modules.Transformer(str(OUT / "encoder"), max_seq_length=LENGTH), *layers], device="cpu"
+            modules=[modules.Transformer(str(OUT / "encoder"), max_seq_length=LENGTH), *layers],
+            device="cpu",
         )
         model.save(str(OUT / name), create_model_card=False)
         vectors[name] = model.encode(TEXTS).tolist()

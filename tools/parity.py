@@ -4,10 +4,11 @@
     python tools/parity.py ours /tmp/fresh /tmp/exported        # JAX: load, compare, step, save
     python tools/parity.py theirs /tmp/exported                 # torch: load what was saved, compare
 
-`ours` compares with what torch transformers computed when the fixtures were made, in float32 and bfloat16, then writes
-two checkpoints of each: as loaded, and after one step. `theirs` loads both into transformers, where no tensor may be
-missing, left over or of another shape, and compares with what we computed. Errors are the largest difference relative
-to the largest value, where attention_mask is 1. The exit status is 1 where any float32 error exceeds the tolerance.
+`ours` compares with what torch transformers computed when the fixtures were made, in float32 and
+bfloat16, then writes two checkpoints of each: as loaded, and after one step. `theirs` loads both
+into transformers, where no tensor may be missing, left over or of another shape, and compares with
+what we computed. Errors are the largest difference relative to the largest value, where
+attention_mask is 1. The exit status is 1 where any float32 error exceeds the tolerance.
 """
 
 import argparse
@@ -26,18 +27,27 @@ Arrays = dict[str, np.ndarray]
 
 def main() -> None:
     """Prints a row for each fixture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("side", choices=("ours", "theirs"))
-    parser.add_argument("folders", type=Path, nargs="+", help="fixtures and where to export; or what was exported")
+    parser.add_argument(
+        "folders", type=Path, nargs="+", help="fixtures and where to export; or what was exported"
+    )
     parser.add_argument("--only", default="", help="fixtures whose name begins so")
     options = parser.parse_args()
     manifest = json.loads((options.folders[0] / "manifest.json").read_text())
-    rows = {name: row for name, row in manifest["fixtures"].items() if name.startswith(options.only)}
-    worst, columns = 0.0, ("float32", "bfloat16") if options.side == "ours" else ("loaded", "stepped")
+    rows = {
+        name: row for name, row in manifest["fixtures"].items() if name.startswith(options.only)
+    }
+    worst = 0.0
+    columns = ("float32", "bfloat16") if options.side == "ours" else ("loaded", "stepped")
     print(f"{'':42s} {columns[0]:>9s} {columns[1]:>9s}")
     for name, row in rows.items():
         run = ours if options.side == "ours" else theirs
-        errors = run(options.folders[0] / name, row, *(folder / name for folder in options.folders[1:]))
+        errors = run(
+            options.folders[0] / name, row, *(folder / name for folder in options.folders[1:])
+        )
         print(f"{name:42s} {errors[0]:9.1e} {errors[1]:9.1e}", flush=True)
         worst = max(worst, errors[0] if options.side == "ours" else max(errors))
     if options.side == "ours":
@@ -68,7 +78,9 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
     for dtype in ("float32", "bfloat16"):
         model, params = load_pretrained(fixture, dtype=dtype, family=family)
         cases = {case: run(model, params, case) for case in row["cases"]}
-        errors.append(max(error(cases[c], part(stored, f"{c}/out/"), part(stored, f"{c}/in/")) for c in cases))
+        errors.append(
+            max(error(cases[c], part(stored, f"{c}/out/"), part(stored, f"{c}/in/")) for c in cases)
+        )
 
     model, params = load_pretrained(fixture, family=family)
     case = row["cases"][0]
@@ -78,8 +90,11 @@ def ours(fixture: Path, row: dict[str, Any], out: Path) -> tuple[float, float]:
     stepped = jax.tree.map(lambda p, g: p - 0.02 / largest * g, params, grads)
     for kind, weights in (("loaded", params), ("stepped", stepped)):
         save_pretrained(out / kind, model, weights)
-        np.savez(out / kind / "outputs.npz", **{f"in/{k}": v for k, v in part(stored, f"{case}/in/").items()},
-                 **{f"out/{k}": v for k, v in run(model, weights, case).items()})  # fmt: skip
+        np.savez(
+            out / kind / "outputs.npz",
+            **{f"in/{k}": v for k, v in part(stored, f"{case}/in/").items()},
+            **{f"out/{k}": v for k, v in run(model, weights, case).items()},
+        )
     return errors[0], errors[1]
 
 
@@ -94,7 +109,10 @@ def theirs(folder: Path, row: dict[str, Any]) -> tuple[float, float]:
     for kind in ("loaded", "stepped"):
         cls = getattr(transformers, row["architecture"])
         model, info = cls.from_pretrained(
-            folder / kind, output_loading_info=True, attn_implementation="eager", dtype=torch.float32
+            folder / kind,
+            output_loading_info=True,
+            attn_implementation="eager",
+            dtype=torch.float32,
         )
         faults = {what: names for what, names in info.items() if names}
         if faults:
@@ -103,17 +121,26 @@ def theirs(folder: Path, row: dict[str, Any]) -> tuple[float, float]:
             stored = dict(file)
         inputs = part(stored, "in/")
         with torch.no_grad():
-            output = model.eval()(**{key: torch.tensor(value).long() for key, value in inputs.items()})
-        errors.append(error(part(stored, "out/"), {k: output[k].numpy() for k in part(stored, "out/")}, inputs))
+            output = model.eval()(
+                **{key: torch.tensor(value).long() for key, value in inputs.items()}
+            )
+        errors.append(
+            error(
+                part(stored, "out/"), {k: output[k].numpy() for k in part(stored, "out/")}, inputs
+            )
+        )
     return errors[0], errors[1]
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:
-    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)
+    }
 
 
 def error(got: Arrays, due: Arrays, inputs: Arrays) -> float:
-    """Returns the largest difference of any field, relative to its largest value, where the mask is 1."""
+    """Returns the largest difference of any field, relative to its largest value, where the mask is
+    1."""
     worst = 0.0
     for field, array in due.items():
         decoder = "decoder_input_ids" in inputs and field != "encoder_last_hidden_state"
@@ -121,7 +148,10 @@ def error(got: Arrays, due: Arrays, inputs: Arrays) -> float:
         kept = np.ones(array.shape[:1], bool)
         if mask is not None and array.ndim >= 2 and array.shape[:2] == mask.shape:
             kept = mask == 1
-        worst = max(worst, float(np.abs(np.asarray(got[field]) - array)[kept].max() / np.abs(array[kept]).max()))
+        worst = max(
+            worst,
+            float(np.abs(np.asarray(got[field]) - array)[kept].max() / np.abs(array[kept]).max()),
+        )
     return worst
 
 

@@ -1,9 +1,11 @@
-"""Kills save_pretrained and convert with kill -9 at random instants, and runs two at once: a directory is never in between.
+"""Kills save_pretrained and convert with kill -9 at random instants, and runs two at once: a
+directory is never in between.
 
     python tools/publishers.py --kills=100 --pairs=20 --folder=/tmp/publishers
 
-After each kill the directory must hold the old model or the new one, whole; or, where there was none, one or nothing.
-The processes are forks of one that has traced the models, so that a kill costs a tenth of a second.
+After each kill the directory must hold the old model or the new one, whole; or, where there was
+none, one or nothing. The processes are forks of one that has traced the models, so that a kill
+costs a tenth of a second.
 """
 
 import argparse
@@ -35,16 +37,23 @@ def model_and_params(layers: int) -> tuple:
     model = build_model("gpt2", "tiny", vocab_size=512, decoder_layers=layers, max_length=128)
     draw = np.random.default_rng(layers)
     shapes = parameter_shapes(model)
-    return model, unflatten_dict({k: draw.normal(size=v.shape).astype("f4") for k, v in shapes.items()}, sep="/")
+    return model, unflatten_dict(
+        {k: draw.normal(size=v.shape).astype("f4") for k, v in shapes.items()}, sep="/"
+    )
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Runs `work` in a process of its own, which ends with 0, or with 1 where `work` raises a ValueError."""
+    """Runs `work` in a process of its own, which ends with 0, or with 1 where `work` raises a
+    ValueError."""
     if child := os.fork():
         return child
     code = 2
     try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
             work()
         code = 0
     except ValueError as error:
@@ -69,9 +78,11 @@ def killed(work: Callable[[], None]) -> None:
 
 
 def run(folder: Path, kills: int, pairs: int) -> collections.Counter:
-    """Prints and returns how often each outcome was seen; raises AssertionError at one that must not be."""
+    """Prints and returns how often each outcome was seen; raises AssertionError at one that must
+    not be."""
     warnings.filterwarnings("ignore", "os.fork")  # the forks use no JAX
-    models, seen = [model_and_params(layers) for layers in (2, 3)], collections.Counter()
+    models = [model_and_params(layers) for layers in (2, 3)]
+    seen = collections.Counter()
     sources = [folder / "a", folder / "b"]
     for source, (model, params) in zip(sources, models, strict=True):
         save_pretrained(source, model, params, shard_bytes=SHARD)
@@ -101,7 +112,9 @@ def run(folder: Path, kills: int, pairs: int) -> collections.Counter:
     for number in range(pairs):
         for kind, write in (("save", save), ("convert", convert_to)):
             at = folder / f"{kind}{number}"
-            children = [fork(lambda which=which, at=at, write=write: write(which, at)) for which in (0, 1)]
+            children = [
+                fork(lambda which=which, at=at, write=write: write(which, at)) for which in (0, 1)
+            ]
             codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
             assert set(codes) <= {0, 1} and 0 in codes, codes
             winners = [what for what, code in zip(whole, codes, strict=True) if not code]

@@ -1,7 +1,8 @@
 """Hooks of mkdocs: pages made from files outside docs/, links to source, equations as MathML.
 
-The same Markdown is read on a code host, in notebooks and on the site. There links lead to files of the repository and
-equations stand between dollar signs; here each linked file becomes a page, and equations need neither script nor network.
+The same Markdown is read on a code host, in notebooks and on the site. There links lead to files of
+the repository and equations stand between dollar signs; here each linked file becomes a page, and
+equations need neither script nor network.
 """
 
 import ast
@@ -16,17 +17,33 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flaxformer_lite"
-COPIED = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+COPIED = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
+}
 HOMES = {source: page for page, source in COPIED.items()}
-FOLDERS = ("functions", "attentions", "positions", "modules", "mixers", "feed_forwards", "adapters", "objectives")
+FOLDERS = (
+    "functions",
+    "attentions",
+    "positions",
+    "modules",
+    "mixers",
+    "feed_forwards",
+    "adapters",
+    "objectives",
+)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[\w-]+)?(?=\))")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds README, CONTRIBUTING and CHANGELOG, the pages of the API, and a page for each file that a page links to."""
+    """Adds README, CONTRIBUTING and CHANGELOG, the pages of the API, and a page for each file that
+    a page links to."""
     made = {page: (ROOT / source).read_text() for page, source in COPIED.items()} | api_pages()
-    texts = {file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")} | made
+    texts = {
+        file.src_uri: file.content_string for file in files if file.src_uri.endswith(".md")
+    } | made
     sources: dict[str, str] = {}
     for page, text in texts.items():
         for target in (outside(page, link[1]) for link in LINK.finditer(text)):
@@ -45,9 +62,13 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         if page.file.src_uri.startswith("source/") or not (ROOT / written).exists():
             return link[0]
         target = (
-            written.removeprefix("docs/") if written.startswith("docs/") else HOMES.get(written) or source_name(written)
+            written.removeprefix("docs/")
+            if written.startswith("docs/")
+            else HOMES.get(written) or source_name(written)
         )
-        return posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (link[2] or "")
+        return posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".") + (
+            link[2] or ""
+        )
 
     return LINK.sub(moved, markdown)
 
@@ -69,7 +90,8 @@ def home(page: str) -> str:
 
 
 def outside(page: str, link: str) -> str | None:
-    """Returns the path in the repository that a link leads to, or None if it lies in docs/ or is none."""
+    """Returns the path in the repository that a link leads to, or None if it lies in docs/ or is
+    none."""
     target = posixpath.normpath(posixpath.join(home(page), link))
     return target if (ROOT / target).exists() and not target.startswith("docs/") else None
 
@@ -79,12 +101,15 @@ def source_name(target: str) -> str:
 
 
 def source_pages(target: str) -> dict[str, str]:
-    """Makes the page of a file; of a folder, the page that lists its files, and those of the files."""
+    """Makes the page of a file; of a folder, the page that lists its files, and those of the
+    files."""
     path = ROOT / target
     top = f"---\nsearch:\n  exclude: true\n---\n\n# {target}\n\n"
     if path.is_file():
         return {source_name(target): f"{top}``````{path.suffix[1:]}\n{path.read_text()}\n``````\n"}
-    files = sorted(file for file in path.iterdir() if file.suffix == ".py" and file.name != "__init__.py")
+    files = sorted(
+        file for file in path.iterdir() if file.suffix == ".py" and file.name != "__init__.py"
+    )
     rows = [f"* [`{file.name}`]({file.name}.md): {summary(file)}" for file in files]
     pages = {source_name(target): top + "\n".join(rows) + "\n"}
     for file in files:
@@ -99,18 +124,26 @@ def summary(file: Path) -> str:
 
 
 def api_pages() -> dict[str, str]:
-    """Makes a page of the names that users import, by the file that defines them, and one for each folder of parts."""
+    """Makes a page of the names that users import, by the file that defines them, and one for each
+    folder of parts."""
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
     public = ["# flaxformer_lite", "Names that are imported from the package itself."]
     groups: dict[str, list[str]] = {}
     for node in stub.body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            groups.setdefault(node.module.split(".")[1], []).extend(name.name for name in node.names)
+            groups.setdefault(node.module.split(".")[1], []).extend(
+                name.name for name in node.names
+            )
     for group, names in groups.items():
-        public += [f"## {group.replace('_', ' ').capitalize()}", *(f"::: flaxformer_lite.{name}" for name in names)]
+        public += [
+            f"## {group.replace('_', ' ').capitalize()}",
+            *(f"::: flaxformer_lite.{name}" for name in names),
+        ]
     pages = {"api/index.md": "\n\n".join(public) + "\n"}
     for folder in FOLDERS:
-        files = [file for file in sorted((PACKAGE / folder).glob("*.py")) if file.name != "__init__.py"]
+        files = [
+            file for file in sorted((PACKAGE / folder).glob("*.py")) if file.name != "__init__.py"
+        ]
         parts = [f"# {folder}", *(f"::: flaxformer_lite.{folder}.{file.stem}" for file in files)]
         pages[f"api/{folder}.md"] = "\n\n".join(parts) + "\n"
     return pages

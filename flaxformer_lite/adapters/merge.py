@@ -23,13 +23,24 @@ def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
     adapter = model.cfg.adapter
     if adapter is None:
         return model, params
-    flat = {tuple(path.rpartition("/")[::2]): leaf for path, leaf in flatten_dict(params, sep="/").items()}
-    kept = {f"{module}/{name}": leaf for (module, name), leaf in flat.items() if name not in adapter.factors}
+    flat = {
+        tuple(path.rpartition("/")[::2]): leaf
+        for path, leaf in flatten_dict(params, sep="/").items()
+    }
+    kept = {
+        f"{module}/{name}": leaf
+        for (module, name), leaf in flat.items()
+        if name not in adapter.factors
+    }
     for module in [module for module, name in flat if name == adapter.factors[0]]:
         merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
         factors = tuple(flat[module, name] for name in adapter.factors)
-        kept[f"{module}/kernel"] = merged(*jax.tree.map(_array, (kept[f"{module}/kernel"], factors)))
-    return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(kept, sep="/")
+        kept[f"{module}/kernel"] = merged(
+            *jax.tree.map(_array, (kept[f"{module}/kernel"], factors))
+        )
+    return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(
+        kept, sep="/"
+    )
 
 
 def _array(leaf: Any) -> jax.Array:

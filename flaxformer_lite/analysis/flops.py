@@ -22,15 +22,19 @@ PEAKS = {
 
 
 def peak(device: jax.Device) -> float | None:
-    """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation is made up."""
+    """Returns the device's peak bfloat16 FLOP/s, or None if it is not known, so that no utilisation
+    is made up."""
     kind = device.device_kind
-    if kind.startswith("NVIDIA") and "PCIe" not in kind:  # PCIe cards have other peaks than the SXM ones above
+    if (
+        kind.startswith("NVIDIA") and "PCIe" not in kind
+    ):  # PCIe cards have other peaks than the SXM ones above
         return next((flops for name, flops in PEAKS.items() if kind.startswith(name)), None)
     return PEAKS.get(kind)
 
 
 def count(function: Callable, *args: Any) -> int:
-    """Counts the FLOPs of matrix products and convolutions that `function` would run, two per multiply-add.
+    """Counts the FLOPs of matrix products and convolutions that `function` would run, two per
+    multiply-add.
 
     Scanned bodies count once for each iteration, which the compiler's own cost analysis misses.
 
@@ -42,7 +46,8 @@ def count(function: Callable, *args: Any) -> int:
 
 
 def per_step(forward: Callable, *args: Any) -> int:
-    """Counts the model FLOPs of a training step: the forward pass, and twice that backward, without recomputation."""
+    """Counts the model FLOPs of a training step: the forward pass, and twice that backward, without
+    recomputation."""
     return 3 * count(forward, *args)
 
 
@@ -51,7 +56,8 @@ def _walk(jaxpr: Any) -> int:
 
 
 def _equation(eqn: Any) -> int:
-    name, params = eqn.primitive.name, eqn.params
+    name = eqn.primitive.name
+    params = eqn.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         inner = math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted)
@@ -67,5 +73,9 @@ def _equation(eqn: Any) -> int:
 
 
 def _subjaxprs(params: dict[str, Any]) -> list[Any]:
-    flat = [v for value in params.values() for v in (value if isinstance(value, (tuple, list)) else (value,))]
+    flat = [
+        v
+        for value in params.values()
+        for v in (value if isinstance(value, (tuple, list)) else (value,))
+    ]
     return [v for v in flat if hasattr(v, "eqns") or hasattr(getattr(v, "jaxpr", None), "eqns")]

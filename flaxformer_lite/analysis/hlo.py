@@ -4,7 +4,8 @@
     for found in collectives(module):
         print(found.kind, found.bytes * found.times, mesh_axes(found.groups, mesh.shape))
 
-The text is XLA's HLO, from any backend. A loop's body counts once per iteration if the text says how many there are.
+The text is XLA's HLO, from any backend. A loop's body counts once per iteration if the text says
+how many there are.
 """
 
 import collections
@@ -17,17 +18,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
-CARRYING = "async_collective_fusion"  # names of the TPU compiler's products that carry on an exchange meanwhile
+KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+)
+CARRYING = (  # names of the TPU compiler's products that carry on an exchange meanwhile
+    "async_collective_fusion"
+)
 SIZES = {"pred": 1, "bf16": 2, "f16": 2, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OP = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\]")
-_CALLED = re.compile(r"\b(?:calls|body|branch_computations|called_computations|true_computation|false_computation)="
-                     r"(\{[^}]*\}|%?[\w.\-]+)")  # fmt: skip
+_CALLED = re.compile(
+    r"\b(?:calls|body|branch_computations|called_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%?[\w.\-]+)"
+)
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-_NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[\d,]+\])(T\([\d,]+\))?\))? \{([^}]*)\}")
+_NAMED = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\[[\d,]+\])(T\([\d,]+\))?\))? \{([^}]*)\}"
+)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 Groups = tuple[tuple[int, ...], ...]
@@ -87,7 +101,8 @@ class Collective(NamedTuple):
     """One exchange of data between devices.
 
     Attributes:
-      kind: one of KINDS. A fused all-reduce that the TPU compiler writes for a reduce-scatter counts as the latter.
+      kind: one of KINDS. A fused all-reduce that the TPU compiler writes for a reduce-scatter
+        counts as the latter.
       bytes: size of the whole array (gathered, to be reduced, or permuted) as one device sees it.
       times: how often it runs in a call of the program.
       groups: ids of the partitions that exchange data with each other.
@@ -107,7 +122,8 @@ class Collective(NamedTuple):
 def parse(text: str) -> Module:
     """Parses the computations of a program's text."""
     computations: dict[str, Any] = {}
-    entry, current = "", None
+    entry = ""
+    current = None
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
             current = computations.setdefault(head[2], [])
@@ -128,7 +144,8 @@ def visits(module: Module) -> Iterator[Visit]:
 
 def collectives(module: Module) -> list[Collective]:
     """Lists all exchanges between devices, each once, even if several fusions share its channel."""
-    found, seen = [], set()
+    found = []
+    seen = set()
     beside: dict[tuple[str, str], list[Op]] = collections.defaultdict(list)
     outer: Any = None
     for visit in visits(module):
@@ -140,12 +157,18 @@ def collectives(module: Module) -> list[Collective]:
         carried = beside[visit.scope, channel[1] if channel else visit.op.name]
         if visit.inside.startswith(CARRYING):
             carried.append(outer)
-        # All exchanges of `jax.shard_map` share one channel; only the parts of the same exchange also share a source.
-        key = (visit.scope, channel[1], visit.op.source) if channel and visit.inside else (visit.scope, visit.op.name)
+        # All exchanges of `jax.shard_map` share one channel; only the parts of the same exchange
+        # also share a source.
+        key = (
+            (visit.scope, channel[1], visit.op.source)
+            if channel and visit.inside
+            else (visit.scope, visit.op.name)
+        )
         if key in seen:
             continue
         seen.add(key)
-        arrays, groups = _payload(visit.op, kind), _groups(visit.op.rest)
+        arrays = _payload(visit.op, kind)
+        groups = _groups(visit.op.rest)
         size = sum(array.bytes for array in arrays)
         if kind == "reduce-scatter":
             size *= len(groups[0]) if groups else 1
@@ -173,7 +196,10 @@ def mesh_axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
 def _op(name: str, text: str) -> Op:
     end = _closing(text) if text.startswith("(") else text.find(" ")
     kind, _, rest = text[end:].lstrip().partition("(")
-    arrays = tuple(Array(d, tuple(int(n) for n in dims.split(",") if n)) for d, dims in _ARRAY.findall(text[:end]))
+    arrays = tuple(
+        Array(d, tuple(int(n) for n in dims.split(",") if n))
+        for d, dims in _ARRAY.findall(text[:end])
+    )
     return Op(name, kind, arrays, rest)
 
 
@@ -187,15 +213,21 @@ def _closing(text: str) -> int:
     return len(text)
 
 
-def _visit(module: Module, name: str, times: int, scope: str, inside: str, exact: bool) -> Iterator[Visit]:
+def _visit(
+    module: Module, name: str, times: int, scope: str, inside: str, exact: bool
+) -> Iterator[Visit]:
     for op in module.computations.get(name, ()):
         yield Visit(op, times, scope, inside, exact)
         for called in _called(op):
             if op.kind == "while":
                 trips = _trips(module, op)
-                yield from _visit(module, called, times * (trips or 1), called, "", exact and trips is not None)
+                yield from _visit(
+                    module, called, times * (trips or 1), called, "", exact and trips is not None
+                )
             elif op.kind in ("call", "conditional"):
-                yield from _visit(module, called, times, called if op.kind == "conditional" else scope, "", exact)
+                yield from _visit(
+                    module, called, times, called if op.kind == "conditional" else scope, "", exact
+                )
             else:
                 yield from _visit(module, called, times, scope, called, exact)
 
@@ -204,11 +236,14 @@ def _called(op: Op) -> list[str]:
     if op.kind.endswith(("-done", "-update")) and op.kind not in KINDS:
         return []
     text = op.rest.replace("to_apply=", "calls=") if op.kind == "call" else op.rest
-    return [name.strip(" %") for names in _CALLED.findall(text) for name in names.strip("{}").split(",")]
+    return [
+        name.strip(" %") for names in _CALLED.findall(text) for name in names.strip("{}").split(",")
+    ]
 
 
 def _trips(module: Module, loop: Op) -> int | None:
-    """Returns a loop's iterations, from the compiler's note or the one constant in its condition; None if unknown."""
+    """Returns a loop's iterations, from the compiler's note or the one constant in its condition;
+    None if unknown."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
@@ -219,7 +254,8 @@ def _trips(module: Module, loop: Op) -> int | None:
 
 
 def _payload(op: Op, kind: str) -> tuple[Array, ...]:
-    """Returns the output arrays; an asynchronous start has its inputs and counters in the same tuple."""
+    """Returns the output arrays; an asynchronous start has its inputs and counters in the same
+    tuple."""
     if not op.kind.endswith("-start") or kind == "all-reduce":
         return op.arrays
     if kind == "collective-permute":
@@ -255,11 +291,13 @@ def _grouped(devices: np.ndarray) -> Groups:
 
 
 def _along(devices: np.ndarray, sizes: dict[str, int], axes: str) -> Groups:
-    """Builds groups along axes of a mesh; `'x':(2)4` is the sub-axis of size 4 below a major part of size 2."""
+    """Builds groups along axes of a mesh; `'x':(2)4` is the sub-axis of size 4 below a major part
+    of size 2."""
     parts = {name: [(1, size, 1)] for name, size in sizes.items()}
     chosen = []
     for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", axes):
-        before, size = int(before or 1), int(size or sizes[name])
+        before = int(before or 1)
+        size = int(size or sizes[name])
         parts[name] = [(before, size, sizes[name] // (before * size))]
         chosen.append(name)
     shape = list(itertools.chain.from_iterable(split for name in sizes for split in parts[name]))

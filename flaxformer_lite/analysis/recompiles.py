@@ -1,4 +1,5 @@
-"""Counts XLA compilations: a training loop that still compiles after its second step is wasting time."""
+"""Counts XLA compilations: a training loop that still compiles after its second step is wasting
+time."""
 
 import collections
 import contextlib
@@ -12,17 +13,21 @@ EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class RecompileCounter:
-    """Counts the compilations of its thread from `start()` on, except those of work that runs for the first time.
+    """Counts the compilations of its thread from `start()` on, except those of work that runs for
+    the first time.
 
-    Compilations in other threads (`training/start/precompile.py`) are not counted: no step waits for them.
+    Compilations in other threads (`training/start/precompile.py`) are not counted: no step waits
+    for them.
     """
 
     def __init__(self):
         self._begin: int | None = None
-        self._excused, self._seen = 0, set()
+        self._excused = 0
+        self._seen = set()
 
     def start(self) -> None:
-        self._begin, self._excused = _here(), 0
+        self._begin = _here()
+        self._excused = 0
 
     @contextlib.contextmanager
     def allow_first(self, work: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Reads the operations of a program, and the time that each took, from a trace of the profiler.
 
-A trace holds a plane for each device. Those of TPUs have a line of operations, those of GPUs a line for each stream, and
-the operations of a CPU are among all else that the host's threads do.
+A trace holds a plane for each device. Those of TPUs have a line of operations, those of GPUs a line
+for each stream, and the operations of a CPU are among all else that the host's threads do.
 """
 
 import dataclasses
@@ -12,7 +12,8 @@ from typing import Any
 from flaxformer_lite.analysis import hlo, parts
 
 CONTAINERS = ("while", "conditional", "call")  # what runs in them has events of its own
-LARGEST, WIDEST = 15, 60  # rows of a table, and most letters of a source
+LARGEST = 15  # rows of a table, and most letters of a source
+WIDEST = 60
 _NAME = re.compile(r"%?([\w.\-]+)")
 
 
@@ -35,15 +36,19 @@ class Row:
 
 def operations(text: str) -> dict[str, hlo.Op]:
     """Returns the operations of a compiled program by name."""
-    return {op.name: op for computation in hlo.parse(text).computations.values() for op in computation}
+    return {
+        op.name: op for computation in hlo.parse(text).computations.values() for op in computation
+    }
 
 
 def rows(data: Any, program: str = "") -> tuple[list[Row], int]:
-    """Returns the operations of a trace, those that took longest first, and the number of devices that ran them.
+    """Returns the operations of a trace, those that took longest first, and the number of devices
+    that ran them.
 
     Args:
       data: a `jax.profiler.ProfileData`.
-      program: name of the program that is traced; those of another, such as evaluation, are one row. Empty: of all.
+      program: name of the program that is traced; those of another, such as evaluation, are one
+        row. Empty: of all.
     """
     found: dict[str, Row] = {}
     devices = set()
@@ -51,24 +56,29 @@ def rows(data: Any, program: str = "") -> tuple[list[Row], int]:
         of = stats.get("hlo_module", program)
         key = op if of == program or not program else f"program {of}"
         row = found.setdefault(key, Row(key))
-        row.seconds, row.count = row.seconds + event.duration_ns / 1e9, row.count + 1
-        row.flops, row.bytes = row.flops + stats.get("flops", 0), row.bytes + stats.get("bytes_accessed", 0)
+        row.seconds = row.seconds + event.duration_ns / 1e9
+        row.count = row.count + 1
+        row.flops = row.flops + stats.get("flops", 0)
+        row.bytes = row.bytes + stats.get("bytes_accessed", 0)
         devices.add((plane, stats.get("device_ordinal")))
     return _largest(found), len(devices)
 
 
 def by_part(found: Iterable[Row], ops: Mapping[str, hlo.Op]) -> list[Row]:
-    """Sums rows by the part of the model that they are from; other programs are parts of their own."""
+    """Sums rows by the part of the model that they are from; other programs are parts of their
+    own."""
     summed: dict[str, Row] = {}
     for row in found:
         name = parts.part(ops[row.name].source) if row.name in ops else row.name
         total = summed.setdefault(name, Row(name))
-        total.seconds, total.count = total.seconds + row.seconds, total.count + row.count
+        total.seconds = total.seconds + row.seconds
+        total.count = total.count + row.count
     return _largest(summed)
 
 
 def source(op: hlo.Op) -> str:
-    """Names the modules and the JAX operation that an operation is from, without the methods between them."""
+    """Names the modules and the JAX operation that an operation is from, without the methods
+    between them."""
     whole = op.source.partition(";")[0]
     names = dict.fromkeys(name for name in whole.split("/") if name and not set("(.") & set(name))
     return ("backward " if "transpose(" in whole else "") + "/".join(names)[-WIDEST:]
@@ -91,21 +101,45 @@ def table(found: list[Row], ops: Mapping[str, hlo.Op], runs: int) -> list[str]:
     cells = [["share", "ms a step", "times", "operation", "kind", "result", "rate", "from"]]
     for row in found[:LARGEST]:
         op = ops.get(row.name)
-        result = "".join(f"{a.dtype}{list(a.shape)}".replace(" ", "") for a in op.arrays[:1]) if op else ""
-        rates = [f"{number / row.seconds / unit:.3g} {name}" for number, unit, name in
-                 ((row.flops, 1e12, "TFLOP/s"), (row.bytes, 1e9, "GB/s")) if number]  # fmt: skip
-        cells.append([*_figures(row, whole, runs), row.name, op.kind if op else "", result, ", ".join(rates),
-                      source(op) if op else ""])  # fmt: skip
+        result = (
+            "".join(f"{a.dtype}{list(a.shape)}".replace(" ", "") for a in op.arrays[:1])
+            if op
+            else ""
+        )
+        rates = [
+            f"{number / row.seconds / unit:.3g} {name}"
+            for number, unit, name in ((row.flops, 1e12, "TFLOP/s"), (row.bytes, 1e9, "GB/s"))
+            if number
+        ]
+        cells.append(
+            [
+                *_figures(row, whole, runs),
+                row.name,
+                op.kind if op else "",
+                result,
+                ", ".join(rates),
+                source(op) if op else "",
+            ]
+        )
     summed = [[*_figures(row, whole, runs), row.name] for row in by_part(found, ops)[:LARGEST]]
-    return [*_aligned(cells), "", *_aligned([["share", "ms a step", "times", "part of the step"], *summed])]
+    return [
+        *_aligned(cells),
+        "",
+        *_aligned([["share", "ms a step", "times", "part of the step"], *summed]),
+    ]
 
 
 def _figures(row: Row, whole: float, runs: int) -> list[str]:
-    return [f"{row.seconds / whole:.1%}", f"{1e3 * row.seconds / runs:.3f}", f"{row.count / runs:g}"]
+    return [
+        f"{row.seconds / whole:.1%}",
+        f"{1e3 * row.seconds / runs:.3f}",
+        f"{row.count / runs:g}",
+    ]
 
 
 def _aligned(cells: list[list[str]]) -> list[str]:
-    """Pads columns to a width, numbers from the left; leaves out those that are empty below their title."""
+    """Pads columns to a width, numbers from the left; leaves out those that are empty below their
+    title."""
     columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
     padded = []
     for at, column in enumerate(columns):

@@ -1,4 +1,10 @@
 """Attention, one implementation per file; `dispatch` chooses among them."""
 
 # Files that are not plug-ins.
-SHARED = ("arguments", "context_parallel", "dispatch", "flash_relative_bias_kernel", "mask_structure")
+SHARED = (
+    "arguments",
+    "context_parallel",
+    "dispatch",
+    "flash_relative_bias_kernel",
+    "mask_structure",
+)

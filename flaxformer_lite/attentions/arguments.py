@@ -27,7 +27,8 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arguments:
-    """The arguments of attention other than queries, keys and values; `dispatch.attention` documents each of them."""
+    """The arguments of attention other than queries, keys and values; `dispatch.attention`
+    documents each of them."""
 
     mask: masks.Mask | jax.Array | None = None
     bias: Bias | jax.Array | None = None
@@ -53,20 +54,28 @@ class Arguments:
         """Checks the arguments against queries, keys and values, and fills in defaults.
 
         Raises:
-          ValueError: shapes that do not fit each other, naming the argument, the rule and the way out.
+          ValueError: shapes that do not fit each other, naming the argument, the rule and the way
+            out.
         """
         _check_heads(q_BTNH, k_BSKH, v_BSKH)
-        (B, T, N, H), S = q_BTNH.shape, k_BSKH.shape[1]
+        B, T, N, H = q_BTNH.shape
+        S = k_BSKH.shape[1]
         for name, index, length in (("q_index", self.q_index, T), ("k_index", self.k_index, S)):
             if index is not None and index.shape != (length,):
-                raise ValueError(f"{name} has shape {index.shape}: needs one int32 slot per position, ({length},).")
-        mask, rows_ordered, columns_ordered = self.mask, self.q_index is None, self.k_index is None
+                raise ValueError(
+                    f"{name} has shape {index.shape}: needs one int32 slot per position,"
+                    f" ({length},)."
+                )
+        mask = self.mask
+        rows_ordered = self.q_index is None
+        columns_ordered = self.k_index is None
         q_index_T = jnp.arange(T, dtype=jnp.int32) if self.q_index is None else self.q_index
         k_index_S = jnp.arange(S, dtype=jnp.int32) if self.k_index is None else self.k_index
         check_mask(mask, B, T, S, self.q_index, self.k_index)
         if mask is not None and not isinstance(mask, masks.Mask):
             mask = masks.dense(mask)
-            # An array refers to this call's rows and columns, not to slots; empty slots stay marked.
+            # An array refers to this call's rows and columns, not to slots; empty slots stay
+            # marked.
             q_index_T = jnp.arange(T, dtype=jnp.int32)
             k_index_S = jnp.where(k_index_S < 0, -1, jnp.arange(S, dtype=jnp.int32))
         if mask is None and not columns_ordered:
@@ -78,18 +87,27 @@ class Arguments:
 
 
 def check_mask(
-    mask: masks.Mask | jax.Array | None, batch: int, rows: int, columns: int,
-    q_index: jax.Array | None = None, k_index: jax.Array | None = None,
-) -> None:  # fmt: skip
-    """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or column in silence.
+    mask: masks.Mask | jax.Array | None,
+    batch: int,
+    rows: int,
+    columns: int,
+    q_index: jax.Array | None = None,
+    k_index: jax.Array | None = None,
+) -> None:
+    """Refuses a mask made for other numbers of queries or keys: it would repeat its last row or
+    column in silence.
 
-    A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and keys.
+    A Mask of slots (`q_index`, `k_index`) may have more rows and columns than there are queries and
+    keys.
     """
     if mask is not None and not isinstance(mask, masks.Mask):
         _check_mask_array(mask, batch, rows, columns)
     for name, size, height, width in _sizes(mask):
         if size not in (1, batch):
-            raise ValueError(f"{name} has {size} rows for a batch of {batch}: needs one per example, or one for all.")
+            raise ValueError(
+                f"{name} has {size} rows for a batch of {batch}: needs one per example, or one for"
+                " all."
+            )
         if q_index is None and height is not None and height != rows:
             raise ValueError(f"{name} has {height} rows for {rows} queries: needs one per query.")
         if k_index is None and width is not None and width != columns:
@@ -101,8 +119,10 @@ def check_slots(mask: masks.Mask | jax.Array | None, slots: int) -> None:
     for name, _, height, width in _sizes(mask):
         size = min(n for n in (height, width, slots) if n is not None)
         if size < slots:
-            raise ValueError(f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask is over all"
-                             f" slots, not over this call's tokens.")  # fmt: skip
+            raise ValueError(
+                f"{name} has {size} columns for a cache of {slots} slots: with a cache a mask is"
+                " over all slots, not over this call's tokens."
+            )
 
 
 def scores(
@@ -120,16 +140,29 @@ def scores(
 def _check_heads(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array) -> None:
     shapes = f"q {q_BTNH.shape}, k {k_BSKH.shape}, v {v_BSKH.shape}"
     if not q_BTNH.ndim == k_BSKH.ndim == v_BSKH.ndim == 4:
-        raise ValueError(f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size one.")
-    (B, _, N, H), (S, K) = q_BTNH.shape, k_BSKH.shape[1:3]
+        raise ValueError(
+            f"{shapes}: each must be [batch, length, heads, head_dim]; one head is an axis of size"
+            " one."
+        )
+    B, _, N, H = q_BTNH.shape
+    S, K = k_BSKH.shape[1:3]
     if k_BSKH.shape != (B, S, K, H) or v_BSKH.shape[:3] != (B, S, K):
-        raise ValueError(f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must agree.")
+        raise ValueError(
+            f"{shapes}: batch and head_dim of q and k, and batch, length, heads of k and v must"
+            " agree."
+        )
     if N % K:
-        raise ValueError(f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value heads.")
+        raise ValueError(
+            f"q has {N} heads, k and v have {K}: query heads must be a multiple of key and value"
+            " heads."
+        )
 
 
-def _sizes(mask: masks.Mask | jax.Array | None) -> Iterator[tuple[str, int, int | None, int | None]]:
-    """Yields the name, batch, rows and columns of each array in a mask; None where it fits any number."""
+def _sizes(
+    mask: masks.Mask | jax.Array | None,
+) -> Iterator[tuple[str, int, int | None, int | None]]:
+    """Yields the name, batch, rows and columns of each array in a mask; None where it fits any
+    number."""
     if isinstance(mask, masks.And | masks.Or):
         yield from _sizes(mask.a)
         yield from _sizes(mask.b)
@@ -140,7 +173,12 @@ def _sizes(mask: masks.Mask | jax.Array | None) -> Iterator[tuple[str, int, int 
     elif isinstance(mask, masks.Segments):
         k_BS = mask.q_BT if mask.k_BS is None else mask.k_BS
         yield "segments(q)", mask.q_BT.shape[0], mask.q_BT.shape[1], None
-        yield "segments(q) without k" if mask.k_BS is None else "segments(k)", k_BS.shape[0], None, k_BS.shape[1]
+        yield (
+            "segments(q) without k" if mask.k_BS is None else "segments(k)",
+            k_BS.shape[0],
+            None,
+            k_BS.shape[1],
+        )
     elif isinstance(mask, masks.Dense):
         batch, *sizes = mask.mask_BTS.shape
         height, width = (None if n == 1 else n for n in sizes)
@@ -152,13 +190,19 @@ def _check_mask_array(mask: jax.Array, batch: int, rows: int, columns: int) -> N
     fits = len(shape) == 2 and shape == (rows, columns)
     if len(shape) == 2 and (not fits or batch == rows > 1):
         also = "is also [batch, source]" if fits else f"must be [1 or {batch}, {rows}, {columns}]"
-        raise ValueError(f"mask has shape {shape}: {also}; a padding mask is padding(x), one of rows and columns for all"
-                         f" examples dense(x).")  # fmt: skip
+        raise ValueError(
+            f"mask has shape {shape}: {also}; a padding mask is padding(x), one of rows and columns"
+            " for all examples dense(x)."
+        )
     _check("mask", masks.dense(mask).mask_BTS, ((1, batch), (rows,), (columns,)))
 
 
 def _check(name: str, array: jax.Array, sizes: tuple[tuple[int, ...], ...]) -> None:
-    fits = array.ndim == len(sizes) and all(n in allowed for n, allowed in zip(array.shape, sizes, strict=True))
+    fits = array.ndim == len(sizes) and all(
+        n in allowed for n, allowed in zip(array.shape, sizes, strict=True)
+    )
     if not fits:
         wanted = ", ".join(" or ".join(str(n) for n in sorted(set(allowed))) for allowed in sizes)
-        raise ValueError(f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast.")
+        raise ValueError(
+            f"{name} has shape {array.shape}: must be [{wanted}]; an axis of size one is broadcast."
+        )

@@ -1,10 +1,12 @@
-"""Scaled dot-product attention one block at a time: memory linear in the length, forward and backward.
+"""Scaled dot-product attention one block at a time: memory linear in the length, forward and
+backward.
 
-A row keeps its largest logit so far, the sum of its exponentials and the sum of values weighted by them, rescaled
-whenever the largest grows. The backward pass recomputes each block's weights from the logarithm of the sum. Blocks that
-the mask rules out are never computed.
+A row keeps its largest logit so far, the sum of its exponentials and the sum of values weighted by
+them, rescaled whenever the largest grows. The backward pass recomputes each block's weights from
+the logarithm of the sum. Blocks that the mask rules out are never computed.
 
-Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.1 and B.4 (arXiv:2205.14135).
+Reference: Rabe and Staats 2021 (arXiv:2112.05682); Dao et al. 2022, sections 3.1 and B.4
+  (arXiv:2205.14135).
 """
 
 import functools
@@ -22,16 +24,24 @@ from flaxformer_lite.functions.saved import ATTENTION, named
 
 
 def attend(
-    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /, *,
-    q_block: int = 256, k_block: int = 256,
-) -> jax.Array:  # fmt: skip
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    args: arguments.Arguments,
+    /,
+    *,
+    q_block: int = 256,
+    k_block: int = 256,
+) -> jax.Array:
     """Computes `dense.attend` without ever holding T x S logits; see there for the other arguments.
 
-    Mask and bias are evaluated one block at a time, so a relative bias is never built whole either. Values and
-    gradients, including the bias's, agree with the dense form up to rounding; dropout draws different random numbers.
+    Mask and bias are evaluated one block at a time, so a relative bias is never built whole either.
+    Values and gradients, including the bias's, agree with the dense form up to rounding; dropout
+    draws different random numbers.
 
     Args:
-      args: if the bias is a function that closes over arrays, it is differentiated with respect to them.
+      args: if the bias is a function that closes over arrays, it is differentiated with respect to
+        them.
       q_block, k_block: rows and columns of a block; lengths need not be multiples.
 
     Returns:
@@ -41,11 +51,20 @@ def attend(
       ValueError: shapes that do not fit each other, or a block size below one.
     """
     if q_block < 1 or k_block < 1:
-        raise ValueError(f"q_block={q_block}, k_block={k_block}: rows and columns of a block must be at least 1.")
-    resolved, bias, T, S = args.resolve(q_BTNH, k_BSKH, v_BSKH), args.bias, q_BTNH.shape[1], k_BSKH.shape[1]
-    q_block, k_block = min(q_block, T), min(k_block, S)
-    q_extra, k_extra = -T % q_block, -S % k_block
-    plan = _Plan(resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block)
+        raise ValueError(
+            f"q_block={q_block}, k_block={k_block}: rows and columns of a block must be at least 1."
+        )
+    resolved = args.resolve(q_BTNH, k_BSKH, v_BSKH)
+    bias = args.bias
+    T = q_BTNH.shape[1]
+    S = k_BSKH.shape[1]
+    q_block = min(q_block, T)
+    k_block = min(k_block, S)
+    q_extra = -T % q_block
+    k_extra = -S % k_block
+    plan = _Plan(
+        resolved.scale, args.softcap, args.dropout_rate if args.drops else 0.0, q_block, k_block
+    )
     q_index_T = jnp.pad(resolved.q_index_T, (0, q_extra), mode="edge")
     if callable(bias):
         bias = _as_pytree(bias, q_BTNH[:, :q_block], k_block)
@@ -76,19 +95,32 @@ class _Given(NamedTuple):
     q_index_T: jax.Array
     k_index_S: jax.Array
     dropout_key: jax.Array | None
-    spans: jax.Array  # int32 [blocks, 2]: for each block of rows, the first block of columns and one past the last
+    spans: (
+        jax.Array
+    )  # int32 [blocks, 2]: for each block of rows, the first block of columns and one past the last
 
 
-def _spans(resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int) -> jax.Array:
+def _spans(
+    resolved: arguments.Resolved, q_index_T: jax.Array, T: int, S: int, q_block: int, k_block: int
+) -> jax.Array:
     if resolved.mask is None or not resolved.columns_ordered:
         bounds: list[tuple[Any, Any]] = [(0, S)] * (q_index_T.size // q_block)
     elif resolved.rows_ordered:
-        bounds = [resolved.mask.column_bounds(start, min(start + q_block, T), S) for start in range(0, T, q_block)]
+        bounds = [
+            resolved.mask.column_bounds(start, min(start + q_block, T), S)
+            for start in range(0, T, q_block)
+        ]
     else:
         blocks = q_index_T.reshape(-1, q_block)
         first, last = resolved.mask.column_bounds(blocks.min(axis=1), blocks.max(axis=1) + 1, S)
-        return jnp.stack([jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))], axis=1)
-    spans = [(first // k_block, -(-last // k_block)) if first < last else (0, 0) for first, last in bounds]
+        return jnp.stack(
+            [jnp.broadcast_to(x, len(blocks)) for x in (first // k_block, -(-last // k_block))],
+            axis=1,
+        )
+    spans = [
+        (first // k_block, -(-last // k_block)) if first < last else (0, 0)
+        for first, last in bounds
+    ]
     return jnp.asarray(spans, jnp.int32)
 
 
@@ -106,7 +138,9 @@ def _attend_forward(
 
         def columns(j: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             top_BNT1, total_BNT1, out_BTNH = state
-            scores_BNTS = _scores(plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j)
+            scores_BNTS = _scores(
+                plan, q_i, _block(k_BSKH, j, plan.k_block), _part(plan, bias, i, j), i, j
+            )
             visible_B1TS = _visible(plan, given, i, j)
             if visible_B1TS is not None:
                 scores_BNTS = jnp.where(visible_B1TS, scores_BNTS, kernels.MASKED)
@@ -114,7 +148,9 @@ def _attend_forward(
             weights_BNTS = _weights(scores_BNTS, new_top_BNT1, visible_B1TS)
             shrink_BNT1 = jnp.exp(top_BNT1 - new_top_BNT1)
             dropped_BNTS = _drop(plan, given, weights_BNTS, i, j)
-            more_BTNH = kernels.pool(dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32)
+            more_BTNH = kernels.pool(
+                dropped_BNTS, _block(v_BSKH, j, plan.k_block), dtype=jnp.float32
+            )
             total_BNT1 = total_BNT1 * shrink_BNT1 + weights_BNTS.sum(axis=-1, keepdims=True)
             return new_top_BNT1, total_BNT1, out_BTNH * jnp.swapaxes(shrink_BNT1, 1, 2) + more_BTNH
 
@@ -135,13 +171,15 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
     q_BTNH, k_BSKH, v_BSKH, bias, given, out_BTNH, lse = saved
 
     def rows(totals: list[Any], i: jax.Array) -> tuple[list[Any], jax.Array]:
-        q_i, d_out_i = _block(q_BTNH, i, plan.q_block), _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
+        q_i = _block(q_BTNH, i, plan.q_block)
+        d_out_i = _block(d_out_BTNH, i, plan.q_block).astype(jnp.float32)
         out_i = _block(out_BTNH, i, plan.q_block).astype(jnp.float32)
         delta_BNT1 = jnp.swapaxes((d_out_i * out_i).sum(axis=-1, keepdims=True), 1, 2)
 
         def columns(j: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
             d_q_i, d_k, d_v, d_bias = state
-            k_j, v_j = _block(k_BSKH, j, plan.k_block), _block(v_BSKH, j, plan.k_block)
+            k_j = _block(k_BSKH, j, plan.k_block)
+            v_j = _block(v_BSKH, j, plan.k_block)
             score = functools.partial(_scores, plan, i=i, j=j)
             scores_BNTS, pull_scores = jax.vjp(score, q_i, k_j, _part(plan, bias, i, j))
             weights_BNTS = _weights(scores_BNTS, lse[i], _visible(plan, given, i, j))
@@ -152,17 +190,35 @@ def _attend_backward(plan: _Plan, saved: tuple[Any, ...], d_out_BTNH: jax.Array)
             d_q_ij, d_k_j, d_part = pull_scores(weights_BNTS * (d_weights_BNTS - delta_BNT1))
             here = (0, j * plan.k_block, 0, 0)
             if callable(bias):
-                d_bias = [total + part.astype(total.dtype) for total, part in zip(d_bias, _floats(d_part), strict=True)]
+                d_bias = [
+                    total + part.astype(total.dtype)
+                    for total, part in zip(d_bias, _floats(d_part), strict=True)
+                ]
             elif d_bias:  # none for a bias of integers
                 d_bias = [_add_at(d_bias[0], (0, 0, i * plan.q_block, j * plan.k_block), d_part)]
-            return d_q_i + d_q_ij.astype(jnp.float32), _add_at(d_k, here, d_k_j), _add_at(d_v, here, d_v_j), d_bias
+            return (
+                d_q_i + d_q_ij.astype(jnp.float32),
+                _add_at(d_k, here, d_k_j),
+                _add_at(d_v, here, d_v_j),
+                d_bias,
+            )
 
         d_q_i, *totals = _over_columns(given, i, columns, (jnp.zeros(q_i.shape), *totals))
         return totals, d_q_i.astype(q_i.dtype)
 
-    zeros: list[Any] = [jnp.zeros(k_BSKH.shape), jnp.zeros(v_BSKH.shape), [jnp.zeros(x.shape) for x in _floats(bias)]]
+    zeros: list[Any] = [
+        jnp.zeros(k_BSKH.shape),
+        jnp.zeros(v_BSKH.shape),
+        [jnp.zeros(x.shape) for x in _floats(bias)],
+    ]
     (d_k, d_v, d_bias), d_q = lax.scan(rows, zeros, jnp.arange(len(given.spans)))
-    return _joined(d_q), d_k.astype(k_BSKH.dtype), d_v.astype(v_BSKH.dtype), _cotangent(bias, d_bias), None
+    return (
+        _joined(d_q),
+        d_k.astype(k_BSKH.dtype),
+        d_v.astype(v_BSKH.dtype),
+        _cotangent(bias, d_bias),
+        None,
+    )
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -173,14 +229,18 @@ def _over_columns(given: _Given, i: jax.Array, columns: Callable, state: Any) ->
     return lax.fori_loop(first, last, columns, state)
 
 
-def _scores(plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i: jax.Array, j: jax.Array) -> jax.Array:
+def _scores(
+    plan: _Plan, q_i: jax.Array, k_j: jax.Array, bias: Any, i: jax.Array, j: jax.Array
+) -> jax.Array:
     if callable(bias):
         rows_T = i * plan.q_block + jnp.arange(plan.q_block, dtype=jnp.int32)
         bias = bias(q_i, rows_T, j * plan.k_block + jnp.arange(plan.k_block, dtype=jnp.int32))
     return arguments.scores(q_i, k_j, bias, plan.scale, plan.softcap)
 
 
-def _weights(scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None) -> jax.Array:
+def _weights(
+    scores_BNTS: jax.Array, level_BNT1: jax.Array, visible_B1TS: jax.Array | None
+) -> jax.Array:
     weights_BNTS = jnp.exp(scores_BNTS - level_BNT1)
     return weights_BNTS if visible_B1TS is None else jnp.where(visible_B1TS, weights_BNTS, 0)
 
@@ -227,7 +287,8 @@ def _floats(tree: Any) -> list[jax.Array]:
 
 
 def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
-    """Builds a cotangent for the bias: gradients for its floats, and JAX's float0 for its integers."""
+    """Builds a cotangent for the bias: gradients for its floats, and JAX's float0 for its
+    integers."""
     floats = iter(d_floats)
 
     def gradient(x: Any) -> Any:
@@ -238,10 +299,13 @@ def _cotangent(bias: Any, d_floats: list[jax.Array]) -> Any:
 
 
 def _as_pytree(bias: arguments.Bias, q_i: jax.Array, k_block: int) -> Any:
-    """Turns a bias function into a pytree with its arrays as leaves, found by tracing if it is a plain function."""
+    """Turns a bias function into a pytree with its arrays as leaves, found by tracing if it is a
+    plain function."""
     if not jax.tree_util.all_leaves([bias]):
         return bias
-    traced = jax.make_jaxpr(bias)(q_i, jnp.arange(q_i.shape[1], dtype=jnp.int32), jnp.arange(k_block, dtype=jnp.int32))
+    traced = jax.make_jaxpr(bias)(
+        q_i, jnp.arange(q_i.shape[1], dtype=jnp.int32), jnp.arange(k_block, dtype=jnp.int32)
+    )
     return jax.tree_util.Partial(functools.partial(_evaluate, traced.jaxpr), traced.consts)
 
 

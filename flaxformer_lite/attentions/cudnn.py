@@ -1,7 +1,9 @@
 """cuDNN's fused attention for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
-The kernel takes the structure of a mask, not an array: causal masks and windows to the left are static, and padding is
-one length per example. Only a bias is read for all pairs. `unsupported_reason` says which calls it cannot take.
+The kernel takes the structure of a mask, not an array: causal masks and windows to the left are
+  static, and padding is
+one length per example. Only a bias is read for all pairs. `unsupported_reason` says which calls it
+cannot take.
 
 Reference: Dao et al. 2022 (arXiv:2205.14135); jax.nn.dot_product_attention.
 """
@@ -13,20 +15,30 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attentions import arguments
-from flaxformer_lite.attentions.mask_structure import check_supported, structure_of, unsupported_arguments
+from flaxformer_lite.attentions.mask_structure import (
+    check_supported,
+    structure_of,
+    unsupported_arguments,
+)
 
-KERNEL: Literal["cudnn", "xla"] = "cudnn"  # tests put JAX's own "xla" in its place, which runs anywhere
+KERNEL: Literal["cudnn", "xla"] = (
+    "cudnn"  # tests put JAX's own "xla" in its place, which runs anywhere
+)
 DTYPES = ("bfloat16", "float16")
 OLDEST = 8.0  # compute capability
 WIDEST = 128  # widest head; Hopper takes 256, but a described GPU does not say that it is one
 PAIRS = 2**28  # largest bias to hold; beyond it, blocks are computed as they are needed
 
 
-def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
-    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
+def attend(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
+) -> jax.Array:
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
+    the arguments.
 
     Args:
-      args: the bias is an array or comes from an encoding of distances; it is rounded to the dtype of the queries.
+      args: the bias is an array or comes from an encoding of distances; it is rounded to the dtype
+        of the queries.
 
     Raises:
       ConfigError: the kernel cannot take this call, for the reason that `unsupported_reason` gives.
@@ -37,7 +49,8 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: argume
     bias: Any = args.bias
     letters = "BNTS"
     if callable(bias):
-        bias, letters = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1]), "N"
+        bias = bias.of_distance(q_BTNH, q_BTNH.shape[1], k_BSKH.shape[1])
+        letters = "N"
     elif bias is not None:
         bias = jnp.broadcast_to(bias, (len(bias), q_BTNH.shape[2], *bias.shape[2:]))
     kernel = functools.partial(_attend, resolved.scale, structure.left, structure.right)
@@ -45,9 +58,13 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: argume
     return on_devices(q_BTNH, k_BSKH, v_BSKH, bias, structure.keep_BS)
 
 
-def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
+def unsupported_reason(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments
+) -> str:
     """Returns why the kernel cannot take this call, or an empty string."""
-    T, S, H = q_BTNH.shape[1], k_BSKH.shape[1], q_BTNH.shape[3]
+    T = q_BTNH.shape[1]
+    S = k_BSKH.shape[1]
+    H = q_BTNH.shape[3]
     if args.sharding.platform != "gpu":
         return f"the kernel is for NVIDIA GPUs, not for {args.sharding.platform}"
     if reason := _unsupported_device():
@@ -55,23 +72,32 @@ def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, 
     if q_BTNH.dtype not in DTYPES or not q_BTNH.dtype == k_BSKH.dtype == v_BSKH.dtype:
         return f"{q_BTNH.dtype}; cuDNN takes bfloat16 and float16"
     if H % 8 or H > WIDEST or v_BSKH.shape[3] != H:
-        return f"head_dim {H}; cuDNN takes multiples of 8 up to {WIDEST}, the same for keys and values"
+        return (
+            f"head_dim {H}; cuDNN takes multiples of 8 up to {WIDEST}, the same for keys and values"
+        )
     if T % 2 or S % 2:
         return f"lengths {T} and {S}; cuDNN's gradient takes even ones"
     if args.softcap:
         return "the kernel has no soft cap"
-    return unsupported_arguments(args) or _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
+    return (
+        unsupported_arguments(args) or _bias_unfit(q_BTNH, S, args.bias) or _mask_unfit(T, S, args)
+    )
 
 
 def _unsupported_device() -> str:
-    """Returns why the present devices cannot run the kernel; devices that a plan describes are assumed to be new."""
+    """Returns why the present devices cannot run the kernel; devices that a plan describes are
+    assumed to be new."""
     if jax.default_backend() != "gpu":
         return ""
     device = jax.devices()[0]
     if "cuda" not in device.client.platform_version.lower():
         return "the kernel is for NVIDIA GPUs"
     oldest = float(getattr(device, "compute_capability", OLDEST))
-    return f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer" if oldest < OLDEST else ""
+    return (
+        f"compute capability {oldest}; cuDNN's kernel takes {OLDEST} and newer"
+        if oldest < OLDEST
+        else ""
+    )
 
 
 def _bias_unfit(q_BTNH: jax.Array, S: int, bias: Any) -> str:
@@ -88,22 +114,35 @@ def _mask_unfit(T: int, S: int, args: arguments.Arguments) -> str:
         return "the mask is not an intersection of a window and padding"
     if structure.q_segments_BT is not None:
         return "packed documents; cuDNN separates examples, not documents"
-    left, right = structure.left, structure.right
+    left = structure.left
+    right = structure.right
     if right not in (None, 0) or (right is None and left is not None):
         return "the window extends to the right"
     if right == 0 and T != S:
         return f"a causal mask over {T} rows and {S} columns"
     if structure.keep_BS is not None and (right == 0 or args.bias is not None):
-        return "padding beside a causal mask or a bias; cuDNN takes lengths, and padding may stand anywhere"
+        return (
+            "padding beside a causal mask or a bias; cuDNN takes lengths, and padding may stand"
+            " anywhere"
+        )
     return ""
 
 
 def _attend(
-    scale: float, left: int | None, right: int | None, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
-    bias: jax.Array | None, keep_BS: jax.Array | None,
-) -> jax.Array:  # fmt: skip
-    """Runs the kernel on one device. Without causality and bias, column order is free: the columns to keep come first."""
-    (B, T, _, _), S, lengths_B = q_BTNH.shape, k_BSKH.shape[1], None
+    scale: float,
+    left: int | None,
+    right: int | None,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    bias: jax.Array | None,
+    keep_BS: jax.Array | None,
+) -> jax.Array:
+    """Runs the kernel on one device. Without causality and bias, column order is free: the columns
+    to keep come first."""
+    B, T, _, _ = q_BTNH.shape
+    S = k_BSKH.shape[1]
+    lengths_B = None
     if keep_BS is not None:
         keep_BS = jnp.broadcast_to(keep_BS, (B, S))
         order_BS = jnp.argsort(~keep_BS, axis=1, stable=True)
@@ -112,15 +151,26 @@ def _attend(
     if bias is not None:
         bias = (_whole(bias, T, S) if bias.ndim == 2 else bias).astype(q_BTNH.dtype)
     out_BTNH: jax.Array = jax.nn.dot_product_attention(
-        q_BTNH, k_BSKH, v_BSKH, bias=bias, scale=scale, is_causal=right == 0, implementation=KERNEL,
+        q_BTNH,
+        k_BSKH,
+        v_BSKH,
+        bias=bias,
+        scale=scale,
+        is_causal=right == 0,
+        implementation=KERNEL,
         local_window_size=None if left is None else (left, 0),
         key_value_seq_lengths=None if lengths_B is None else jnp.maximum(lengths_B, 1),
-    )  # fmt: skip
-    return out_BTNH if lengths_B is None else jnp.where((lengths_B > 0)[:, None, None, None], out_BTNH, 0)
+    )
+    return (
+        out_BTNH
+        if lengths_B is None
+        else jnp.where((lengths_B > 0)[:, None, None, None], out_BTNH, 0)
+    )
 
 
 def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:
-    """Permutes rows; indices are declared unique, so that the gradient is written instead of accumulated."""
+    """Permutes rows; indices are declared unique, so that the gradient is written instead of
+    accumulated."""
     examples_B1 = jnp.arange(len(x_BSKH), dtype=order_BS.dtype)[:, None]
     return x_BSKH.at[examples_B1, order_BS].get(mode="promise_in_bounds", unique_indices=True)
 
@@ -128,8 +178,8 @@ def _reordered(x_BSKH: jax.Array, order_BS: jax.Array) -> jax.Array:
 def _whole(diagonals_NL: jax.Array, T: int, S: int) -> jax.Array:
     """Expands diagonals to [1, N, T, S], entry (t, s) = diagonals[T - 1 + s - t], L = T + S.
 
-    The diagonals are repeated with period L and cut into rows of L - 1, each starting one entry earlier. The gradient
-    is then a sum, not a scatter.
+    The diagonals are repeated with period L and cut into rows of L - 1, each starting one entry
+    earlier. The gradient is then a sum, not a scatter.
     """
     N, L = diagonals_NL.shape
     text_NX = jnp.broadcast_to(diagonals_NL[:, None], (N, T, L)).reshape(N, T * L)

@@ -1,10 +1,13 @@
-"""The TPU kernel behind flash_relative_bias.py: a block of rows meets all columns, and the bias stays on the chip.
+"""The TPU kernel behind flash_relative_bias.py: a block of rows meets all columns, and the bias
+stays on the chip.
 
-Heads lie side by side in the last axis, W = N * H, as projections make and take them: an array [.., H] of heads narrower
-than the 128 lanes would be padded in memory and moved to get there. A program works on as many heads as fill the lanes.
+Heads lie side by side in the last axis, W = N * H, as projections make and take them: an array [..,
+H] of heads narrower than the 128 lanes would be padded in memory and moved to get there. A program
+works on as many heads as fill the lanes.
 
-A bias that depends only on the distance is one number per diagonal. The kernel spreads these numbers over a block of
-rows by rolling each row one place further than the one above, and sums the gradient by rolling the rows back.
+A bias that depends only on the distance is one number per diagonal. The kernel spreads these
+numbers over a block of rows by rolling each row one place further than the one above, and sums the
+gradient by rolling the rows back.
 """
 
 import functools
@@ -21,7 +24,8 @@ from flaxformer_lite.functions.tpu_tuning import LANES
 
 
 class Plan(NamedTuple):
-    """The static options of the kernel: scale, window, whether there is a bias, rows of a block, H, interpreted or not."""
+    """The static options of the kernel: scale, window, whether there is a bias, rows of a block, H,
+    interpreted or not."""
 
     scale: float
     left: int | None
@@ -39,12 +43,19 @@ def heads_together(N: int, H: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
-    plan: Plan, q_BTW: jax.Array, k_BSW: jax.Array, v_BSW: jax.Array, diagonals_NL: jax.Array,
-    q_ids_BT: jax.Array, k_ids_BS: jax.Array,
-) -> jax.Array:  # fmt: skip
-    """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and columns of equal ids.
+    plan: Plan,
+    q_BTW: jax.Array,
+    k_BSW: jax.Array,
+    v_BSW: jax.Array,
+    diagonals_NL: jax.Array,
+    q_ids_BT: jax.Array,
+    k_ids_BS: jax.Array,
+) -> jax.Array:
+    """Attends with logits `scale q . k + diagonals[n, T - 1 + column - row]` between rows and
+    columns of equal ids.
 
-    The backward pass computes the weights again, with their sums, so it needs nothing but these arguments.
+    The backward pass computes the weights again, with their sums, so it needs nothing but these
+    arguments.
 
     Args:
       plan: static; its block divides T, and T and S are multiples of 128.
@@ -93,7 +104,14 @@ attend.defvjp(_forward, _backward)
 
 
 def _forward_kernel(
-    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, out_ref: Any
+    plan: Plan,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    diagonals_ref: Any,
+    q_ids_ref: Any,
+    k_ids_ref: Any,
+    out_ref: Any,
 ) -> None:
     seen_TS = _seen(plan, q_ids_ref, k_ids_ref)
     for i, head in _heads(plan, q_ref):
@@ -104,10 +122,23 @@ def _forward_kernel(
 
 
 def _backward_kernel(
-    plan: Plan, q_ref: Any, k_ref: Any, v_ref: Any, diagonals_ref: Any, q_ids_ref: Any, k_ids_ref: Any, d_out_ref: Any,
-    d_q_ref: Any, d_k_ref: Any, d_v_ref: Any, d_diagonals_ref: Any, d_k_sum_ref: Any, d_v_sum_ref: Any,
-) -> None:  # fmt: skip
-    example, block = pl.program_id(1), pl.program_id(2)
+    plan: Plan,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    diagonals_ref: Any,
+    q_ids_ref: Any,
+    k_ids_ref: Any,
+    d_out_ref: Any,
+    d_q_ref: Any,
+    d_k_ref: Any,
+    d_v_ref: Any,
+    d_diagonals_ref: Any,
+    d_k_sum_ref: Any,
+    d_v_sum_ref: Any,
+) -> None:
+    example = pl.program_id(1)
+    block = pl.program_id(2)
 
     @pl.when(block == 0)
     def _() -> None:
@@ -124,7 +155,9 @@ def _backward_kernel(
         weights_TS = _weights(plan, q_TH, k_SH, diagonals_ref, i, seen_TS)
         d_v_sum_ref[:, head] += _outer(weights_TS.astype(v_SH.dtype), d_out_TH)
         d_weights_TS = _inner(d_out_TH, v_SH)
-        d_scores_TS = weights_TS * (d_weights_TS - (weights_TS * d_weights_TS).sum(axis=-1, keepdims=True))
+        d_scores_TS = weights_TS * (
+            d_weights_TS - (weights_TS * d_weights_TS).sum(axis=-1, keepdims=True)
+        )
         d_dots_TS = (d_scores_TS * plan.scale).astype(q_TH.dtype)
         d_q_TH = jnp.dot(d_dots_TS, k_SH, preferred_element_type=jnp.float32)
         d_q_ref[0, :, head] = d_q_TH.astype(d_q_ref.dtype)
@@ -146,9 +179,12 @@ def _heads(plan: Plan, ref: Any) -> list[tuple[int, slice]]:
 
 
 def _seen(plan: Plan, q_ids_ref: Any, k_ids_ref: Any) -> jax.Array:
-    t, S = plan.block, k_ids_ref.shape[-1]
+    t = plan.block
+    S = k_ids_ref.shape[-1]
     seen_TS = q_ids_ref[0] == k_ids_ref[0]
-    ahead_TS = lax.broadcasted_iota(jnp.int32, (t, S), 1) - lax.broadcasted_iota(jnp.int32, (t, S), 0)
+    ahead_TS = lax.broadcasted_iota(jnp.int32, (t, S), 1) - lax.broadcasted_iota(
+        jnp.int32, (t, S), 0
+    )
     ahead_TS -= pl.program_id(2) * t
     if plan.left is not None:
         seen_TS &= ahead_TS >= -plan.left
@@ -157,7 +193,9 @@ def _seen(plan: Plan, q_ids_ref: Any, k_ids_ref: Any) -> jax.Array:
     return seen_TS
 
 
-def _weights(plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: Any, i: int, seen_TS: jax.Array) -> jax.Array:
+def _weights(
+    plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: Any, i: int, seen_TS: jax.Array
+) -> jax.Array:
     """Computes the weights of a block of rows; all are zero in a row that sees nothing."""
     t, S = seen_TS.shape
     scores_TS = _inner(q_TH, k_SH) * plan.scale
@@ -171,7 +209,8 @@ def _weights(plan: Plan, q_TH: jax.Array, k_SH: jax.Array, diagonals_ref: Any, i
 
 
 def _diagonals_of(plan: Plan, S: int, count: int) -> tuple[Any, int]:
-    """Returns the first diagonal that a block of rows needs, and how many; both are multiples of the lanes."""
+    """Returns the first diagonal that a block of rows needs, and how many; both are multiples of
+    the lanes."""
     return pl.multiple_of(count - S - (pl.program_id(2) + 1) * plan.block, LANES), S + plan.block
 
 
@@ -183,7 +222,8 @@ def _spread(diagonals_1L: jax.Array, t: int, S: int) -> jax.Array:
 
 
 def _gathered(x_TS: jax.Array, t: int) -> jax.Array:
-    """Sums along diagonals, [1, S + t], the transpose of `_spread`; row r moves t - 1 - r places to the right."""
+    """Sums along diagonals, [1, S + t], the transpose of `_spread`; row r moves t - 1 - r places to
+    the right."""
     x_TL = jnp.concatenate([x_TS, jnp.zeros((t, t), x_TS.dtype)], axis=1)
     places_T1 = t - 1 - lax.broadcasted_iota(jnp.int32, (t, 1), 0)
     for bit in range((t - 1).bit_length()):
@@ -206,12 +246,18 @@ def _shaped(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 
 def _blocks(plan: Plan, arrays: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-    """Returns the grid (groups of heads, examples, blocks of rows) and blocks of rows, columns, diagonals and ids."""
-    (B, T, W), S, t = arrays[0].shape, arrays[1].shape[1], plan.block
+    """Returns the grid (groups of heads, examples, blocks of rows) and blocks of rows, columns,
+    diagonals and ids."""
+    B, T, W = arrays[0].shape
+    S = arrays[1].shape[1]
+    t = plan.block
     heads = heads_together(W // plan.head_dim, plan.head_dim)
     width = heads * plan.head_dim
     rows = pl.BlockSpec((1, t, width), lambda n, b, i: (b, i, n))
     columns = pl.BlockSpec((1, S, width), lambda n, b, i: (b, 0, n))
     diagonals = pl.BlockSpec((heads, 1, T + S), lambda n, b, i: (n, 0, 0))
-    ids = pl.BlockSpec((1, t, 1), lambda n, b, i: (b, i, 0)), pl.BlockSpec((1, 1, S), lambda n, b, i: (b, 0, 0))
+    ids = (
+        pl.BlockSpec((1, t, 1), lambda n, b, i: (b, i, 0)),
+        pl.BlockSpec((1, 1, S), lambda n, b, i: (b, 0, 0)),
+    )
     return (W // width, B, T // t), rows, columns, diagonals, ids

@@ -1,4 +1,5 @@
-"""Reads the structure of a mask (a window, documents, kept columns) for fused kernels, and names the calls they refuse."""
+"""Reads the structure of a mask (a window, documents, kept columns) for fused kernels, and names
+the calls they refuse."""
 
 from typing import NamedTuple
 
@@ -8,7 +9,9 @@ from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.functions import masks
 
-AUTO = "set model.attention=auto, or implementation='auto'"  # the way out of a kernel that cannot take a call
+AUTO = (  # the way out of a kernel that cannot take a call
+    "set model.attention=auto, or implementation='auto'"
+)
 
 
 class Structure(NamedTuple):
@@ -22,7 +25,8 @@ class Structure(NamedTuple):
 
 
 def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
-    """Returns the structure of a mask, or None if no kernel can take it: unions, negations, arrays."""
+    """Returns the structure of a mask, or None if no kernel can take it: unions, negations,
+    arrays."""
     if mask is None:
         return Structure()
     if isinstance(mask, masks.Window):
@@ -32,7 +36,8 @@ def structure_of(mask: masks.Mask | jax.Array | None) -> Structure | None:
     if isinstance(mask, masks.Columns):
         return Structure(keep_BS=mask.keep_BS)
     if isinstance(mask, masks.And):
-        a, b = structure_of(mask.a), structure_of(mask.b)
+        a = structure_of(mask.a)
+        b = structure_of(mask.b)
         return None if a is None or b is None else _both(a, b)
     return None
 
@@ -43,7 +48,9 @@ def unsupported_arguments(args: Arguments) -> str:
         return "the kernel drops no weights (attention dropout)"
     if args.has_slots:
         return "rows and columns are slots of a cache"
-    return "the sequence is split over mesh.context" if args.sharding.num_shards("T").count > 1 else ""
+    return (
+        "the sequence is split over mesh.context" if args.sharding.num_shards("T").count > 1 else ""
+    )
 
 
 def check_supported(name: str, reason: str, args: Arguments) -> Structure:
@@ -57,7 +64,16 @@ def check_supported(name: str, reason: str, args: Arguments) -> Structure:
 def _both(a: Structure, b: Structure) -> Structure | None:
     if a.q_segments_BT is not None and b.q_segments_BT is not None:
         return None
-    keep = a.keep_BS if b.keep_BS is None else b.keep_BS if a.keep_BS is None else a.keep_BS & b.keep_BS
+    keep = (
+        a.keep_BS
+        if b.keep_BS is None
+        else b.keep_BS
+        if a.keep_BS is None
+        else a.keep_BS & b.keep_BS
+    )
     own = a if a.q_segments_BT is not None else b
-    left, right = (min((n for n in pair if n is not None), default=None) for pair in zip(a[:2], b[:2], strict=True))
+    left, right = (
+        min((n for n in pair if n is not None), default=None)
+        for pair in zip(a[:2], b[:2], strict=True)
+    )
     return Structure(left, right, own.q_segments_BT, own.k_segments_BS, keep)

@@ -1,6 +1,8 @@
-"""JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask rules out.
+"""JAX's splash kernel for TPUs: attention in blocks, in one program, skipping blocks that the mask
+rules out.
 
-The kernel takes the structure of a mask, not an array: causal and sliding windows are static, packed documents and
+The kernel takes the structure of a mask, not an array: causal and sliding windows are static,
+  packed documents and
 padding are ids beside the tokens. `unsupported_reason` says which calls it cannot take.
 
 Reference: jax.experimental.pallas.ops.tpu.splash_attention; Dao et al. 2022 (arXiv:2205.14135).
@@ -11,10 +13,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+)
 
 from flaxformer_lite.attentions import arguments
-from flaxformer_lite.attentions.mask_structure import Structure, check_supported, structure_of, unsupported_arguments
+from flaxformer_lite.attentions.mask_structure import (
+    Structure,
+    check_supported,
+    structure_of,
+    unsupported_arguments,
+)
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.saved import ATTENTION
 from flaxformer_lite.functions.tpu_tuning import LANES
@@ -23,8 +33,11 @@ ROWS = 128  # rows compared with all columns at a time
 BLOCKS = (512, 384, 256, 128)
 
 
-def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /) -> jax.Array:
-    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for the arguments.
+def attend(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments, /
+) -> jax.Array:
+    """Computes `dense.attend` by a fused kernel on each device's own rows and heads; see there for
+    the arguments.
 
     On other devices than TPUs the kernel is interpreted, which is only for tests.
 
@@ -42,11 +55,14 @@ def attend(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: argume
         q_BTNH, k_BSKH, v_BSKH, *ids_of(structure)
     )
     sees_BT = _sees(structure, resolved.mask, q_BTNH.shape[1], k_BSKH.shape[1])
-    # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero stops its gradient.
+    # For a row that sees nothing the kernel returns the mean of hidden values; multiplying by zero
+    # stops its gradient.
     return out_BTNH if sees_BT is None else jnp.where(sees_BT[:, :, None, None], out_BTNH, 0)
 
 
-def unsupported_reason(q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments) -> str:
+def unsupported_reason(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array, args: arguments.Arguments
+) -> str:
     """Returns why the kernel cannot take this call, or an empty string."""
     return unsupported_on_tpu(args) if args.bias is None else "the kernel adds no bias"
 
@@ -64,7 +80,8 @@ Window = tuple[int | None, int | None]
 
 
 def ids_of(structure: Structure) -> tuple[jax.Array | None, jax.Array | None]:
-    """Assigns ids to rows and columns: a row sees columns of equal id; hidden columns get an id of their own."""
+    """Assigns ids to rows and columns: a row sees columns of equal id; hidden columns get an id of
+    their own."""
     q_BT, k_BS, keep_BS = structure[2:]
     if q_BT is None and keep_BS is None:
         return None, None
@@ -83,17 +100,25 @@ def pad(x: jax.Array, axis: int, fill: int = 0) -> jax.Array:
 
 
 def _attend(
-    window: Window, softcap: float, interpret: bool, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKH: jax.Array,
-    q_ids: jax.Array | None, k_ids: jax.Array | None,
-) -> jax.Array:  # fmt: skip
+    window: Window,
+    softcap: float,
+    interpret: bool,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    q_ids: jax.Array | None,
+    k_ids: jax.Array | None,
+) -> jax.Array:
     """Pads to whole blocks and runs the kernel on each example, on one device."""
-    (B, T, N, _), S = q_BTNH.shape, k_BSKH.shape[1]
+    B, T, N, _ = q_BTNH.shape
+    S = k_BSKH.shape[1]
     if S % LANES and k_ids is None:
         q_ids = k_ids = jnp.ones((B, 1), jnp.int32)
     q, k, v = (pad(jnp.swapaxes(x, 1, 2), 2) for x in (q_BTNH, k_BSKH, v_BSKH))
     ids = None
     if q_ids is not None and k_ids is not None:
-        q_ids, k_ids = jnp.broadcast_to(q_ids, (B, T)), jnp.broadcast_to(k_ids, (B, S))
+        q_ids = jnp.broadcast_to(q_ids, (B, T))
+        k_ids = jnp.broadcast_to(k_ids, (B, S))
         ids = splash_attention_kernel.SegmentIds(pad(q_ids, 1), pad(k_ids, 1, -1))
     kernel = _kernel(window, N, q.shape[2], k.shape[2], softcap, interpret)
     out = jax.vmap(kernel)(q, k, v, ids)
@@ -103,15 +128,24 @@ def _attend(
 def _kernel(window: Window, N: int, T: int, S: int, softcap: float, interpret: bool) -> Any:
     q_block, k_block = (next(size for size in BLOCKS if length % size == 0) for length in (T, S))
     blocks = splash_attention_kernel.BlockSizes(
-        block_q=q_block, block_kv=k_block, block_kv_compute=k_block,
-        block_q_dkv=q_block, block_kv_dkv=k_block, block_kv_dkv_compute=k_block,
-        block_q_dq=q_block, block_kv_dq=k_block,
-    )  # fmt: skip
+        block_q=q_block,
+        block_kv=k_block,
+        block_kv_compute=k_block,
+        block_q_dkv=q_block,
+        block_kv_dkv=k_block,
+        block_kv_dkv_compute=k_block,
+        block_q_dq=q_block,
+        block_kv_dq=k_block,
+    )
     return splash_attention_kernel.make_splash_mha(
         splash_attention_mask.MultiHeadMask([_mask(window, (T, S))] * N),
-        block_sizes=blocks, head_shards=1, q_seq_shards=1, attn_logits_soft_cap=softcap or None, interpret=interpret,
+        block_sizes=blocks,
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=softcap or None,
+        interpret=interpret,
         residual_checkpoint_name=ATTENTION,
-    )  # fmt: skip
+    )
 
 
 def _mask(window: Window, shape: tuple[int, int]) -> Any:
@@ -123,11 +157,15 @@ def _mask(window: Window, shape: tuple[int, int]) -> Any:
 
 
 def _sees(structure: Structure, mask: masks.Mask | None, T: int, S: int) -> jax.Array | None:
-    """Returns which rows see anything, [B or 1, T], or None if all do; compares a few rows at a time with all columns."""
-    if structure.keep_BS is None and structure.k_segments_BS is None and S >= T:  # each row sees itself
+    """Returns which rows see anything, [B or 1, T], or None if all do; compares a few rows at a
+    time with all columns."""
+    if (
+        structure.keep_BS is None and structure.k_segments_BS is None and S >= T
+    ):  # each row sees itself
         return None if structure.q_segments_BT is None else structure.q_segments_BT != 0
     seen = masks.full() if mask is None else mask
-    columns_S, extra = jnp.arange(S, dtype=jnp.int32), -T % ROWS
+    columns_S = jnp.arange(S, dtype=jnp.int32)
+    extra = -T % ROWS
     blocks = jnp.arange(T + extra, dtype=jnp.int32).reshape(-1, min(ROWS, T + extra))
     sees = jax.lax.map(lambda rows_T: seen(rows_T, columns_S).any(axis=-1), blocks)
     return jnp.moveaxis(sees, 0, 1).reshape(sees.shape[1], -1)[:, :T]

@@ -1,4 +1,5 @@
-"""Arrays of a train state as zarr in a database of few objects, as orbax lays them out: each process writes its own part."""
+"""Arrays of a train state as zarr in a database of few objects, as orbax lays them out: each
+process writes its own part."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,9 @@ from flaxformer_lite.files.objects import Objects, explained, spec
 from flaxformer_lite.sharding.parameters import path_of
 
 Index = tuple[slice, ...]
-NODES = {"cache_pool#nodes": {"total_bytes_limit": 10**8}}  # of a database's tree; each call remembers its own
+NODES = {
+    "cache_pool#nodes": {"total_bytes_limit": 10**8}
+}  # of a database's tree; each call remembers its own
 LARGEST = 1 << 29  # bytes of an object, above which another one begins
 SEARCHED = 1 << 30  # bytes of data files that are searched for an array
 NEARBY = {
@@ -32,7 +35,8 @@ class Part(NamedTuple):
 
 
 def parts(state: Any, *, first: bool) -> dict[str, Part]:
-    """Copies to the host what this process writes: of each piece of an array, one process has the first copy.
+    """Copies to the host what this process writes: of each piece of an array, one process has the
+    first copy.
 
     Args:
       state: arrays on devices, or numpy's, which process 0 writes.
@@ -42,29 +46,41 @@ def parts(state: Any, *, first: bool) -> dict[str, Part]:
     for keys, leaf in jax.tree_util.tree_leaves_with_path(state):
         if isinstance(leaf, jax.Array):
             chunk = leaf.sharding.shard_shape(leaf.shape)
-            own = [(s.index, np.array(s.data)) for s in leaf.addressable_shards if s.replica_id == 0]
+            own = [
+                (s.index, np.array(s.data)) for s in leaf.addressable_shards if s.replica_id == 0
+            ]
         else:
-            chunk, own = np.shape(leaf), [((...,), np.array(leaf))] if first else []
+            chunk = np.shape(leaf)
+            own = [((...,), np.array(leaf))] if first else []
         copied[path_of(keys)] = Part(np.shape(leaf), leaf.dtype, chunk, own)
     return copied
 
 
 def write(at: Objects, copied: dict[str, Part], index: int) -> None:
-    """Writes the pieces of process `index`, in one transaction; process 0 also writes what describes the arrays."""
-    base, first = _base(at, index), index == 0
+    """Writes the pieces of process `index`, in one transaction; process 0 also writes what
+    describes the arrays."""
+    base = _base(at, index)
+    first = index == 0
     how: dict[str, Any] = {"create": True} if first else {"open": True, "assume_metadata": True}
     shared = tensorstore.Context(NODES)
     with tensorstore.Transaction() as together:
         opened = {
             path: tensorstore.open(
-                _spec(base, path), dtype=part.dtype, shape=part.shape, transaction=together, context=shared,
-                chunk_layout=tensorstore.ChunkLayout(chunk_shape=part.chunk), **how,
+                _spec(base, path),
+                dtype=part.dtype,
+                shape=part.shape,
+                transaction=together,
+                context=shared,
+                chunk_layout=tensorstore.ChunkLayout(chunk_shape=part.chunk),
+                **how,
             )
             for path, part in copied.items()
             if first or part.pieces
-        }  # fmt: skip
+        }
         done = [
-            opened[path].result()[index].write(piece) for path, part in copied.items() for index, piece in part.pieces
+            opened[path].result()[index].write(piece)
+            for path, part in copied.items()
+            for index, piece in part.pieces
         ]
         for one in done:
             one.result()
@@ -97,10 +113,17 @@ def read(at: Path | Objects, target: Any) -> Any:
 def _read(base: dict[str, Any], target: Any) -> Any:
     shared = tensorstore.Context(NODES)
     flat, tree = jax.tree_util.tree_flatten_with_path(target)
-    opening = [tensorstore.open(_spec(base, path_of(keys)), open=True, read=True, context=shared) for keys, _ in flat]
+    opening = [
+        tensorstore.open(_spec(base, path_of(keys)), open=True, read=True, context=shared)
+        for keys, _ in flat
+    ]
     reading: list[dict[str, Any]] = []
     for (_, leaf), array in zip(flat, opening, strict=True):
-        devices = leaf.sharding.addressable_devices_indices_map(leaf.shape) if leaf.sharding else {None: ...}
+        devices = (
+            leaf.sharding.addressable_devices_indices_map(leaf.shape)
+            if leaf.sharding
+            else {None: ...}
+        )
         indices = {str(index): index for index in devices.values()}
         reading.append({name: array.result()[index].read() for name, index in indices.items()})
     found = [_array(leaf, pieces) for (_, leaf), pieces in zip(flat, reading, strict=True)]
@@ -110,13 +133,22 @@ def _read(base: dict[str, Any], target: Any) -> Any:
 def _array(leaf: Any, pieces: dict[str, Any]) -> Any:
     if leaf.sharding is None:
         return pieces[str(...)].result()
-    return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: pieces[str(index)].result())
+    return jax.make_array_from_callback(
+        leaf.shape, leaf.sharding, lambda index: pieces[str(index)].result()
+    )
 
 
 def lies_in(at: Path | Objects, path: str) -> list[str]:
-    """Names the files of a checkpoint that hold an array, by searching for its bytes, as the database keeps no list of them."""
-    names = at.names() if isinstance(at, Objects) else [f.relative_to(at).as_posix() for f in at.rglob("d/*")]
-    wanted, found, left = _stored(at, path), list[str](), SEARCHED
+    """Names the files of a checkpoint that hold an array, by searching for its bytes, as the
+    database keeps no list of them."""
+    names = (
+        at.names()
+        if isinstance(at, Objects)
+        else [f.relative_to(at).as_posix() for f in at.rglob("d/*")]
+    )
+    wanted = _stored(at, path)
+    found = list[str]()
+    left = SEARCHED
     for name in [name for name in names if name.split("/")[-2:-1] == ["d"]]:
         data = (at.read(name) or b"") if isinstance(at, Objects) else (at / name).read_bytes()
         found += [name] if any(piece in data for piece in wanted) else []
@@ -127,20 +159,35 @@ def lies_in(at: Path | Objects, path: str) -> list[str]:
 
 def _stored(at: Path | Objects, path: str) -> list[bytes]:
     """Returns the pieces of an array as they lie in the data files of a checkpoint."""
-    database = tensorstore.KvStore.open(_database(_base(at)), context=tensorstore.Context(NODES)).result()
+    database = tensorstore.KvStore.open(
+        _database(_base(at)), context=tensorstore.Context(NODES)
+    ).result()
     prefix = f"{path.replace('/', '.')}/".encode()
-    found = [database.read(key).result().value for key in database.list().result() if key.startswith(prefix)]
+    found = [
+        database.read(key).result().value
+        for key in database.list().result()
+        if key.startswith(prefix)
+    ]
     return [piece for piece in found if not piece.startswith(b"{")]
 
 
 def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
     """Returns where the database of a process is, or that of all."""
     place = f"{STATE}/" if index is None else f"{STATE}/ocdbt.process_{index}/"
-    return spec(f"{at}/{place}") if isinstance(at, Objects) else {"driver": "file", "path": f"{at.absolute()}/{place}"}
+    return (
+        spec(f"{at}/{place}")
+        if isinstance(at, Objects)
+        else {"driver": "file", "path": f"{at.absolute()}/{place}"}
+    )
 
 
 def _database(base: dict[str, Any]) -> dict[str, Any]:
-    own = {"driver": "ocdbt", "base": base, "target_data_file_size": LARGEST, "cache_pool": "cache_pool#nodes"}
+    own = {
+        "driver": "ocdbt",
+        "base": base,
+        "target_data_file_size": LARGEST,
+        "cache_pool": "cache_pool#nodes",
+    }
     return own | {f"experimental_read_coalescing_{name}": value for name, value in NEARBY.items()}
 
 

@@ -1,9 +1,10 @@
-"""Digests of arrays by content: the same on every mesh and any number of processes, computed on the devices.
+"""Digests of arrays by content: the same on every mesh and any number of processes, computed on the
+devices.
 
-A cryptographic hash needs the bytes in order and in one place. Here each 32-bit word is scrambled together with its
-position, and the results are added modulo 2^32: the sum may run in any order over any shards, so it is one reduction on
-the devices. Scrambling is one-to-one in the word, so a single changed word is always detected; several are missed with
-a probability of 2^-64.
+A cryptographic hash needs the bytes in order and in one place. Here each 32-bit word is scrambled
+together with its position, and the results are added modulo 2^32: the sum may run in any order over
+any shards, so it is one reduction on the devices. Scrambling is one-to-one in the word, so a single
+changed word is always detected; several are missed with a probability of 2^-64.
 """
 
 import hashlib
@@ -21,14 +22,23 @@ SMALL = 1 << 20  # bytes; a smaller array that is here as a whole is not worth a
 
 
 def describe(tree: Any) -> Leaves:
-    """Maps the path of each leaf to [dtype, shape, digest]; the digest of a ShapeDtypeStruct is empty.
+    """Maps the path of each leaf to [dtype, shape, digest]; the digest of a ShapeDtypeStruct is
+    empty.
 
     Args:
-      tree: arrays, on devices or numpy's, or ShapeDtypeStructs. Arrays over several processes are read by all of them.
+      tree: arrays, on devices or numpy's, or ShapeDtypeStructs. Arrays over several processes are
+        read by all of them.
     """
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    found = {path: _digest(leaf) for path, leaf in leaves.items() if isinstance(leaf, (jax.Array, np.ndarray))}
-    return {path: [str(leaf.dtype), list(leaf.shape), found.get(path, "")] for path, leaf in leaves.items()}
+    found = {
+        path: _digest(leaf)
+        for path, leaf in leaves.items()
+        if isinstance(leaf, (jax.Array, np.ndarray))
+    }
+    return {
+        path: [str(leaf.dtype), list(leaf.shape), found.get(path, "")]
+        for path, leaf in leaves.items()
+    }
 
 
 def digest(tree: Any) -> str:
@@ -38,10 +48,17 @@ def digest(tree: Any) -> str:
 
 def _digest(leaf: jax.Array | np.ndarray) -> str:
     if leaf.nbytes < SMALL and getattr(leaf, "is_fully_addressable", True):
-        words = np.ascontiguousarray(leaf).reshape(-1).view(f"uint{_bits(leaf.dtype)}").astype(np.uint32)
+        words = (
+            np.ascontiguousarray(leaf)
+            .reshape(-1)
+            .view(f"uint{_bits(leaf.dtype)}")
+            .astype(np.uint32)
+        )
         sums: Any = _sums(words, np.arange(words.size, dtype=np.uint32))
     else:
-        sums = np.asarray(_on_devices(leaf))  # waited for before the next one starts, as in evaluate.py
+        sums = np.asarray(
+            _on_devices(leaf)
+        )  # waited for before the next one starts, as in evaluate.py
     return "".join(f"{int(s):08x}" for s in sums)
 
 
@@ -49,20 +66,28 @@ def _digest(leaf: jax.Array | np.ndarray) -> str:
 def _on_devices(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
-    words = jax.lax.bitcast_convert_type(x, f"uint{_bits(x.dtype)}").astype(jnp.uint32)  # wide types gain an axis
+    words = jax.lax.bitcast_convert_type(x, f"uint{_bits(x.dtype)}").astype(
+        jnp.uint32
+    )  # wide types gain an axis
     position = jnp.zeros(words.shape, jnp.uint32)
     for axis, size in enumerate(words.shape):
-        position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        position = position * jnp.uint32(size) + jax.lax.broadcasted_iota(
+            jnp.uint32, words.shape, axis
+        )
     return jnp.stack(_sums(words, position))
 
 
 def _sums(words: Any, position: Any) -> list[Any]:
     """Computes one uint32 per seed; `position` counts the words modulo 2^32."""
-    return [_scramble(words ^ _scramble(position + np.uint32(seed))).sum(dtype=np.uint32) for seed in SEEDS]
+    return [
+        _scramble(words ^ _scramble(position + np.uint32(seed))).sum(dtype=np.uint32)
+        for seed in SEEDS
+    ]
 
 
 def _scramble(h: Any) -> Any:
-    """Applies the last steps of MurmurHash3: one-to-one, and every input bit affects every bit of the result."""
+    """Applies the last steps of MurmurHash3: one-to-one, and every input bit affects every bit of
+    the result."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
     return h ^ (h >> np.uint32(16))

@@ -19,29 +19,37 @@ class Disk:
     """
 
     def __init__(self, folder: Path, *, keep: int, group: Processes):
-        self.folder, self._group = Path(folder).absolute(), group
+        self.folder = Path(folder).absolute()
+        self._group = group
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".writable{group.index}"
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise CheckpointError(f"cannot write in {folder}: {error.strerror}; choose another --workdir.") from None
+            raise CheckpointError(
+                f"cannot write in {folder}: {error.strerror}; choose another --workdir."
+            ) from None
         check_regular(self.folder)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
     def check_room(self, state: Any) -> str:
         """Returns what is wrong if the state does not fit on the disk."""
-        need, free = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state)), shutil.disk_usage(self.folder).free
+        need = 1.1 * sum(x.nbytes for x in jax.tree.leaves(state))
+        free = shutil.disk_usage(self.folder).free
         if free >= need:
             return ""
-        return (f"needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB free; free some, lower train.keep, or"
-                " choose another --workdir.")  # fmt: skip
+        return (
+            f"needs {need / 1e6:.1f} MB, {self.folder} has {free / 1e6:.1f} MB free; free some,"
+            " lower train.keep, or choose another --workdir."
+        )
 
     def save(self, step: int, state: Any, record: dict[str, Any]) -> None:
         """Copies the state and returns; the files are written in the background."""
-        items = ocp.args.Composite(**{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)})
+        items = ocp.args.Composite(
+            **{STATE: ocp.args.StandardSave(state), RECORD: ocp.args.JsonSave(record)}
+        )
         self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:

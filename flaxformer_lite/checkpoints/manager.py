@@ -1,8 +1,10 @@
-"""Checkpoints: written in the background, verified by content when read, and never silently skipped.
+"""Checkpoints: written in the background, verified by content when read, and never silently
+skipped.
 
-A checkpoint is a train state and a JSON record beside it. The record holds the path, dtype, shape and digest of each
-leaf, so that a restore can tell a changed model from a damaged file. Each process writes and reads its own part, and
-none continues from a checkpoint that another could not read.
+A checkpoint is a train state and a JSON record beside it. The record holds the path, dtype, shape
+and digest of each leaf, so that a restore can tell a changed model from a damaged file. Each
+process writes and reads its own part, and none continues from a checkpoint that another could not
+read.
 """
 
 import contextlib
@@ -13,7 +15,14 @@ from typing import Any, NamedTuple
 from flaxformer_lite.checkpoints import arrays
 from flaxformer_lite.checkpoints.digest import describe
 from flaxformer_lite.checkpoints.disk import Disk
-from flaxformer_lite.checkpoints.record import CheckpointError, broken_leaf, compare, first_line, read_record, sealed
+from flaxformer_lite.checkpoints.record import (
+    CheckpointError,
+    broken_leaf,
+    compare,
+    first_line,
+    read_record,
+    sealed,
+)
 from flaxformer_lite.checkpoints.store import Store
 from flaxformer_lite.files.stores import StorageError, is_url
 from flaxformer_lite.runtime.processes import ALONE, Processes
@@ -33,14 +42,20 @@ class Checkpoints(contextlib.AbstractContextManager):
       folder: created if missing; leftovers of interrupted saves are removed.
       keep: number of checkpoints to keep; older ones are deleted.
       group: the processes that save and restore together.
-      before: called in the background by process 0 before a checkpoint in an object store is begun, and before it counts.
+      before: called in the background by process 0 before a checkpoint in an object store is begun,
+        and before it counts.
 
     Raises:
       CheckpointError: the folder is not writable.
     """
 
     def __init__(
-        self, folder: Path | str, *, keep: int, group: Processes = ALONE, before: Callable[[], None] = lambda: None
+        self,
+        folder: Path | str,
+        *,
+        keep: int,
+        group: Processes = ALONE,
+        before: Callable[[], None] = lambda: None,
     ):
         self._group = group
         self._saving: int | None = None  # the step that is being, or was last, written
@@ -68,7 +83,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(self._failed(step, error)) from error
 
     def restore(self, target: Any, accept: Callable[[dict[str, Any]], None]) -> Restored | None:
-        """Restores the newest undamaged checkpoint with the layout of `target`; damaged ones are moved to `damaged/`.
+        """Restores the newest undamaged checkpoint with the layout of `target`; damaged ones are
+        moved to `damaged/`.
 
         Args:
           target: tree of ShapeDtypeStructs with shardings.
@@ -90,7 +106,12 @@ class Checkpoints(contextlib.AbstractContextManager):
                 continue
             try:
                 accept(record)
-            except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # another kind of record
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                TypeError,
+            ) as error:  # another kind of record
                 damaged[step] = f"its record cannot be read ({type(error).__name__}: {error})"
                 continue
             compare(step, record["leaves"], wanted)
@@ -98,14 +119,23 @@ class Checkpoints(contextlib.AbstractContextManager):
             if state is None:
                 continue
             if broken := broken_leaf(record["leaves"], describe(state)):
-                damaged[step] = f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
+                damaged[step] = (
+                    f"the content of {broken} does not match its digest{_lies_in(at, broken)}"
+                )
                 continue
             del damaged[step]
-            return Restored(step, state, record, [self._set_aside(bad, why, step) for bad, why in damaged.items()])
+            return Restored(
+                step,
+                state,
+                record,
+                [self._set_aside(bad, why, step) for bad, why in damaged.items()],
+            )
         if damaged:
             reasons = "; ".join(f"step {step}: {why}" for step, why in damaged.items())
-            raise CheckpointError(f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to start"
-                                  " over, or choose another --workdir.")  # fmt: skip
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be restored ({reasons}); delete the folder to"
+                " start over, or choose another --workdir."
+            )
         return None
 
     @property
@@ -120,20 +150,24 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise CheckpointError(self._failed(self._saving, error)) from error
 
     def close(self) -> None:
-        """Waits for the save in the background, which would otherwise be lost at exit; raises as `wait` does."""
+        """Waits for the save in the background, which would otherwise be lost at exit; raises as
+        `wait` does."""
         try:
             self.wait()
         finally:
             self._place.close()
 
     def __exit__(self, kind, *_) -> None:
-        # A save waits for all processes, some of which may be gone after an error that not all of them had.
+        # A save waits for all processes, some of which may be gone after an error that not all of
+        # them had.
         if self._group.alone or kind is None:
             self.close()
 
     def _all(self, read: Callable, *arguments: Any) -> tuple[Any, str]:
-        """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of them failed."""
-        value, why = None, ""
+        """Reads on all processes; returns (result, "") on all, or (None, reason) on all if one of
+        them failed."""
+        value = None
+        why = ""
         try:
             value = read(*arguments)
         except StorageError:
@@ -142,20 +176,31 @@ class Checkpoints(contextlib.AbstractContextManager):
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             why = first_line(error)
-        why = self._group.coordinate("a checkpoint", why, lambda reasons: next(filter(None, reasons), ""))
+        why = self._group.coordinate(
+            "a checkpoint", why, lambda reasons: next(filter(None, reasons), "")
+        )
         return (None, why) if why else (value, "")
 
     def _set_aside(self, step: int, why: str, restored: int) -> str:
         now = self._place.set_aside(step)
-        return f"checkpoint of step {step} is damaged ({why}); {now}, continuing from step {restored}."
+        return (
+            f"checkpoint of step {step} is damaged ({why}); {now}, continuing from step {restored}."
+        )
 
     def _failed(self, step: int | None, error: Exception) -> str:
         last = self._last_good(step)
-        return f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)}; {last}"
+        return (
+            f"checkpoint of step {step} was not written to {self.folder}: {first_line(error)};"
+            f" {last}"
+        )
 
     def _last_good(self, step: int | None) -> str:
         good = [s for s in self._place.steps() if s != step]
-        return f"The last good checkpoint is step {max(good)}." if good else "There is no earlier checkpoint."
+        return (
+            f"The last good checkpoint is step {max(good)}."
+            if good
+            else "There is no earlier checkpoint."
+        )
 
 
 def _lies_in(at: Any, leaf: str) -> str:

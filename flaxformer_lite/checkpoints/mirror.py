@@ -1,4 +1,5 @@
-"""A local copy of the workdir of a run in an object store: all its files but the checkpoints, which stay where they are."""
+"""A local copy of the workdir of a run in an object store: all its files but the checkpoints, which
+stay where they are."""
 
 import contextlib
 import sys
@@ -13,24 +14,37 @@ from flaxformer_lite.files.lock import Lock, LockError
 from flaxformer_lite.files.objects import Objects, retried
 from flaxformer_lite.files.stores import StorageError, is_url, name_copy, retries
 
-# What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else lies there is not copied.
+# What a start, or a reader, needs of the earlier ones: names, or their beginnings. Whatever else
+# lies there is not copied.
 KEPT = (
-    "config.json", "metrics.jsonl", "reference.npz", "samples.jsonl", "stacks-", "tokenizer/", "tracker-", "wandb-id.txt",
-)  # fmt: skip
+    "config.json",
+    "metrics.jsonl",
+    "reference.npz",
+    "samples.jsonl",
+    "stacks-",
+    "tokenizer/",
+    "tracker-",
+    "wandb-id.txt",
+)
 _read: list[tempfile.TemporaryDirectory] = []  # copies for reading, which go when the process ends
 
 
 def place_of(workdir: str | Path) -> Path:
-    """Returns a path, or something like one for an address, to which names can be appended by `/`."""
+    """Returns a path, or something like one for an address, to which names can be appended by
+    `/`."""
     return epath.Path(workdir) if is_url(workdir) else Path(workdir)
 
 
 def fetch(url: str, folder: Path) -> None:
     """Copies the files of a run that are read again to a folder."""
     objects = Objects(url)
-    for name in [name for kept in KEPT for name in (objects.names(kept) if kept[-1] in "-/" else [kept])]:
+    for name in [
+        name for kept in KEPT for name in (objects.names(kept) if kept[-1] in "-/" else [kept])
+    ]:
         folders = name.split("/")[:-1]
-        is_file = not name.endswith("/") and ".." not in folders  # consoles write a name with a slash for a new folder
+        is_file = (
+            not name.endswith("/") and ".." not in folders
+        )  # consoles write a name with a slash for a new folder
         if is_file and (content := objects.read(name)) is not None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
@@ -38,7 +52,8 @@ def fetch(url: str, folder: Path) -> None:
 
 
 def fetched(url: str) -> Path:
-    """Copies the run at an address to a folder of its name that lasts as long as this process, and returns it."""
+    """Copies the run at an address to a folder of its name that lasts as long as this process, and
+    returns it."""
     _read.append(tempfile.TemporaryDirectory(prefix="flaxformer_lite-"))
     folder = Path(_read[-1].name, place_of(url).name)
     folder.mkdir()
@@ -51,8 +66,10 @@ class Mirror:
 
     Args:
       place: the workdir.
-      folder: an empty folder for that of a store, which gets what earlier starts of the run have sent.
-      lock: what process 0 must hold to send; the others send what they alone write, such as their stacks.
+      folder: an empty folder for that of a store, which gets what earlier starts of the run have
+        sent.
+      lock: what process 0 must hold to send; the others send what they alone write, such as their
+        stacks.
 
     Attributes:
       place: the workdir.
@@ -60,7 +77,10 @@ class Mirror:
     """
 
     def __init__(self, place: Path, folder: Path | None = None, lock: Lock | None = None):
-        self.place, self.folder, self._lock, self._one = place, folder or place, lock, threading.Lock()
+        self.place = place
+        self.folder = folder or place
+        self._lock = lock
+        self._one = threading.Lock()
         self._objects = Objects(str(place)) if folder else None
         if folder:
             fetch(str(place), folder)
@@ -91,13 +111,18 @@ class Mirror:
             if not any(part.startswith(".") for part in name.parts):
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                     state = path.stat()
-                    found |= {name.as_posix(): (state.st_size, state.st_mtime_ns)} if path.is_file() else {}
+                    found |= (
+                        {name.as_posix(): (state.st_size, state.st_mtime_ns)}
+                        if path.is_file()
+                        else {}
+                    )
         return found
 
 
 @contextlib.contextmanager
 def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror]:
-    """Keeps the files of a workdir in a folder within the block, and sends them at its end, also after an error.
+    """Keeps the files of a workdir in a folder within the block, and sends them at its end, also
+    after an error.
 
     Args:
       place: the workdir; one on a disk is its own folder.
@@ -108,7 +133,8 @@ def mirrored(place: Path, lock: Lock | None, *, writes: bool) -> Iterator[Mirror
         yield Mirror(place)
         return
     with tempfile.TemporaryDirectory(prefix="flaxformer_lite-") as made:
-        folder, before = Path(made, place.name), retried() + retries()  # by its name trackers and pages know the run
+        folder = Path(made, place.name)  # by its name trackers and pages know the run
+        before = retried() + retries()
         folder.mkdir()
         mirror = Mirror(place, folder, lock)
         try:

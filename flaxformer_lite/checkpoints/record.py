@@ -10,7 +10,8 @@ from flaxformer_lite.checkpoints.digest import Leaves
 from flaxformer_lite.files.objects import Objects
 from flaxformer_lite.files.read import parse_object, read_bytes
 
-STATE, RECORD = "state", "meta"  # folders of a checkpoint
+STATE = "state"  # folders of a checkpoint
+RECORD = "meta"
 FILE = f"{RECORD}/metadata"
 
 
@@ -21,11 +22,15 @@ class CheckpointError(RuntimeError):
 def sealed(record: dict[str, Any]) -> dict[str, Any]:
     """Adds to the record a digest of itself."""
     plain = json.loads(json.dumps(record))
-    return {**plain, "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
+    return {
+        **plain,
+        "digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
+    }
 
 
 def read_record(at: Path | Objects) -> dict[str, Any]:
-    """Reads the record of a checkpoint, `.../30`; raises CheckpointError if it was changed or does not exist."""
+    """Reads the record of a checkpoint, `.../30`; raises CheckpointError if it was changed or does
+    not exist."""
     if isinstance(at, Objects):
         if (content := at.read(FILE)) is None:
             raise CheckpointError(f"{at}/{FILE}: there is no such object")
@@ -37,10 +42,14 @@ def read_record(at: Path | Objects) -> dict[str, Any]:
 
 def check_regular(folder: Path) -> None:
     """Refuses a pipe or device, which orbax would read for ever."""
-    for at, _, names in os.walk(folder):  # rglob fails at folders that another process removes meanwhile
+    for at, _, names in os.walk(
+        folder
+    ):  # rglob fails at folders that another process removes meanwhile
         for path in (Path(at, name) for name in names):
             if path.is_fifo() or path.is_char_device():
-                raise CheckpointError(f"{path}: is a pipe or a device; remove it, or choose another --workdir.")
+                raise CheckpointError(
+                    f"{path}: is a pipe or a device; remove it, or choose another --workdir."
+                )
 
 
 def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
@@ -50,15 +59,21 @@ def _checked(content: bytes, where: str, step: str) -> dict[str, Any]:
     if sealed(record)["digest"] != stored:
         raise CheckpointError(f"{where}: its content does not match its digest")
     if str(record.get("step", step)) != step:
-        raise CheckpointError(f"{where}: it is of step {record['step']}, a copy of another checkpoint")
+        raise CheckpointError(
+            f"{where}: it is of step {record['step']}, a copy of another checkpoint"
+        )
     leaves = record.get("leaves") or {"": None}
-    if not all(isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str] for leaf in leaves.values()):
+    if not all(
+        isinstance(leaf, list) and list(map(type, leaf)) == [str, list, str]
+        for leaf in leaves.values()
+    ):
         raise CheckpointError(f"{where}: its leaves are not described")
     return record
 
 
 def compare(step: int, stored: Leaves, wanted: Leaves) -> None:
-    """Refuses a different tree: orbax would cast dtypes silently, or raise an error about tree structures."""
+    """Refuses a different tree: orbax would cast dtypes silently, or raise an error about tree
+    structures."""
 
     def show(leaves, path):
         return f"{leaves[path][0]}{leaves[path][1]}" if path in leaves else "absent"
@@ -67,8 +82,10 @@ def compare(step: int, stored: Leaves, wanted: Leaves) -> None:
     if changed:
         lines = [f"{path}: {show(stored, path)} -> {show(wanted, path)}" for path in changed[:3]]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise CheckpointError(f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}. Choose"
-                              " another --workdir, or the version of the code that wrote it.")  # fmt: skip
+        raise CheckpointError(
+            f"checkpoint of step {step} has other leaves than this model: {'; '.join(lines)}{more}."
+            " Choose another --workdir, or the version of the code that wrote it."
+        )
 
 
 def broken_leaf(stored: Leaves, read: Leaves) -> str:
@@ -77,7 +94,9 @@ def broken_leaf(stored: Leaves, read: Leaves) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    while error.__cause__ is not None:  # orbax wraps tensorstore's error, which names the leaf and the file
+    while (
+        error.__cause__ is not None
+    ):  # orbax wraps tensorstore's error, which names the leaf and the file
         error = error.__cause__
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= 240 else f"{line[:110]} ... {line[-120:]}"  # the cause comes last

@@ -1,4 +1,5 @@
-"""Checkpoints in an object store, written in the background; the record comes last, and without it there is none.
+"""Checkpoints in an object store, written in the background; the record comes last, and without it
+there is none.
 
 30/state/ocdbt.process_0/...    what each process wrote of its own
 30/state/manifest.ocdbt, d/...  all of it, by reference
@@ -29,12 +30,18 @@ class Store:
     """
 
     def __init__(self, url: Any, *, keep: int, group: Processes, before: Callable[[], None]):
-        self.folder, self._keep, self._group, self._before = epath.Path(url), keep, group, before
+        self.folder = epath.Path(url)
+        self._keep = keep
+        self._group = group
+        self._before = before
         self._objects = Objects(str(url))
         names = self._objects.names()
         self._steps = committed(names)
         if group.first:
-            whole = {*map(str, self._steps), *(n.split("/")[0] for n in names if n.endswith(f"/{DAMAGED}"))}
+            whole = {
+                *map(str, self._steps),
+                *(n.split("/")[0] for n in names if n.endswith(f"/{DAMAGED}")),
+            }
             for left in {name.split("/")[0] for name in names} - whole:
                 self._objects.delete(f"{left}/")
         group.coordinate(f"leftovers in {url}", None, lambda _: None)
@@ -52,7 +59,8 @@ class Store:
 
     def wait(self) -> None:
         """Waits for the save in the background; raises if it failed."""
-        saving, self._saving = self._saving, None
+        saving = self._saving
+        self._saving = None
         if saving:
             saving.result()
 
@@ -76,7 +84,8 @@ class Store:
         self._worker.shutdown()
 
     def _write(self, step: int, copied: dict[str, arrays.Part], record: dict[str, Any]) -> None:
-        group, at = self._group, self.at(step)
+        group = self._group
+        at = self.at(step)
 
         def together(what: str, do: Any) -> None:
             """Does something on this process, and raises on all if it failed on one."""

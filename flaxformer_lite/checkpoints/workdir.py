@@ -1,4 +1,5 @@
-"""A training workdir as others read it: its config, its tokenizer, and its best or newest undamaged parameters."""
+"""A training workdir as others read it: its config, its tokenizer, and its best or newest undamaged
+parameters."""
 
 import hashlib
 import json
@@ -29,8 +30,11 @@ from flaxformer_lite.files.stores import StorageError, address_of, is_url
 from flaxformer_lite.models import build_model
 
 TOKENIZERS = (tokenizer.HuggingFace.file, tokenizer.SentencePiece.file, tokenizer.Bytes.file)
-PARAMS, AVERAGE = "params/", "opt_state/ema/"  # of a state, the latter in training/average.py
-CHANGED = "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
+PARAMS = "params/"  # of a state, the latter in training/average.py
+AVERAGE = "opt_state/ema/"
+CHANGED = (
+    "is not what the run wrote, by the hash in config.json; the run's own command writes both anew."
+)
 
 
 class Run(NamedTuple):
@@ -40,7 +44,9 @@ class Run(NamedTuple):
     step: int  # of the checkpoint
     model: Any  # the linen module
     params: dict  # numpy arrays
-    notices: list[str]  # one for each better or newer checkpoint that cannot be read, and one where it is the best
+    notices: list[
+        str
+    ]  # one for each better or newer checkpoint that cannot be read, and one where it is the best
 
 
 def is_workdir(folder: Path) -> bool:
@@ -56,7 +62,8 @@ def is_workdir(folder: Path) -> bool:
 
 
 def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str = "") -> None:
-    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read without its command.
+    """Writes the resolved config and the tokenizer with their hashes, so that the run can be read
+    without its command.
 
     `data` is the fingerprint of what the run is trained on.
     """
@@ -69,8 +76,11 @@ def write_inputs(folder: Path, cfg: ExperimentConfig, tokenizer: Any, data: str 
 
 
 def read_config(folder: Path) -> ExperimentConfig:
-    """Reads the run's resolved config; raises ConfigError if it was changed since, or another version wrote it."""
-    return from_config_dict(ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json")
+    """Reads the run's resolved config; raises ConfigError if it was changed since, or another
+    version wrote it."""
+    return from_config_dict(
+        ExperimentConfig, _inputs(folder)["config"], where=f"{folder}/config.json"
+    )
 
 
 def data_fingerprint(folder: Path) -> str:
@@ -79,37 +89,54 @@ def data_fingerprint(folder: Path) -> str:
 
 
 def read_run(folder: Path, *, companion: bool = False) -> Run:
-    """Reads the model and parameters of a run, without optimizer state; does not disturb a run in progress.
+    """Reads the model and parameters of a run, without optimizer state; does not disturb a run in
+    progress.
 
-    They are those of the best evaluation if the run keeps it (`train.best`), else those of the newest checkpoint, and
-    averaged if it keeps the average (`optimizer.ema`).
+    They are those of the best evaluation if the run keeps it (`train.best`), else those of the
+    newest checkpoint, and averaged if it keeps the average (`optimizer.ema`).
 
     Args:
       folder: the workdir.
-      companion: reads the second model that the run trained, such as ELECTRA's generator, in place of the first.
+      companion: reads the second model that the run trained, such as ELECTRA's generator, in place
+        of the first.
 
     Raises:
-      ConfigError: config.json was written by another version of the code, or there is no second model.
+      ConfigError: config.json was written by another version of the code, or there is no second
+        model.
       CheckpointError: there is no checkpoint, or all are damaged.
     """
-    cfg, damaged = read_config(folder), []
+    cfg = read_config(folder)
+    damaged = []
     second = cfg.objective.companion(cfg.model)
     if companion and (second is None or second.cfg is None):
-        raise ConfigError(f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the companion.")
-    best, every = newest_first(folder, "best"), newest_first(folder, "checkpoints")
+        raise ConfigError(
+            f"{folder}: {plugin_name(cfg.objective)} trained one model only; leave out the"
+            " companion."
+        )
+    best = newest_first(folder, "best")
+    every = newest_first(folder, "checkpoints")
     for path in [*best, *every]:
-        step, is_best = int(path.name), path in best
+        step = int(path.name)
+        is_best = path in best
         try:
             params, record = _params(path)
         except StorageError:
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            damaged.append(f"{'best ' * is_best}checkpoint of step {step} cannot be read ({first_line(error)})")
+            damaged.append(
+                f"{'best ' * is_best}checkpoint of step {step} cannot be read ({first_line(error)})"
+            )
             continue
         notices = [f"{what}; step {step} is used." for what in damaged]
         if is_best:
-            newest = f"; the newest checkpoint is step {every[0].name}" if every and every[0].name != path.name else ""
-            notices.append(f"step {step} is used, the best by {record['config']['train']['best']}{newest}.")
+            newest = (
+                f"; the newest checkpoint is step {every[0].name}"
+                if every and every[0].name != path.name
+                else ""
+            )
+            notices.append(
+                f"step {step} is used, the best by {record['config']['train']['best']}{newest}."
+            )
         if second is not None and second.cfg is not None:
             params = second.of(params) if companion else second.without(params)
         model = second.cfg if companion and second is not None else cfg.model
@@ -121,7 +148,8 @@ def read_run(folder: Path, *, companion: bool = False) -> Run:
 
 
 def read_state(folder: Path, target: Any, last: int) -> Restored:
-    """Reads the newest undamaged train state of at most `last` steps without touching the run; step 0 if there is none.
+    """Reads the newest undamaged train state of at most `last` steps without touching the run; step
+    0 if there is none.
 
     Args:
       folder: the workdir.
@@ -138,23 +166,33 @@ def read_state(folder: Path, target: Any, last: int) -> Restored:
         except StorageError:
             raise
         except Exception as error:  # from tensorstore, orbax, json or the file system
-            notices.append(f"checkpoint of step {step} cannot be read ({first_line(error)}); an earlier one is used.")
+            notices.append(
+                f"checkpoint of step {step} cannot be read ({first_line(error)}); an earlier one is"
+                " used."
+            )
     return Restored(0, None, {}, notices)
 
 
 def newest_first(folder: Path, name: str) -> list[Any]:
-    """Lists the checkpoints in a part of a workdir, as paths, or as objects where it is in a store, or a copy of one."""
+    """Lists the checkpoints in a part of a workdir, as paths, or as objects where it is in a store,
+    or a copy of one."""
     if url := address_of(folder):
         objects = Objects(f"{url}/{name}")
         return [objects.below(str(step)) for step in reversed(committed(objects.names()))]
-    return sorted((at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()), key=lambda at: -int(at.name))
+    return sorted(
+        (at for at in (folder / name).glob("[0-9]*") if at.name.isdigit()),
+        key=lambda at: -int(at.name),
+    )
 
 
 def tokenizer_folder(folder: Path) -> Path:
-    """Returns the folder where a run keeps its tokenizer; raises ConfigError if it is gone or was changed since."""
+    """Returns the folder where a run keeps its tokenizer; raises ConfigError if it is gone or was
+    changed since."""
     recover(folder / "tokenizer")
     if not (folder / "tokenizer").is_dir():
-        raise ConfigError(f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it.")
+        raise ConfigError(
+            f"{folder}/tokenizer: missing; the run wrote it, and text cannot be encoded without it."
+        )
     if _inputs(folder).get("tokenizer") not in (None, _tokenizer_hash(folder / "tokenizer")):
         raise ConfigError(f"{folder}/tokenizer: {CHANGED}")
     return folder / "tokenizer"
@@ -170,18 +208,23 @@ def _inputs(folder: Path) -> dict[str, Any]:
 
 def _tokenizer_hash(folder: Path) -> str:
     files = [folder / name for name in TOKENIZERS if (folder / name).exists()]
-    return hashlib.sha256(b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)).hexdigest()[:16]
+    return hashlib.sha256(
+        b"".join(read_bytes(file, limit=tokenizer.LARGEST) for file in files)
+    ).hexdigest()[:16]
 
 
 def _params(at: Path | Objects) -> tuple[dict, dict]:
-    """Reads (parameters, record); in place of parameters whose average is kept, the average in their dtype."""
+    """Reads (parameters, record); in place of parameters whose average is kept, the average in
+    their dtype."""
     record = read_record(at)
     leaves = record["leaves"]
     places = {path: path for path in leaves if path.startswith(PARAMS)}
     averages = {path: path.replace(PARAMS, AVERAGE, 1) for path in places}
     places |= {path: average for path, average in averages.items() if average in leaves}
     stored = {place: leaves[place] for place in places.values()}
-    shapes = {place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()}
+    shapes = {
+        place: jax.ShapeDtypeStruct(shape, dtype) for place, (dtype, shape, _) in stored.items()
+    }
     flat = flatten_dict(_read(at, unflatten_dict(shapes, sep="/"), stored), sep="/")
     found = {path: flat[place].astype(leaves[path][0]) for path, place in places.items()}
     return unflatten_dict(found, sep="/")["params"], record

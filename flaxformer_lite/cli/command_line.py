@@ -14,19 +14,25 @@ from typing import Any, NoReturn
 from flaxformer_lite import pages
 from flaxformer_lite.config.rules import ConfigError, is_local, is_place, is_text, shown
 
-BAD_INPUT, FAILED = 2, 1  # exit codes
+BAD_INPUT = 2  # exit codes
+FAILED = 1
 INT32 = 2**31 - 1  # XLA's sizes
 LONGEST = 1500  # letters of a message
 MOST_TEXT = 1 << 24  # characters of a text from a file or a pipe
 MOST_FIELDS = 4  # most fields to suggest
 ALIASES = {  # names of other libraries -> ours
-    **dict.fromkeys(("num_layers", "n_layer", "n_layers", "num_hidden_layers"), ("encoder_layers", "decoder_layers")),
+    **dict.fromkeys(
+        ("num_layers", "n_layer", "n_layers", "num_hidden_layers"),
+        ("encoder_layers", "decoder_layers"),
+    ),
     **dict.fromkeys(("hidden_size", "n_embd", "hidden_dim", "width"), ("d_model",)),
     **dict.fromkeys(("n_head", "n_heads", "num_attention_heads"), ("num_heads",)),
     **dict.fromkeys(("n_kv_heads", "num_key_value_heads"), ("num_kv_heads",)),
     **dict.fromkeys(("intermediate_size", "d_ff", "ffn_dim", "n_inner"), ("mlp_dim",)),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "block_size"), ("max_length",)),
-    **dict.fromkeys(("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")),
+    **dict.fromkeys(
+        ("seq_len", "seq_length", "sequence_length", "max_seq_length"), ("length", "max_length")
+    ),
     **dict.fromkeys(("max_steps", "num_train_steps", "max_iters"), ("steps",)),
     **dict.fromkeys(("num_train_epochs", "num_epochs"), ("epochs",)),
     "metric_for_best_model": ("best",),
@@ -38,7 +44,8 @@ ALIASES = {  # names of other libraries -> ours
 
 
 def config(argv: list[str]) -> Any:
-    """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line if it cannot."""
+    """Parses `--config=PAGE_OR_FILE --config.FIELD=VALUE ...` to a ConfigDict; exits with one line
+    if it cannot."""
     page, *fields = argv
     try:
         values, rest = _parse([_located(page), *fields])
@@ -48,8 +55,11 @@ def config(argv: list[str]) -> Any:
     if rest:
         fail(f"{rest[0]!r} is not a flag; flags look like --config.train.steps=100.", BAD_INPUT)
     if not is_config:
-        fail(f"{page}: get_config() returns {values!r}, but must return a ConfigDict, as to_config_dict(ExperimentConfig("
-             f"...)) makes it.", BAD_INPUT)  # fmt: skip
+        fail(
+            f"{page}: get_config() returns {values!r}, but must return a ConfigDict, as"
+            " to_config_dict(ExperimentConfig(...)) makes it.",
+            BAD_INPUT,
+        )
     return values
 
 
@@ -61,8 +71,11 @@ def _parse(argv: list[str]) -> tuple[Any, list[str]]:
     from absl import flags
     from ml_collections import config_flags
 
-    values, line = flags.FlagValues(), ["", *argv]
-    holder = config_flags.DEFINE_config_file("config", None, "The experiment.", flag_values=values, sys_argv=line)
+    values = flags.FlagValues()
+    line = ["", *argv]
+    holder = config_flags.DEFINE_config_file(
+        "config", None, "The experiment.", flag_values=values, sys_argv=line
+    )
     values["config"].parser = _Pages(values["config"].parser, argv)  # type: ignore[assignment]  # of the same form
     rest = values(line)
     return holder.value, rest[1:]
@@ -75,11 +88,14 @@ def import_from_here() -> None:
 
 
 class _Pages:
-    """A parser for the value of --config that makes the page fit the command line: its plug-ins, the length of the run."""
+    """A parser for the value of --config that makes the page fit the command line: its plug-ins,
+    the length of the run."""
 
     def __init__(self, pages: Any, argv: list[str]):
-        self._pages, self._argv = pages, argv
-        self.syntactic_help, self.flag_type = pages.syntactic_help, pages.flag_type
+        self._pages = pages
+        self._argv = argv
+        self.syntactic_help = pages.syntactic_help
+        self.flag_type = pages.flag_type
 
     def parse(self, path: Any) -> Any:
         from ml_collections import ConfigDict
@@ -88,10 +104,14 @@ class _Pages:
 
         page = self._pages.parse(path)
         if isinstance(page, ConfigDict):
-            given = dict(re.findall(r"^--?config\.([\w.]+)[=\n](.+)$", "\n".join(self._argv), re.MULTILINE))
+            given = dict(
+                re.findall(r"^--?config\.([\w.]+)[=\n](.+)$", "\n".join(self._argv), re.MULTILINE)
+            )
             try:
                 named = {name: value for name, value in given.items() if name.endswith(".name")}
-                choose_plugins(page, {name.removesuffix(".name"): value for name, value in named.items()})
+                choose_plugins(
+                    page, {name.removesuffix(".name"): value for name, value in named.items()}
+                )
             except ConfigError as error:
                 fail(error, BAD_INPUT)
             add_sections(page, given)
@@ -104,8 +124,8 @@ class _Pages:
 def explain(error: Exception, argv: list[str]) -> str:
     """Condenses an error of absl or ml_collections into one sentence.
 
-    Names an unknown field by its whole path, with the nearest known one; an exception in a config file by its last
-    line.
+    Names an unknown field by its whole path, with the nearest known one; an exception in a config
+    file by its last line.
     """
     from absl import flags
 
@@ -115,22 +135,29 @@ def explain(error: Exception, argv: list[str]) -> str:
     if wrong := _wrong_override(page, fields):
         return wrong
     if isinstance(error, flags.Error):
-        said = re.sub(r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error))  # the parser of bools raises with two arguments
+        said = re.sub(
+            r"\('(.*)', '(.*)'\)$", r"\1 \2", str(error)
+        )  # the parser of bools raises with two arguments
         lines = [line for line in said.splitlines() if line.strip()]
         return f"{lines[0].split(': Error whilst')[0]}: {lines[-1]}" if len(lines) > 1 else lines[0]
     return f"{page}: {type(error).__name__}: {error}"
 
 
 def _wrong_override(page: str, fields: list[str]) -> str:
-    """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if there is none."""
+    """Describes the first --config.FIELD that is not a field of the page, or is a section; "" if
+    there is none."""
     try:
         plugins = [arg for arg in fields if re.match(r"--config\.[\w.]+\.name=", arg)]
-        plugins += [f"{source}.path=x" for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields))]
+        plugins += [
+            f"{source}.path=x"
+            for source in re.findall(r"--config\.data\.mixture\.\w+", " ".join(fields))
+        ]
         values, _ = _parse([_located(page), *plugins])
         sections, leaves = map(list, zip(*_paths(values), strict=True))
     except Exception:  # the page itself is at fault
         return ""
-    leaves, sections = [path for path in leaves if path], [path for path in sections if path]
+    leaves = [path for path in leaves if path]
+    sections = [path for path in sections if path]
     for name, _, value in (arg.partition("=") for arg in fields if arg.startswith("--config.")):
         path = name.removeprefix("--config.")
         if path in sections:
@@ -158,16 +185,26 @@ def _paths(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def nearest_fields(path: str, known: list[str]) -> list[str]:
     """Returns the fields that a wrong path may mean, by the first of these rules that finds any.
 
-    Rules: the same last name or section, another library's name for it, the initials of its words (`lr`), a similar path,
+    Rules: the same last name or section, another library's name for it, the initials of its words
+      (`lr`), a similar path,
     one of its words, a similar last name.
     """
-    wanted, last = path.split(".")[-1], {name: name.split(".")[-1] for name in known}
+    wanted = path.split(".")[-1]
+    last = {name: name.split(".")[-1] for name in known}
     spelled = difflib.get_close_matches(path, known, n=1, cutoff=0.75)
     similar = difflib.get_close_matches(wanted, last.values(), n=1, cutoff=0.75)
     rules = (
-        [name for name in known if name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"],
+        [
+            name
+            for name in known
+            if name.endswith((f".{wanted}", f".{wanted}.name")) or name == f"{wanted}.name"
+        ],
         [name for name in known if last[name] in ALIASES.get(wanted, ())],
-        [name for name in known if "_" in last[name] and "".join(w[:1] for w in last[name].split("_")) == wanted],
+        [
+            name
+            for name in known
+            if "_" in last[name] and "".join(w[:1] for w in last[name].split("_")) == wanted
+        ],
         spelled,
         [name for name in known if wanted in last[name].split("_")],
         [name for name in known if last[name] in similar],
@@ -192,7 +229,9 @@ def read_text(file: str, flag: str) -> str:
     """
     try:
         name = Path(file).expanduser()
-        with contextlib.nullcontext(sys.stdin) if file == "-" else name.open(encoding="utf-8") as lines:
+        with (
+            contextlib.nullcontext(sys.stdin) if file == "-" else name.open(encoding="utf-8")
+        ) as lines:
             text = lines.read(MOST_TEXT + 1)
         text.encode()  # some locales read other bytes as surrogates
     except (OSError, UnicodeError) as error:
@@ -205,7 +244,9 @@ def read_text(file: str, flag: str) -> str:
 def path(value: str, rule: Callable[[Any], str] = is_local) -> str:
     """Parses a local file or folder, as an argparse type."""
     if problem := is_text(value) or rule(value):
-        raise argparse.ArgumentTypeError(f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}")
+        raise argparse.ArgumentTypeError(
+            f"{value if value.isprintable() else shown(value)}: {problem.rstrip('.')}"
+        )
     return value
 
 
@@ -222,7 +263,11 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
         if file.suffix not in suffixes:
             raise argparse.ArgumentTypeError(f"{value}: must end in {' or '.join(suffixes)}")
         if file.is_dir() or not file.parent.is_dir():
-            problem = "is a folder; name a file" if file.is_dir() else "its folder does not exist; make it first"
+            problem = (
+                "is a folder; name a file"
+                if file.is_dir()
+                else "its folder does not exist; make it first"
+            )
             raise argparse.ArgumentTypeError(f"{value}: {problem}")
         return file
 
@@ -231,7 +276,9 @@ def new_file(*suffixes: str) -> Callable[[str], Path]:
 
 def add_family(parser: argparse.ArgumentParser) -> None:
     """Adds --family to a command that reads published weights."""
-    parser.add_argument("--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory")
+    parser.add_argument(
+        "--family", metavar="MODULE:MODEL", help="a family of your own that reads the directory"
+    )
 
 
 def integer(least: int, most: int = INT32) -> Callable[[str], int]:
@@ -258,17 +305,24 @@ def print_stack() -> None:
 
 
 def fail(message: Any, code: int, *, at_once: bool = False) -> NoReturn:
-    """Ends the program with one line on stderr, below the stack of the error in flight if the user asked for --debug.
+    """Ends the program with one line on stderr, below the stack of the error in flight if the user
+    asked for --debug.
 
     Args:
       at_once: skips exit handlers, which might fail for the same reason.
     """
-    from flaxformer_lite.files.stores import addressed  # once a command has failed, time no longer matters
+    from flaxformer_lite.files.stores import (
+        addressed,
+    )  # once a command has failed, time no longer matters
 
     print_stack()
     said = " ".join(addressed(str(message)).split())
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in said)
-    print(f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}", file=sys.stderr, flush=True)
+    print(
+        f"error: {line if len(line) <= LONGEST else f'{line[:LONGEST]} ...'}",
+        file=sys.stderr,
+        flush=True,
+    )
     if at_once:
         with contextlib.suppress(OSError):  # a full disk
             sys.stdout.flush()

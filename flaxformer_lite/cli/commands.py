@@ -40,17 +40,35 @@ COMMANDS = {
     "inspect": Command("describe a directory of weights", arguments.inspect),
     "embed": Command("turn sentences into vectors and compare them", arguments.embed),
     "fill-mask": Command("guess the hidden word of a sentence", arguments.fill_mask),
-    "similar": Command("find words with similar vectors, and score word vectors", arguments.similar),
+    "similar": Command(
+        "find words with similar vectors, and score word vectors", arguments.similar
+    ),
     "look": Command("show the inside of a model on one text, as a page", arguments.look),
-    "compare": Command("compare runs: results, curves, and the fields that differ", arguments.compare),
-    "steps": Command("show the rows that a step of a run saw, and where they came from", arguments.steps),
-    "replay": Command("run again to a step of a run, and show the loss of each of its rows", arguments.replay),
-    "data": Command("look at the text or table of a config, or tokenize it beforehand", arguments.data, True),
-    "plan": Command("plan a training run for machines that are not at hand", arguments.plan, True,
-                    lambda _: environment.ENVIRONMENT),
-    "verify-mesh": Command("compare a step on a mesh with the same step on one device", arguments.verify_mesh, True,
-                           _made_up_devices),
-}  # fmt: skip
+    "compare": Command(
+        "compare runs: results, curves, and the fields that differ", arguments.compare
+    ),
+    "steps": Command(
+        "show the rows that a step of a run saw, and where they came from", arguments.steps
+    ),
+    "replay": Command(
+        "run again to a step of a run, and show the loss of each of its rows", arguments.replay
+    ),
+    "data": Command(
+        "look at the text or table of a config, or tokenize it beforehand", arguments.data, True
+    ),
+    "plan": Command(
+        "plan a training run for machines that are not at hand",
+        arguments.plan,
+        True,
+        lambda _: environment.ENVIRONMENT,
+    ),
+    "verify-mesh": Command(
+        "compare a step on a mesh with the same step on one device",
+        arguments.verify_mesh,
+        True,
+        _made_up_devices,
+    ),
+}
 EXAMPLES = """
 flaxformer_lite train --config=gpt2_tiny --workdir=runs/gpt2
 flaxformer_lite train --config=gpt2_tiny:rope --workdir=runs/own --config.data.path=my_text.txt
@@ -101,9 +119,13 @@ flaxformer_lite verify-mesh --config=bert_tiny --config.mesh.mode=pmap
 
 
 def examples(*names: str, most: int | None = None) -> str:
-    """Returns examples of commands, at most so many of each, in the way that this program was started."""
+    """Returns examples of commands, at most so many of each, in the way that this program was
+    started."""
     shown = ["examples:"]
     for name in names:
         lines = [line for line in EXAMPLES.splitlines() if f"flaxformer_lite {name} " in line]
-        shown += [f"  {line}".replace(f"flaxformer_lite {name}", invocation.program(name)) for line in lines[:most]]
+        shown += [
+            f"  {line}".replace(f"flaxformer_lite {name}", invocation.program(name))
+            for line in lines[:most]
+        ]
     return "\n".join(shown)

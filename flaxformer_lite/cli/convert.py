@@ -1,4 +1,5 @@
-"""Conversion of any checkpoint to published weights, one tensor at a time; the directory appears whole or not at all."""
+"""Conversion of any checkpoint to published weights, one tensor at a time; the directory appears
+whole or not at all."""
 
 import argparse
 import re
@@ -42,16 +43,22 @@ def convert(
     companion: bool = False,
 ) -> None:
     """Writes `dst`, and prints one line about it."""
-    source, shard_bytes = folder_of(src), _bytes_of(shard_size)
+    source = folder_of(src)
+    shard_bytes = _bytes_of(shard_size)
     with new_place(dst) as made:
         if workdir.is_workdir(source):
             if head is not None:
-                raise ConfigError(f"--head={head}: a training workdir is written with the head it was trained with.")
+                raise ConfigError(
+                    f"--head={head}: a training workdir is written with the head it was trained"
+                    " with."
+                )
         elif not companion:
             dtype = dtype or _stored_dtype(source)
         with notices():
             dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": dtype} if dtype else {}
-            model, params = open_pretrained(source, head, family=family, companion=companion, **dtypes)
+            model, params = open_pretrained(
+                source, head, family=family, companion=companion, **dtypes
+            )
         total = sum(_size(leaf) for leaf in jax.tree.leaves(params))
         with reading(f"writing {dst}", total) as advance:
             watched = jax.tree.map(lambda leaf: _Watched(leaf, advance), params)
@@ -63,19 +70,27 @@ def convert(
 def write_adapter(src: str, dst: str, *, dtype: str | None = None) -> None:
     """Writes the adapter that a run has trained, and prints one line about it."""
     if not workdir.is_workdir(source := folder_of(src)):
-        raise ConfigError(f"--adapter: {src} is no training workdir; only these have an adapter of ours.")
+        raise ConfigError(
+            f"--adapter: {src} is no training workdir; only these have an adapter of ours."
+        )
     overrides: dict[str, Any] = {"param_dtype": dtype} if dtype else {}
     with notices():
         model, params = open_pretrained(source, **overrides)
     save_adapter(dst, model, params)
-    print(f"{dst}: the adapter of a {model.cfg.family}, rank {model.cfg.adapter.rank}, in {model.cfg.param_dtype}")
+    print(
+        f"{dst}: the adapter of a {model.cfg.family}, rank {model.cfg.adapter.rank}, in"
+        f" {model.cfg.param_dtype}"
+    )
 
 
 class _Watched:
     """A parameter that reports how many of its bytes are read."""
 
     def __init__(self, leaf: Any, advance: Callable[[int], None]):
-        self.shape, self.dtype, self._leaf, self._advance = leaf.shape, leaf.dtype, leaf, advance
+        self.shape = leaf.shape
+        self.dtype = leaf.dtype
+        self._leaf = leaf
+        self._advance = advance
 
     def __getitem__(self, row: int) -> np.ndarray:
         self._advance(_size(self) // self.shape[0])
@@ -87,11 +102,18 @@ class _Watched:
 
 
 def _stored_dtype(source: Path) -> str:
-    """Returns the dtype of all tensors in a directory if we compute with it, else float32, which can hold any of them."""
-    kinds = {str(t.array.dtype) for t in folder.open_weights(source).values() if t.array.dtype.kind not in "iub"}
+    """Returns the dtype of all tensors in a directory if we compute with it, else float32, which
+    can hold any of them."""
+    kinds = {
+        str(t.array.dtype)
+        for t in folder.open_weights(source).values()
+        if t.array.dtype.kind not in "iub"
+    }
     if len(kinds) == 1 and kinds <= set(DTYPES):
         return kinds.pop()
-    notice(f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another.")
+    notice(
+        f"{source} holds {', '.join(sorted(kinds))}: written as float32; --dtype chooses another."
+    )
     return "float32"
 
 

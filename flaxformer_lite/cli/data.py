@@ -1,4 +1,5 @@
-"""The command `data`: sizes and examples of the data that a config trains on, and its tokens made beforehand."""
+"""The command `data`: sizes and examples of the data that a config trains on, and its tokens made
+beforehand."""
 
 import argparse
 import collections
@@ -29,14 +30,19 @@ SHARES = 1, 5, 25, 50, 75, 95, 99  # percentiles
 MOST_LABELS = 20  # listed with their numbers
 BAR = 40  # columns
 Rows = list[tuple[str, str]]
-Texts = Mapping[str, tuple[Corpus, Records]]  # by the name of the source; the records are those of the training split
+Texts = Mapping[
+    str, tuple[Corpus, Records]
+]  # by the name of the source; the records are those of the training split
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints what `args.what` asks for."""
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
-    cfg = read_experiment(command_line.config(args.overrides), given=invocation.fields_given(args.overrides))
-    begun, clock = time.time(), time.monotonic()
+    cfg = read_experiment(
+        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+    )
+    begun = time.time()
+    clock = time.monotonic()
     data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
     seconds = time.monotonic() - clock
     out = console()
@@ -45,7 +51,8 @@ def run(args: argparse.Namespace) -> None:
     elif args.what == "tokenize":
         _print(out, _kept(data, seconds, begun))
     else:
-        drawn, texts = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE], _texts(data)
+        drawn = np.random.default_rng(0).permutation(data.num_examples)[:SAMPLE]
+        texts = _texts(data)
         examples = [data.example(int(row), 0, number)["inputs"] for number, row in enumerate(drawn)]
         _print(
             out,
@@ -59,7 +66,11 @@ def run(args: argparse.Namespace) -> None:
             lengths = [np.diff(corpus.tokens["train"].offsets) for corpus, _ in texts.values()]
             _histogram(out, "tokens of a document", np.concatenate(lengths))
         else:
-            _histogram(out, "tokens of an example", np.asarray([read for read, _ in map(_filled, examples)]))
+            _histogram(
+                out,
+                "tokens of an example",
+                np.asarray([read for read, _ in map(_filled, examples)]),
+            )
 
 
 def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
@@ -67,14 +78,18 @@ def _show(out: Console, data: Dataset, rows: int, seed: int) -> None:
     rows = min(rows, data.held or rows)
     batch = next(iter(data.batches(batch_size=rows, seed=seed)))
     for row in range(rows):
-        example = {side: {name: x[row] for name, x in arrays.items()} for side, arrays in batch.items()}
+        example = {
+            side: {name: x[row] for name, x in arrays.items()} for side, arrays in batch.items()
+        }
         out.print(f"row {row}", style="bold")
         _print(out, renderer.lines(example))
 
 
 def _texts(data: Dataset) -> Texts:
     if data.mixture:
-        return {name: (rows.corpus, rows.splits["train"]) for name, rows in data.mixture.sources.items()}
+        return {
+            name: (rows.corpus, rows.splits["train"]) for name, rows in data.mixture.sources.items()
+        }
     return {"": (data.corpus, data.splits["train"])} if data.corpus else {}
 
 
@@ -95,9 +110,11 @@ def _contents(data: Dataset, texts: Texts, eval_path: str) -> Rows:
 
 
 def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: str) -> Rows:
-    documents, tokens = {}, {}
+    documents = {}
+    tokens = {}
     for name, split in corpus.tokens.items():
-        documents[name], tokens[name] = (len(split.offsets) - 1) // len(corpus.source.fields), len(split.ids)
+        documents[name] = (len(split.offsets) - 1) // len(corpus.source.fields)
+        tokens[name] = len(split.ids)
     text = int(counts @ bytes_of)
     held_out = f"{documents['eval']:,}"
     if eval_path:
@@ -108,32 +125,49 @@ def _sizes(corpus: Corpus, counts: np.ndarray, bytes_of: np.ndarray, eval_path: 
     return [
         ("documents", f"{documents['train']:,} to train on, {held_out} held out"),
         ("tokens", f"{tokens['train']:,} to train on, {tokens['eval']:,} held out; {vocabulary}"),
-        ("text", f"{text:,} bytes to train on: {text / max(tokens['train'], 1):.2f} bytes a token,"
-                 f" {tokens['train'] / max(text, 1):.3f} tokens a byte"),
-    ]  # fmt: skip
+        (
+            "text",
+            (
+                f"{text:,} bytes to train on: {text / max(tokens['train'], 1):.2f} bytes a token,"
+                f" {tokens['train'] / max(text, 1):.3f} tokens a byte"
+            ),
+        ),
+    ]
 
 
 def _label_counts(data: Dataset) -> Rows:
     found = []
     for column in data.objective.columns:
         values = [row[column.role] for row in data.splits["train"].rows] if column.predicted else []
-        flat = [x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])]
+        flat = [
+            x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])
+        ]
         count = collections.Counter(str(x) for x in flat if isinstance(x, (str, int)))
         if count and len(count) <= max(MOST_LABELS, len(getattr(data.objective, "labels", ()))):
-            shares = (f"{name} {n:,} ({n / count.total():.0%})" for name, n in count.most_common(MOST_LABELS))
+            shares = (
+                f"{name} {n:,} ({n / count.total():.0%})"
+                for name, n in count.most_common(MOST_LABELS)
+            )
             found.append((f"by {column.role}", ", ".join(shares)))
     return found
 
 
 def _rows(data: Dataset, cfg: ExperimentConfig, examples: list[Any]) -> Rows:
     read, room = (sum(column) for column in zip(*map(_filled, examples), strict=True))
-    train, size = data.num_examples, cfg.train.batch_size
-    steps, records = with_steps(cfg, train, data.held).train.steps, data.records
+    train = data.num_examples
+    size = cfg.train.batch_size
+    steps = with_steps(cfg, train, data.held).train.steps
+    records = data.records
     epochs = "" if data.mixture else f": {cfg.train.epochs or steps * size / train:.3g} epochs"
-    lengths = f"{records.length} tokens" + (f" and {records.target_length}" if records.target_length else "")
+    lengths = f"{records.length} tokens" + (
+        f" and {records.target_length}" if records.target_length else ""
+    )
     held_out = f"{len(data.splits['eval']):,} held out"
     return [
-        ("rows", f"{train:,} an epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}"),
+        (
+            "rows",
+            f"{train:,} an epoch by {plugin_name(data.objective)}, each of {lengths}; {held_out}",
+        ),
         ("padding", f"{1 - read / room:.1%} of {room:,} tokens of {len(examples):,} rows"),
         ("the run", f"{steps:,} steps of {size} rows{epochs}"),
     ]
@@ -150,17 +184,25 @@ def _histogram(out: Console, title: str, found: np.ndarray) -> None:
     """Prints percentiles, and how many lengths lie between powers of two."""
     out.print(f"\n{title}: mean {found.mean():,.1f}, longest {found.max():,}")
     lengths = np.percentile(found, SHARES)
-    out.print("  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, lengths, strict=True)))
+    out.print(
+        "  ".join(f"{share}% {round(at):,}" for share, at in zip(SHARES, lengths, strict=True))
+    )
     powers = np.bincount(np.log2(np.maximum(found, 1)).astype(int))
     for power in range(int(np.flatnonzero(powers)[0]), len(powers)):
         bar = "█" * round(BAR * powers[power] / powers.max())
-        out.print(f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,} {powers[power]:>12,} {bar}".rstrip())
+        out.print(
+            f"{2**power:>11,} to {2 ** (power + 1) - 1:>11,} {powers[power]:>12,} {bar}".rstrip()
+        )
 
 
 def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
     if not (texts := _texts(data)):
-        return [*data.described[:1], ("kept", "nothing but the tokenizer: a table is tokenized whenever a run starts")]
-    rows, size = [], 0
+        return [
+            *data.described[:1],
+            ("kept", "nothing but the tokenizer: a table is tokenized whenever a run starts"),
+        ]
+    rows = []
+    size = 0
     for name, (corpus, _) in texts.items():
         ids = [tokens.ids for tokens in corpus.tokens.values()]
         folder = Path(next(str(x.filename) for x in ids if isinstance(x, np.memmap))).parent
@@ -172,12 +214,17 @@ def _kept(data: Dataset, seconds: float, begun: float) -> Rows:
             ("", f"{sum(map(len, ids)):,} tokens, {how}: {folder}"),
         ]
     speed = f", {size / 1e6 / seconds:.1f} MB/s" if size else ""
-    return [*rows, ("rows", f"{data.num_examples:,} to train on"), ("time", f"{seconds:.1f} s{speed}")]
+    return [
+        *rows,
+        ("rows", f"{data.num_examples:,} to train on"),
+        ("time", f"{seconds:.1f} s{speed}"),
+    ]
 
 
 def _print(out: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     """Prints rows in two columns; a file or pipe gets a line for each, however long."""
-    table, rows = Table.grid(padding=(0, 2)), list(rows)
+    table = Table.grid(padding=(0, 2))
+    rows = list(rows)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     width = max(len(name) for name, _ in rows)

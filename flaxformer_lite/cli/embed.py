@@ -13,7 +13,10 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.pooling import first_token, mean_pool
 from flaxformer_lite.pretrained.sentences import SentenceLayers, read_sentence_layers
 
-BATCH, STEP = 32, 16  # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
+BATCH = (
+    32  # texts at a time, and the multiple that lengths are rounded up to: few shapes are compiled
+)
+STEP = 16
 MOST = 12  # most texts with similarities that fit on a screen
 
 
@@ -41,10 +44,18 @@ def embed(opened: Opened, texts: list[str], layers: SentenceLayers) -> np.ndarra
       layers: what follows the encoder.
     """
     if not opened.cfg.encoder_layers:
-        raise ConfigError(f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5, ...).")
+        raise ConfigError(
+            f"family={opened.cfg.family!r}: has no encoder; embed needs one (BERT, RoBERTa, T5,"
+            " ...)."
+        )
     limit = limit_of(layers, opened)
-    rows = [check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit)) for text in texts]
-    cut = sum(len(row) == limit and len(opened.tokenizer.encode(text)) > limit for row, text in zip(rows, texts))  # noqa: B905
+    rows = [
+        check_vocabulary(opened, opened.tokenizer.encode(text, max_length=limit)) for text in texts
+    ]
+    cut = sum(
+        len(row) == limit and len(opened.tokenizer.encode(text)) > limit
+        for row, text in zip(rows, texts, strict=True)
+    )
     if cut:
         notice(f"{cut} of {len(texts)} texts are longer than {limit} tokens, and cut there.")
     vectors = np.zeros((len(texts), opened.cfg.d_model), np.float32)
@@ -56,7 +67,8 @@ def embed(opened: Opened, texts: list[str], layers: SentenceLayers) -> np.ndarra
         ids_BT = np.full((min(BATCH, len(order)), width), opened.tokenizer.pad_id, np.int32)
         mask_BT = np.zeros_like(ids_BT)
         for row, i in enumerate(chosen):
-            ids_BT[row, : len(rows[i])], mask_BT[row, : len(rows[i])] = rows[i], 1
+            ids_BT[row, : len(rows[i])] = rows[i]
+            mask_BT[row, : len(rows[i])] = 1
         pooled = _pooled(opened.model, layers.pooling == "first", opened.params, ids_BT, mask_BT)
         vectors[chosen] = np.asarray(pooled)[: len(chosen)]
     return layers.finish(vectors)
@@ -69,14 +81,24 @@ def _pooled(model, first, params, ids_BT, mask_BT):
 
 
 def limit_of(layers: SentenceLayers, opened: Opened) -> int | None:
-    """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer and the model."""
-    limits = layers.limit, opened.tokenizer.max_length, opened.cfg.has_position_table and opened.cfg.max_length
+    """Returns the longest text in tokens: the least limit of sentence-transformers, the tokenizer
+    and the model."""
+    limits = (
+        layers.limit,
+        opened.tokenizer.max_length,
+        opened.cfg.has_position_table and opened.cfg.max_length,
+    )
     return min(filter(None, limits), default=None)
 
 
 def _print(texts: list[str], vectors: np.ndarray) -> None:
     if len(texts) > MOST:
-        raise ConfigError(f"{len(texts)} texts: a screen has room for {MOST}; --out FILE.npy saves the vectors.")
-    units, numbers = SentenceLayers().finish(vectors), [str(i + 1) for i in range(len(texts))]
-    rows = zip(numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True)
+        raise ConfigError(
+            f"{len(texts)} texts: a screen has room for {MOST}; --out FILE.npy saves the vectors."
+        )
+    units = SentenceLayers().finish(vectors)
+    numbers = [str(i + 1) for i in range(len(texts))]
+    rows = zip(
+        numbers, *(map("{:.4f}".format, column) for column in units @ units.T), texts, strict=True
+    )
     print_table(["", *numbers, ""], rows, right=range(1, len(texts) + 1))

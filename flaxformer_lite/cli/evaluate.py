@@ -14,11 +14,15 @@ from flaxformer_lite.training.apply import open_file, open_trained
 def run(args: argparse.Namespace) -> None:
     """Prints a table or a JSON object."""
     with notices():
-        trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))
+        trained = open_trained(
+            folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args)
+        )
         data = open_file(trained, args.data)
         objective = data.objective
         if args.output and not isinstance(objective, Task):
-            raise ConfigError(f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out.")
+            raise ConfigError(
+                f"--output: {plugin_name(objective)} predicts tokens, not rows; leave it out."
+            )
         metrics, predictions = trained.evaluate(data)
         baseline = objective.baseline(data)
     if args.output:

@@ -1,4 +1,5 @@
-"""Errors in one line with the way out. What libraries print around them goes to a log, and --debug shows the stack."""
+"""Errors in one line with the way out. What libraries print around them goes to a log, and --debug
+shows the stack."""
 
 import contextlib
 import errno
@@ -31,7 +32,9 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
         return str(error), BAD_INPUT
     if isinstance(error, KeyboardInterrupt):
         return "interrupted.", 130
-    from flaxformer_lite.checkpoints.manager import CheckpointError  # once a command has failed, time no longer matters
+    from flaxformer_lite.checkpoints.manager import (
+        CheckpointError,
+    )  # once a command has failed, time no longer matters
     from flaxformer_lite.pretrained.safetensors import WeightsError
 
     said = first_line(error)
@@ -39,7 +42,10 @@ def explain(error: BaseException, smaller: str = SMALLER) -> tuple[str, int]:
         return said, BAD_INPUT if isinstance(error, WeightsError) else FAILED
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or DISK.search(said):
-        return f"the disk is full ({said}); free some space, and run the same command again.", FAILED
+        return (
+            f"the disk is full ({said}); free some space, and run the same command again.",
+            FAILED,
+        )
     if isinstance(error, MemoryError) or MEMORY.search(said):
         return f"out of memory ({said or 'of this machine'}); {smaller}", FAILED
     if isinstance(error, OSError):
@@ -53,12 +59,15 @@ def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message; of an OSError, with the name of its file."""
     try:
         return next(iter(str(error).strip().splitlines()), "")
-    except Exception:  # messages may hold what Python cannot print, such as integers of 5,000 digits
+    except (
+        Exception
+    ):  # messages may hold what Python cannot print, such as integers of 5,000 digits
         return ""
 
 
 class _LogFile(logging.FileHandler):
-    """A log that is given up where it cannot be written, on a full disk or before there is a workdir."""
+    """A log that is given up where it cannot be written, on a full disk or before there is a
+    workdir."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
@@ -70,21 +79,31 @@ class _LogFile(logging.FileHandler):
 
 @contextlib.contextmanager
 def logged(path: Path, *told: type[BaseException]) -> Iterator[None]:
-    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it is needed.
+    """Sends what libraries say of errors in threads and callbacks to a file, which is made when it
+    is needed.
 
-    So does the stack of the error that ends the block, unless it is one of `told`, whose messages are all one needs.
+    So does the stack of the error that ends the block, unless it is one of `told`, whose messages
+    are all one needs.
     """
-    threads, callbacks = threading.excepthook, sys.unraisablehook
+    threads = threading.excepthook
+    callbacks = sys.unraisablehook
 
-    def write(kind: type[BaseException], error: BaseException | None, stack: TracebackType | None) -> None:
-        with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
+    def write(
+        kind: type[BaseException], error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        with (
+            contextlib.suppress(OSError),
+            path.open("a", encoding="utf-8", errors="replace") as file,
+        ):
             file.writelines(traceback.format_exception(kind, error, stack))
 
     threading.excepthook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: write(args.exc_type, args.exc_value, args.exc_traceback)
     handler = _LogFile(path, encoding="utf-8", delay=True)
-    root, absl = logging.getLogger(), logging.getLogger("absl")  # orbax logs by absl's
-    before, levels = root.handlers, (root.level, absl.level)
+    root = logging.getLogger()  # orbax logs by absl's
+    absl = logging.getLogger("absl")
+    before = root.handlers
+    levels = (root.level, absl.level)
     root.handlers = [handler]
     root.setLevel(logging.ERROR)
     absl.setLevel(logging.ERROR)
@@ -99,4 +118,5 @@ def logged(path: Path, *told: type[BaseException]) -> Iterator[None]:
         root.setLevel(levels[0])
         absl.setLevel(levels[1])
         handler.close()
-        threading.excepthook, sys.unraisablehook = threads, callbacks
+        threading.excepthook = threads
+        sys.unraisablehook = callbacks

@@ -18,7 +18,10 @@ def run(args: argparse.Namespace) -> None:
     """Prints guesses and their probabilities, for each mask in turn."""
     opened = open_model(args.model, head=_head(args.model), dtype=args.dtype, family=args.family)
     if opened.cfg.head not in HEADS or opened.cfg.decoder_layers:
-        raise ConfigError(f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM head.")
+        raise ConfigError(
+            f"family={opened.cfg.family!r}, head={opened.cfg.head!r}: fill-mask needs a masked-LM"
+            " head."
+        )
     guesses = fill(opened, args.text, args.top_k)
     for number, found in enumerate(guesses, start=1):
         if len(guesses) > 1:
@@ -28,19 +31,28 @@ def run(args: argparse.Namespace) -> None:
 
 
 def fill(opened: Opened, text: str, top_k: int) -> list[list[tuple[str, float]]]:
-    """Returns, for each mask in the text, the likeliest tokens and their probabilities, the likeliest first."""
-    tokenizer, cfg = opened.tokenizer, opened.cfg
+    """Returns, for each mask in the text, the likeliest tokens and their probabilities, the
+    likeliest first."""
+    tokenizer = opened.tokenizer
+    cfg = opened.cfg
     if "mask" not in tokenizer.ids:
         raise ConfigError("this model's tokenizer has no mask token.")
-    ids = check_vocabulary(opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"])))
+    ids = check_vocabulary(
+        opened, tokenizer.encode(text.replace("[MASK]", tokenizer.tokens["mask"]))
+    )
     places = [at for at, i in enumerate(ids) if i == tokenizer.ids["mask"]]
     if not places:
         raise ConfigError("the text has no mask; put [MASK] where a word is to be guessed.")
     if cfg.has_position_table and len(ids) > cfg.max_length:
-        raise ConfigError(f"{len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten the text.")
+        raise ConfigError(
+            f"{len(ids)} tokens, but the model's positions end at {cfg.max_length}; shorten the"
+            " text."
+        )
     output = opened.model.apply({"params": opened.params}, np.asarray([ids], np.int32))
     logits_TV = (output.logits if cfg.head == "masked_lm" else output.prediction_logits)[0]
-    probabilities_MV = np.asarray(jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1))
+    probabilities_MV = np.asarray(
+        jax.nn.softmax(logits_TV[np.asarray(places)].astype("float32"), axis=-1)
+    )
     return [_best(opened, row_V, top_k) for row_V in probabilities_MV]
 
 
@@ -48,10 +60,18 @@ def _best(opened: Opened, row_V: np.ndarray, top_k: int) -> list[tuple[str, floa
     known_V = row_V[: opened.tokenizer.vocab_size]
     best = np.argsort(-known_V, kind="stable")[:top_k]
     tokens = [opened.tokenizer.token(i) for i in best]
-    return [(token.strip() or repr(token), float(known_V[i])) for token, i in zip(tokens, best, strict=True)]
+    return [
+        (token.strip() or repr(token), float(known_V[i]))
+        for token, i in zip(tokens, best, strict=True)
+    ]
 
 
 def _head(path: str) -> str | None:
-    """Returns the masked-LM head, even if config.json names a larger one; None for a workdir, which knows its head."""
+    """Returns the masked-LM head, even if config.json names a larger one; None for a workdir, which
+    knows its head."""
     where = folder_of(path)
-    return None if is_workdir(where) or not folder.read_config(where).get("architectures") else "masked_lm"
+    return (
+        None
+        if is_workdir(where) or not folder.read_config(where).get("architectures")
+        else "masked_lm"
+    )

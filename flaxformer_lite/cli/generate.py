@@ -25,14 +25,23 @@ def run(args: argparse.Namespace) -> None:
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings(**{"max_new_tokens": NEW_TOKENS} | options)  # before a model is read
     if args.stream and (len(args.prompt) > 1 or options.get("num_return_sequences", 1) > 1):
-        raise ConfigError("--stream: prints one text at a time; leave it out, or pass a single --prompt.")
+        raise ConfigError(
+            "--stream: prints one text at a time; leave it out, or pass a single --prompt."
+        )
     if args.system is not None and not args.chat:
         raise ConfigError("--system: needs a conversation; add --chat.")
     opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
     if opened.tokenizer.chat_template and not args.chat:
-        notice("this model has a chat template; --chat uses it, and without it the prompt is continued as it is.")
-    prompts = [check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)]
-    options = with_published(args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options)
+        notice(
+            "this model has a chat template; --chat uses it, and without it the prompt is continued"
+            " as it is."
+        )
+    prompts = [
+        check_vocabulary(opened, encode(opened, text, args)) for text in map(_text, args.prompt)
+    ]
+    options = with_published(
+        args.model, opened, {"max_new_tokens": what_fits(opened, prompts)} | options
+    )
     if args.stop:
         options |= {"stop_strings": tuple(args.stop), "tokenizer": opened.tokenizer}
     if args.stream:
@@ -42,13 +51,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def what_fits(opened: Opened, prompts: list[list[int]]) -> int:
-    """Returns the default number of tokens to write: NEW_TOKENS, or as many as the model's positions leave room for."""
+    """Returns the default number of tokens to write: NEW_TOKENS, or as many as the model's
+    positions leave room for."""
     taken = 1 if is_encoder_decoder(opened.cfg) else max(map(len, prompts))
     return max(1, min(NEW_TOKENS, longest(opened.cfg) - taken))
 
 
 def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
-    """Encodes a prompt with special tokens, or renders it by the chat template, which contains its own."""
+    """Encodes a prompt with special tokens, or renders it by the chat template, which contains its
+    own."""
     tokenizer = opened.tokenizer
     if args.chat:
         system = [{"role": "system", "content": args.system}] if args.system is not None else []
@@ -63,23 +74,32 @@ def encode(opened: Opened, text: str, args: argparse.Namespace) -> list[int]:
 
 
 def with_published(path: str, opened: Opened, options: dict[str, Any]) -> dict[str, Any]:
-    """Merges the user's settings over the directory's, dropping those of the directory that the user's exclude."""
+    """Merges the user's settings over the directory's, dropping those of the directory that the
+    user's exclude."""
     try:
         own = published_settings(folder_of(path))
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    tokenizer, vocab = opened.tokenizer, opened.cfg.of_decoder.vocab_size
+    tokenizer = opened.tokenizer
+    vocab = opened.cfg.of_decoder.vocab_size
     if options.get("num_beams", 1) > 1 or options.get("temperature") == 0:
         own = {name: value for name, value in own.items() if name not in DRAWS}
     if options.get("temperature"):
         own = {name: value for name, value in own.items() if name not in SEARCH}
-    chosen = {name: value for name, value in own.items() if "token" not in name and name not in options}
+    chosen = {
+        name: value for name, value in own.items() if "token" not in name and name not in options
+    }
     if chosen:
-        notice(f"settings of this model: {', '.join(f'{name}={value}' for name, value in chosen.items())}")
+        notice(
+            "settings of this model:"
+            f" {', '.join(f'{name}={value}' for name, value in chosen.items())}"
+        )
     if "eos" in tokenizer.ids:
         own = {"eos_token_id": tokenizer.ids["eos"]} | own
     own = {"pad_token_id": min(tokenizer.pad_id, vocab - 1)} | own
-    rounding = tuple(range(tokenizer.vocab_size, vocab))  # ids that only pad the table to a round size have no text
+    rounding = tuple(
+        range(tokenizer.vocab_size, vocab)
+    )  # ids that only pad the table to a round size have no text
     return own | {"suppress_tokens": (*own.get("suppress_tokens", ()), *rounding)} | options
 
 
@@ -93,7 +113,8 @@ def _whole(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) ->
 
 
 def _stream(opened: Opened, prompts: list[list[int]], options: dict[str, Any]) -> None:
-    ids, shown = [], ""
+    ids = []
+    shown = ""
     for new in stream(opened.model, opened.params, prompts, **options):
         ids += new[0].tolist()
         text = opened.tokenizer.decode(ids)

@@ -29,7 +29,8 @@ class Contents(NamedTuple):
       form: "safetensors", "Flax msgpack" or "training workdir, step 30".
       cfg: the config, or None if the model is not supported.
       why: the reason if `cfg` is None.
-      tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or its `read`.
+      tensors: by name; each has a shape and a dtype, and becomes an array by np.asarray or its
+        `read`.
     """
 
     form: str
@@ -44,11 +45,17 @@ def run(args: argparse.Namespace) -> None:
     rows = {"directory": args.directory, "form": contents.form, **_about(contents.cfg)}
     if contents.why:
         rows["model"] = f"none of ours: {contents.why}"
-    sizes = {name: (tuple(t.shape), np.dtype(getattr(t, "array", t).dtype)) for name, t in contents.tensors.items()}
+    sizes = {
+        name: (tuple(t.shape), np.dtype(getattr(t, "array", t).dtype))
+        for name, t in contents.tensors.items()
+    }
     tensors = []
     for label, times, (shape, dtype) in _folded(sizes, args.all):
-        size, each = times * math.prod(shape) * dtype.itemsize, f"{times} times" if times > 1 else ""
-        tensors.append([label, " x ".join(map(str, shape)) or "scalar", str(dtype), each, f"{size:,}"])
+        size = times * math.prod(shape) * dtype.itemsize
+        each = f"{times} times" if times > 1 else ""
+        tensors.append(
+            [label, " x ".join(map(str, shape)) or "scalar", str(dtype), each, f"{size:,}"]
+        )
     for name, value in rows.items():
         print(f"{name:<12} {value}")
     print_table(["tensor", "shape", "dtype", "each", "bytes"], tensors, right=[3, 4])
@@ -73,13 +80,18 @@ def read(where: Path, family: str | None = None) -> Contents:
         plugin, cfg = hf_config.open_config(published, where, None, family)
     except ConfigError as error:
         return Contents(form, None, str(error), tensors)
-    short, weights = tensor_names.without_prefix(plugin.PUBLISHED, tensors), plugin.PUBLISHED
-    return Contents(form, cfg, "", {tensor_names.full_name(weights, cfg, name): t for name, t in short.items()})
+    short = tensor_names.without_prefix(plugin.PUBLISHED, tensors)
+    weights = plugin.PUBLISHED
+    return Contents(
+        form, cfg, "", {tensor_names.full_name(weights, cfg, name): t for name, t in short.items()}
+    )
 
 
 def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
-    """Returns tensors as save_pretrained would write them, or parameters by their own paths if it cannot."""
-    family, flat = registry.resolve("models", cfg.family), flatten_dict(params, sep="/")
+    """Returns tensors as save_pretrained would write them, or parameters by their own paths if it
+    cannot."""
+    family = registry.resolve("models", cfg.family)
+    flat = flatten_dict(params, sep="/")
     if hasattr(family, "PUBLISHED"):
         try:
             hf_config.write_config(family, cfg)
@@ -90,11 +102,14 @@ def published_names(cfg: ModelConfig, params: dict) -> Mapping[str, Any]:
 
 
 def checksum(tensors: Mapping[str, Any]) -> str:
-    """Computes SHA-256 over names, dtypes, shapes and contents, sorted by name; one tensor is in memory at a time."""
+    """Computes SHA-256 over names, dtypes, shapes and contents, sorted by name; one tensor is in
+    memory at a time."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        array = np.ascontiguousarray(tensor.read() if hasattr(tensor, "read") else np.asarray(tensor))
+        array = np.ascontiguousarray(
+            tensor.read() if hasattr(tensor, "read") else np.asarray(tensor)
+        )
         digest.update(f"{name} {array.dtype} {list(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
@@ -109,18 +124,26 @@ def _about(cfg: ModelConfig | None) -> dict[str, str]:
     if cfg.kv_heads != cfg.num_heads:
         heads += f" ({cfg.kv_heads} for keys and values)"
     mixers = [heads if name == "attention" else name for name in cfg.mixer_names]
-    sizes = [depth, f"width {cfg.d_model}", *mixers, *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else [])]
+    sizes = [
+        depth,
+        f"width {cfg.d_model}",
+        *mixers,
+        *([f"mlp {cfg.mlp_dim}"] if cfg.mlp != "none" else []),
+    ]
     sizes = sizes if depth else [f"width {cfg.d_model}"]
     return {
         "family": cfg.family,
         "head": cfg.head,
         "sizes": ", ".join([*sizes, f"vocabulary {cfg.vocab_size}"]),
-        "positions": f"{plugin_name(cfg.position)}{f', up to {cfg.max_length}' if cfg.has_position_table else ''}",
+        "positions": (
+            f"{plugin_name(cfg.position)}{f', up to {cfg.max_length}' if cfg.has_position_table else ''}"
+        ),
     }
 
 
 def _folded(sizes: Mapping[str, tuple], every: bool) -> Iterable[tuple[str, int, tuple]]:
-    """Yields (label, count, (shape, dtype)); tensors that differ only in a layer's number share a label, h.{0-11}.ln."""
+    """Yields (label, count, (shape, dtype)); tensors that differ only in a layer's number share a
+    label, h.{0-11}.ln."""
     groups: dict[tuple, list[str]] = {}
     for name, size in sizes.items():
         groups.setdefault((name if every else NUMBER.sub("{}", name), size), []).append(name)

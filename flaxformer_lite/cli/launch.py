@@ -27,9 +27,13 @@ from flaxformer_lite.training.interrupt import Interrupt
 from flaxformer_lite.training.start.adopt import read_experiment
 from flaxformer_lite.training.start.preflight import RunError
 
-LOG = "errors.log"  # in the workdir: what libraries print of errors, and the stack of the one that ended the run
-SMALLER = "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
-# Errors of CPU and GPU collectives when a peer is gone; TPUs wait for jax.distributed to end the process.
+# in the workdir: what libraries print of errors, and the stack of the one that ended the run
+LOG = "errors.log"
+SMALLER = (
+    "lower train.batch_size, raise train.accumulate or train.loss_chunks, or set model.remat=full."
+)
+# Errors of CPU and GPU collectives when a peer is gone; TPUs wait for jax.distributed to end the
+# process.
 COLLECTIVE = re.compile(r"Gloo|NCCL|coordination service")
 LOST_PEER = re.compile(rf"{COLLECTIVE.pattern}|[Cc]onnection (reset|closed|refused)|UNAVAILABLE")
 
@@ -37,15 +41,19 @@ LOST_PEER = re.compile(rf"{COLLECTIVE.pattern}|[Cc]onnection (reset|closed|refus
 def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_join) -> None:
     """Checks the config and runs it, together with the other processes if there are any.
 
-    Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input, 1 on a failed run,
-    else 128 + the number of the signal that ended it.
+    Exits with `stopped_code` if SIGTERM or SIGHUP stopped the run and it was saved, 2 on bad input,
+    1 on a failed run, else 128 + the number of the signal that ended it.
 
     Args:
       stopped_code: exit code by which a scheduler tells a stopped run from one at its end.
       **how_to_join: arguments of runtime.join.join.
     """
     group = ALONE
-    log = Path(workdir, LOG) if not is_url(workdir) else Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
+    log = (
+        Path(workdir, LOG)
+        if not is_url(workdir)
+        else Path(tempfile.mkdtemp(prefix="flaxformer_lite-"), LOG)
+    )
 
     def end(received: signal.Signals) -> None:
         what = "interrupted" if received == signal.SIGINT else f"{received.name}: ended at once"
@@ -61,14 +69,20 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
         try:
             group = join(**how_to_join, log=log)
             if not group.first:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries below print to stdout too
+                os.dup2(
+                    os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+                )  # libraries below print to stdout too
             given = invocation.fields_given(invocation.underscored(sys.argv))
             with failures.logged(log, RunError):
-                caught = loop.run(read_experiment(config, workdir, given), workdir, group, interrupt)
+                caught = loop.run(
+                    read_experiment(config, workdir, given), workdir, group, interrupt
+                )
             group.close()
         except (SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # a library written in Rust raises no Exception when it panics
+        except (
+            BaseException
+        ) as error:  # a library written in Rust raises no Exception when it panics
             message, code, at_once = explain(error, workdir, group)
             if is_url(workdir) and group.first and log.exists():
                 with contextlib.suppress(StorageError):
@@ -79,18 +93,27 @@ def main(config: ConfigDict, workdir: str, *, stopped_code: int = 0, **how_to_jo
 
 
 def explain(error: BaseException, workdir: str, group: Processes) -> tuple[str, int, bool]:
-    """Returns the message about the end of a run, its exit code, and whether exit handlers might fail as well."""
+    """Returns the message about the end of a run, its exit code, and whether exit handlers might
+    fail as well."""
     match error:
         case ConfigError():
             return str(error), command_line.BAD_INPUT, False
         case CheckpointError() if not group.alone and COLLECTIVE.search(str(error)):
             return f"{LOST} ({str(error)[:200]})", command_line.FAILED, True
         case CheckpointError() | RunError() | ProcessError():
-            full = " Free some space; the same command continues." if failures.DISK.search(str(error)) else ""
+            full = (
+                " Free some space; the same command continues."
+                if failures.DISK.search(str(error))
+                else ""
+            )
             return f"{error}{full}", command_line.FAILED, False
         case OSError():
             where = error.filename or workdir
-            return f"{where}: {error.strerror or error}; the same command continues.", command_line.FAILED, True
+            return (
+                f"{where}: {error.strerror or error}; the same command continues.",
+                command_line.FAILED,
+                True,
+            )
     if not group.alone and LOST_PEER.search(str(error)):
         return f"{LOST} ({failures.first_line(error)[:200]})", command_line.FAILED, True
     return *failures.explain(error, SMALLER), True

@@ -1,4 +1,5 @@
-"""The help page on a config's fields: type, value, and the comment beside each field in its dataclass."""
+"""The help page on a config's fields: type, value, and the comment beside each field in its
+dataclass."""
 
 import ast
 import dataclasses
@@ -17,7 +18,8 @@ from flaxformer_lite.config import ExperimentConfig, from_config_dict, plugin_na
 from flaxformer_lite.config.parsing import plugin_fields
 from flaxformer_lite.config.rules import Sections, declared, is_optional, plain, rules_of
 
-COLUMN, WIDTH = 50, 120
+COLUMN = 50
+WIDTH = 120
 
 
 def describe(config: ConfigDict) -> str:
@@ -28,16 +30,23 @@ def describe(config: ConfigDict) -> str:
 def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
     yield f"{path}:"
     if folder:
-        yield _line(f"{path}.name", plugin_name(cfg) if cfg else "", f"str: {_one_of(registry.available(folder))}")
+        yield _line(
+            f"{path}.name",
+            plugin_name(cfg) if cfg else "",
+            f"str: {_one_of(registry.available(folder))}",
+        )
     if cfg is None:  # an optional plug-in that is not chosen
         return
-    helps, plugins = comments(type(cfg)), plugin_fields(type(cfg))
+    helps = comments(type(cfg))
+    plugins = plugin_fields(type(cfg))
     sections: list[Iterable[str]] = []
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
         if isinstance(value, Sections):
             record = typing.get_args(hint)[1]
-            sections.append([f"{path}.{name}.NAME: {helps.get(name)}; fields: {', '.join(declared(record))}"])
+            sections.append(
+                [f"{path}.{name}.NAME: {helps.get(name)}; fields: {', '.join(declared(record))}"]
+            )
             sections += [_section(item, f"{path}.{name}.{key}", "") for key, item in value.items()]
             continue
         if name in plugins or dataclasses.is_dataclass(value):
@@ -52,7 +61,8 @@ def _section(cfg: Any, path: str, folder: str) -> Iterator[str]:
 
 
 def comments(cls: type) -> dict[str, str]:
-    """Returns the comment at the end of each field's line, from the source of a dataclass and its bases."""
+    """Returns the comment at the end of each field's line, from the source of a dataclass and its
+    bases."""
     found = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
@@ -74,7 +84,11 @@ def _one_of(names: Sequence[str]) -> str:
 
 def _type(hint: Any) -> str:
     kind = plain(hint)
-    name = f"tuple of {_type(typing.get_args(kind)[0])}" if typing.get_origin(kind) is tuple else kind.__name__
+    name = (
+        f"tuple of {_type(typing.get_args(kind)[0])}"
+        if typing.get_origin(kind) is tuple
+        else kind.__name__
+    )
     return f"{name} or None" if is_optional(hint) else name
 
 

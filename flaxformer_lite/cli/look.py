@@ -26,42 +26,65 @@ def run(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{flag}: is empty; pass the words to look at.")
     opened = open_model(args.model, dtype=args.dtype, family=args.family, adapter=args.adapter)
     ids = encode(opened, args.text, "text", args.max_tokens)
-    target, special = target_of(opened, ids, args), opened.tokenizer.ids
+    target = target_of(opened, ids, args)
+    special = opened.tokenizer.ids
     options = {"top_k": args.top_k, "prefix": args.prefix_lm, "mask_id": special.get("mask")}
-    inside = look_inside(opened.model, opened.params, ids, target, special=tuple(special.values()), **options)
-    title = f"{folder_of(args.model).resolve().name}: {textwrap.shorten(args.text, 80, placeholder=' ...')}"
+    inside = look_inside(
+        opened.model, opened.params, ids, target, special=tuple(special.values()), **options
+    )
+    title = (
+        f"{folder_of(args.model).resolve().name}:"
+        f" {textwrap.shorten(args.text, 80, placeholder=' ...')}"
+    )
     save(args.output, inside, opened, title)
     print(f"{args.output}: {args.output.stat().st_size / 1000:,.0f} kB")
 
 
 def encode(opened: Opened, text: str, flag: str, limit: int, **options: Any) -> list[int]:
-    """Encodes a text as at most `limit` tokens, or as many as the model has positions, and says if it is cut."""
+    """Encodes a text as at most `limit` tokens, or as many as the model has positions, and says if
+    it is cut."""
     limit = min(limit, longest(opened.cfg), opened.tokenizer.max_length or limit)
     ids = check_vocabulary(opened, opened.tokenizer.encode(text, **options))
     if not ids:
         raise ConfigError(f"--{flag}: has no token of this model's tokenizer; pass other words.")
     if len(ids) > limit:
-        notice(f"--{flag} has {len(ids)} tokens and is cut at {limit}; --max_tokens allows more where the model does.")
+        notice(
+            f"--{flag} has {len(ids)} tokens and is cut at {limit}; --max_tokens allows more where"
+            " the model does."
+        )
     return opened.tokenizer.encode(text, max_length=limit, **options)
 
 
 def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[int]:
-    """Returns the tokens of --target or, for an encoder-decoder, of the model's own greedy answer."""
-    stacks, room = running_stacks(opened.model), longest(opened.cfg) - len(ids)
+    """Returns the tokens of --target or, for an encoder-decoder, of the model's own greedy
+    answer."""
+    stacks = running_stacks(opened.model)
+    room = longest(opened.cfg) - len(ids)
     if args.prefix_lm and stacks != ("decoder",):
-        raise ConfigError(f"--prefix_lm: is for decoders, but {opened.cfg.family} has an encoder; leave it out.")
+        raise ConfigError(
+            f"--prefix_lm: is for decoders, but {opened.cfg.family} has an encoder; leave it out."
+        )
     if args.target is not None and stacks == ("encoder",):
-        raise ConfigError(f"--target: this {opened.cfg.family} has no decoder that could read it; leave it out.")
+        raise ConfigError(
+            f"--target: this {opened.cfg.family} has no decoder that could read it; leave it out."
+        )
     if args.target is not None and stacks == ("decoder",):
-        return encode(opened, args.target, "target", min(args.max_tokens, room), special_tokens=False) if room else []
+        return (
+            encode(opened, args.target, "target", min(args.max_tokens, room), special_tokens=False)
+            if room
+            else []
+        )
     if args.target is not None:
         return encode(opened, args.target, "target", args.max_tokens)
     if len(stacks) == 1:
         return []
     if opened.cfg.head not in opened.model.vocab_heads:
-        return ids  # without a head there is no answer; BART's decoder, for example, reads the text itself
+        # without a head there is no answer; BART's decoder, for example, reads the text itself
+        return ids
     most = min(args.max_tokens, longest(opened.cfg) - 1)
-    settings = with_published(args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1})
+    settings = with_published(
+        args.model, opened, {"max_new_tokens": most, "temperature": 0, "num_beams": 1}
+    )
     answer = generate(opened.model, opened.params, [ids], return_scores=True, **settings)
     start = answer.sequences.shape[1] - int(answer.lengths[0])  # of a single answer
     return answer.sequences[0, start:].tolist()
@@ -70,17 +93,28 @@ def target_of(opened: Opened, ids: list[int], args: argparse.Namespace) -> list[
 def save(output: Path, inside: Inside, opened: Opened, title: str) -> None:
     """Writes the record in the form of the file's suffix."""
     if output.suffix != ".html" and not inside.attentions:
-        raise ConfigError(f"--output={output}: a figure shows attention, and this model has none; name a .html page.")
-    cfg, stacks = opened.cfg, running_stacks(opened.model)
+        raise ConfigError(
+            f"--output={output}: a figure shows attention, and this model has none; name a .html"
+            " page."
+        )
+    cfg = opened.cfg
+    stacks = running_stacks(opened.model)
     facts = {
-        "family": cfg.family, "head": cfg.head, "width": str(cfg.d_model), "heads": str(cfg.num_heads),
+        "family": cfg.family,
+        "head": cfg.head,
+        "width": str(cfg.d_model),
+        "heads": str(cfg.num_heads),
         "layers": " + ".join(f"{getattr(cfg, f'{side}_layers')} ({side})" for side in stacks),
         "parameters": f"{sum(x.size for x in jax.tree.leaves(opened.params)):,}",
-    }  # fmt: skip
+    }
     try:
         if output.suffix == ".html":
-            write_file(output, render(inside, opened.tokenizer.token, title=title, facts=facts).encode())
+            write_file(
+                output, render(inside, opened.tokenizer.token, title=title, facts=facts).encode()
+            )
         else:
             save_figure(output, inside.attentions, title)
     except OSError as error:
-        raise ConfigError(f"--output={output}: cannot be written ({error.strerror}); choose another place.") from error
+        raise ConfigError(
+            f"--output={output}: cannot be written ({error.strerror}); choose another place."
+        ) from error

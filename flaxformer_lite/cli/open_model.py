@@ -28,7 +28,12 @@ class Opened(NamedTuple):
 
 
 def open_model(
-    path: str, *, head: str | None = None, dtype: str = "float32", family: str | None = None, adapter: str | None = None
+    path: str,
+    *,
+    head: str | None = None,
+    dtype: str = "float32",
+    family: str | None = None,
+    adapter: str | None = None,
 ) -> Opened:
     """Opens a model, its parameters on the default device, and its tokenizer.
 
@@ -61,8 +66,8 @@ def check_vocabulary(opened: Opened, ids: list[int]) -> list[int]:
     """
     if ids and max(ids) >= opened.cfg.vocab_size:
         raise ConfigError(
-            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at {opened.cfg.vocab_size - 1}:"
-            f" they do not belong together."
+            f"the tokenizer gives the id {max(ids)}, but the model's vocabulary ends at"
+            f" {opened.cfg.vocab_size - 1}: they do not belong together."
         )
     return ids
 

@@ -15,10 +15,14 @@ from flaxformer_lite.training.start.adopt import read_experiment
 def run(args: argparse.Namespace) -> None:
     """Prints the plan. Exits with 1 if nothing fits."""
     machine = topology.parse(args.topology)
-    cfg = read_experiment(command_line.config(args.overrides), given=invocation.fields_given(args.overrides))
+    cfg = read_experiment(
+        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+    )
     if cfg.mesh.mode == "pmap":
-        raise ConfigError("mesh.mode='pmap': is compiled for devices at hand only; plan mesh.mode=shard_map, with the same"
-                          " numbers.")  # fmt: skip
+        raise ConfigError(
+            "mesh.mode='pmap': is compiled for devices at hand only; plan mesh.mode=shard_map, with"
+            " the same numbers."
+        )
     if args.search:
         _search(args, cfg, machine)
         return
@@ -33,14 +37,19 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _search(args: argparse.Namespace, cfg: ExperimentConfig, machine: topology.Topology) -> None:
-    compiler, say = not args.analytic, functools.partial(print, file=sys.stderr, flush=True)
+    compiler = not args.analytic
+    say = functools.partial(print, file=sys.stderr, flush=True)
     found = search.search(cfg, machine, compiles=args.compiles, compiler=compiler, say=say)
     if args.json:
-        print(json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2))
+        print(
+            json.dumps([{"overrides": one.overrides, **one.plan.json()} for one in found], indent=2)
+        )
     else:
         _print(report.ranking(found))
     if not found:
-        command_line.fail("nothing that was tried fits; use more chips, or a smaller batch.", command_line.FAILED)
+        command_line.fail(
+            "nothing that was tried fits; use more chips, or a smaller batch.", command_line.FAILED
+        )
 
 
 def _print(rows: report.Rows) -> None:

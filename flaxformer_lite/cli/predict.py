@@ -19,7 +19,9 @@ from flaxformer_lite.training.apply import open_file, open_trained
 def run(args: argparse.Namespace) -> None:
     """Writes the predictions, as csv on stdout if no file is named."""
     with notices():
-        trained = open_trained(folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args))
+        trained = open_trained(
+            folder_of(args.model), dtype=args.dtype, family=args.family, **options_of(args)
+        )
         data = open_file(trained, args.data, predicts=True)
         _, predictions = trained.evaluate(data, scored=False)
         rows = predicted(data, predictions)
@@ -48,7 +50,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     else:
         text = _delimited(rows, "," if path.suffix == ".csv" else "\t")
-        if path.suffix == ".tsv" and '"' in text:  # a quoted first line says that quotes are no text
+        if (
+            path.suffix == ".tsv" and '"' in text
+        ):  # a quoted first line says that quotes are no text
             text = _delimited(rows, "\t", csv.QUOTE_ALL)
     write_file(path, text.encode())
 
@@ -66,4 +70,8 @@ def _delimited(rows: list[dict[str, Any]], separator: str, quoting: Any = csv.QU
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (list, dict)) else value
+    return (
+        json.dumps(value, ensure_ascii=False, default=str)
+        if isinstance(value, (list, dict))
+        else value
+    )

@@ -1,4 +1,5 @@
-"""One example as lines of text: what the model reads, and where it has a loss. The same for every objective."""
+"""One example as lines of text: what the model reads, and where it has a loss. The same for every
+objective."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,11 @@ from rich.text import Text
 from flaxformer_lite.data.tokenizer import Tokenizer
 from flaxformer_lite.objectives.sums import SOURCE
 
-MASKS = ("segment_ids", "attention_mask", "token_type_ids")  # say where padding is and what belongs together
+MASKS = (
+    "segment_ids",
+    "attention_mask",
+    "token_type_ids",
+)  # say where padding is and what belongs together
 SHOWN_ELSEWHERE = ("masked_positions", "answers")  # the places of labels
 FEW = 12  # most numbers of an array that are shown
 Arrays = Mapping[str, np.ndarray]
@@ -25,13 +30,17 @@ class Renderer:
     """
 
     def __init__(self, tokenizer: Tokenizer, labels: Sequence[str] = ()):
-        self._pieces, self._labels = tokenizer.pieces(), labels
-        self._special = {i: f"<{i}>" for i in tokenizer.specials()} | {i: s for s, i in tokenizer.spelled.items()}
+        self._pieces = tokenizer.pieces()
+        self._labels = labels
+        self._special = {i: f"<{i}>" for i in tokenizer.specials()} | {
+            i: s for s, i in tokenizer.spelled.items()
+        }
 
     def lines(self, example: Mapping[str, Arrays]) -> Iterator[tuple[str, Text]]:
         """Yields a name and a text for each array that has something to say.
 
-        A bar stands between the texts that share a row, and `«»` around tokens with a loss. Special tokens have their names.
+        A bar stands between the texts that share a row, and `«»` around tokens with a loss. Special
+        tokens have their names.
 
         Args:
           example: {"inputs", "targets"} of a row, without an axis for the batch.
@@ -46,7 +55,9 @@ class Renderer:
         yield from self._lines(arrays)
 
     def _lines(self, arrays: Arrays) -> Iterator[tuple[str, Text]]:
-        for name, array in sorted(arrays.items(), key=lambda item: (item[0] != "input_ids", item[0] == "weights")):
+        for name, array in sorted(
+            arrays.items(), key=lambda item: (item[0] != "input_ids", item[0] == "weights")
+        ):
             classes = self._labels and name in ("label", "labels") and array.dtype.kind == "i"
             if name.endswith(MASKS) or name in SHOWN_ELSEWHERE:
                 continue
@@ -68,7 +79,8 @@ class Renderer:
                 yield name, self._row(array, parts_of(name, arrays), _marks(array, arrays, name))
 
     def _row(self, ids: np.ndarray, parts: np.ndarray, marks: np.ndarray) -> Text:
-        text, end = Text(), int(np.max(np.flatnonzero(parts), initial=-1)) + 1
+        text = Text()
+        end = int(np.max(np.flatnonzero(parts), initial=-1)) + 1
         for part, positions in itertools.groupby(range(end), key=lambda at: int(parts[at])):
             if text:
                 text.append(" │ ", "bold yellow")
@@ -76,8 +88,15 @@ class Renderer:
                 chosen = ids[list(run)].tolist() if part else []
                 text.append("«" if marked else "", "bold green")
                 for special, group in itertools.groupby(chosen, key=self._special.get):
-                    style, same = "green" if marked else "dim" if marks.any() else "", list(group)
-                    text.append(*(special * len(same), "bold cyan") if special else (self.decode(same), style))
+                    style = "green" if marked else "dim" if marks.any() else ""
+                    same = list(group)
+                    text.append(
+                        *(
+                            (special * len(same), "bold cyan")
+                            if special
+                            else (self.decode(same), style)
+                        )
+                    )
                 text.append("»" if marked else "", "bold green")
         return text.append(f"  + {len(ids) - end} padding" if end < len(ids) else "", "dim")
 
@@ -87,7 +106,11 @@ class Renderer:
 
     def _tags(self, labels: np.ndarray, arrays: Arrays) -> Text:
         tagged = zip(arrays["input_ids"], labels, arrays["weights"], strict=True)
-        return Text("  ".join(f"{self.name(i).strip()}«{self._labels[of]}»" for i, of, weight in tagged if weight))
+        return Text(
+            "  ".join(
+                f"{self.name(i).strip()}«{self._labels[of]}»" for i, of, weight in tagged if weight
+            )
+        )
 
     def name(self, token: int) -> str:
         """Returns the text of a token, or the name of a special one."""
@@ -95,20 +118,27 @@ class Renderer:
 
     def decode(self, ids: Any) -> str:
         """Returns the text of ordinary tokens in one line, with nothing that a terminal obeys."""
-        text = b"".join(self._pieces[int(i)] for i in ids).decode(errors="replace").replace("\n", "↵")
+        text = (
+            b"".join(self._pieces[int(i)] for i in ids).decode(errors="replace").replace("\n", "↵")
+        )
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def parts_of(name: str, arrays: Arrays) -> np.ndarray:
     """Returns [T] 1, 2, ... for the texts of a row, and 0 for padding."""
-    ids, side = arrays[name], "decoder_" if name.startswith("decoder_") else ""
+    ids = arrays[name]
+    side = "decoder_" if name.startswith("decoder_") else ""
     if name == "labels" and "decoder_segment_ids" in arrays:
         side = "decoder_"
     masks = [arrays.get(side + mask) for mask in MASKS]
-    segments, attention, types = (mask if mask is not None and mask.shape == ids.shape else None for mask in masks)
+    segments, attention, types = (
+        mask if mask is not None and mask.shape == ids.shape else None for mask in masks
+    )
     kept = segments if segments is not None else attention
     if kept is None:
-        end = int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1  # what repeats from there on is padding
+        end = (
+            int(np.max(np.flatnonzero(ids != ids[-1]), initial=-1)) + 1
+        )  # what repeats from there on is padding
         return (np.arange(len(ids)) < (end if len(ids) - end > 1 else len(ids))).astype(np.int32)
     return kept + np.where(kept > 0, types, 0) if types is not None else kept
 
@@ -117,5 +147,9 @@ def _marks(ids: np.ndarray, arrays: Arrays, name: str) -> np.ndarray:
     """Returns [T] True for the tokens with a loss, or within the span that is to be found."""
     if name == "input_ids" and "start" in arrays and "end" in arrays:
         return (np.arange(len(ids)) >= arrays["start"]) & (np.arange(len(ids)) <= arrays["end"])
-    found = [arrays[key] for key in ("answers", "weights") if key in arrays and arrays[key].shape == ids.shape]
+    found = [
+        arrays[key]
+        for key in ("answers", "weights")
+        if key in arrays and arrays[key].shape == ids.shape
+    ]
     return found[0] > 0 if found and name == "labels" else np.zeros(len(ids), bool)

@@ -15,13 +15,15 @@ from flaxformer_lite.training.past import Past
 
 def run(args: argparse.Namespace) -> None:
     """Prints the step's metrics, and its rows by their loss."""
-    folder, output = folder_of(args.workdir), Path(args.output).expanduser() if args.output else None
+    folder = folder_of(args.workdir)
+    output = Path(args.output).expanduser() if args.output else None
     if output and output.exists():
         raise ConfigError(f"--output={output}: is there already; name a new folder.")
     moment = replay.before_step(folder, args.at)
     for line in moment.notices:
         notice(line)
-    cfg, begun = moment.experiment.cfg, f"checkpoint {moment.start}" if moment.start else "the first step"
+    cfg = moment.experiment.cfg
+    begun = f"checkpoint {moment.start}" if moment.start else "the first step"
     losses = replay.row_losses(moment)
     state, values = replay.take(moment)
     print(f"step {args.at} of {cfg.train.steps}, run again from {begun}")
@@ -29,12 +31,17 @@ def run(args: argparse.Namespace) -> None:
     print("  ".join(f"{name} {value:.6g}" for name, value in values.items()))
     print("\nrows by their loss, each by itself and without dropout")
     past = Past(cfg, moment.experiment.train_data)
-    places, texts = past.places(args.at), past.texts(args.at)
+    places = past.places(args.at)
+    texts = past.texts(args.at)
     for row in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
-        print(f"{losses[row]:9.4f}  row {row}  {listed(places[row])}\n           {shown(texts[row])}")
+        print(
+            f"{losses[row]:9.4f}  row {row}  {listed(places[row])}\n           {shown(texts[row])}"
+        )
     if output:
         if not math.isfinite(values["param_norm"]):
-            raise ConfigError(f"--output: the state after step {args.at} is not finite; try --at={args.at - 1}.")
+            raise ConfigError(
+                f"--output: the state after step {args.at} is not finite; try --at={args.at - 1}."
+            )
         replay.save(moment, state, output)
         print(f"\n{output}: the checkpoint of step {args.at}")
 

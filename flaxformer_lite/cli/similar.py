@@ -17,20 +17,33 @@ from flaxformer_lite.pretrained.word_vectors import WordVectors, load_word_vecto
 def run(args: argparse.Namespace) -> None:
     """Prints a table for each question."""
     if not (args.word or args.analogy or args.questions or args.pairs):
-        raise ConfigError('nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs FILE.')
+        raise ConfigError(
+            'nothing to look for: pass --word WORD, --analogy "A B C", --questions FILE or --pairs'
+            " FILE."
+        )
     analogies = [tuple(text.split()) for text in args.analogy]
-    if wrong := [text for text, words in zip(args.analogy, analogies, strict=True) if len(words) != 3]:
-        raise ConfigError(f"--analogy={wrong[0]!r}: must be three words, such as 'paris france london'.")
+    if wrong := [
+        text for text, words in zip(args.analogy, analogies, strict=True) if len(words) != 3
+    ]:
+        raise ConfigError(
+            f"--analogy={wrong[0]!r}: must be three words, such as 'paris france london'."
+        )
     with notices():
         vectors = load_word_vectors(folder_of(args.model), family=args.family)
         for word in dict.fromkeys((*args.word, *(word for words in analogies for word in words))):
             if len(ids := vectors.ids_of(word)) > 1:
                 tokens = ", ".join(vectors.pieces[i].decode(errors="replace").strip() for i in ids)
-                notice(f"{word!r} is {len(ids)} tokens ({tokens}); the mean of their vectors is used.")
+                notice(
+                    f"{word!r} is {len(ids)} tokens ({tokens}); the mean of their vectors is used."
+                )
         for word in args.word:
             _print(word, ("cosine",), _cosines(vectors.similar(word, args.top_k)))
         for a, b, c in analogies:
-            _print(f"{a} is to {b} as {c} is to", ("cosine",), _cosines(vectors.analogy(a, b, c, args.top_k)))
+            _print(
+                f"{a} is to {b} as {c} is to",
+                ("cosine",),
+                _cosines(vectors.analogy(a, b, c, args.top_k)),
+            )
         if args.questions:
             _print_questions(vectors, Path(args.questions))
         if args.pairs:
@@ -52,12 +65,21 @@ def _score(section: Section) -> tuple[str, str]:
 
 def _print_pairs(vectors: WordVectors, path: Path) -> None:
     own, chance = (score_pairs(each, path) for each in (vectors, random_vectors(vectors)))
-    rows = [(name, f"{own[name]:.3f}", f"{chance[name]:.3f}") for name in ("spearman", "pearson") if name in own]
-    _print(str(path), ("model", "random vectors"), [*rows, ("known", f"{own['known']} of {own['asked']}", "")])
+    rows = [
+        (name, f"{own[name]:.3f}", f"{chance[name]:.3f}")
+        for name in ("spearman", "pearson")
+        if name in own
+    ]
+    _print(
+        str(path),
+        ("model", "random vectors"),
+        [*rows, ("known", f"{own['known']} of {own['asked']}", "")],
+    )
 
 
 def random_vectors(vectors: WordVectors) -> WordVectors:
-    """Returns random vectors of the same words and width, which any that were learned should surpass."""
+    """Returns random vectors of the same words and width, which any that were learned should
+    surpass."""
     table_VD = np.random.default_rng(0).standard_normal(vectors.table_VD.shape, np.float32)
     return dataclasses.replace(vectors, table_VD=table_VD)
 

@@ -8,22 +8,27 @@ from flaxformer_lite.cli.open_model import folder_of, notice
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.training import past
 
-SHORT, FEW = 160, 4  # characters of a row's text, and places of its pieces, that are shown without --full
+SHORT = 160  # characters of a row's text, and places of its pieces, that are shown without --full
+FEW = 4
 
 
 def run(args: argparse.Namespace) -> None:
     """Prints the rows."""
     if args.at is None and not args.document:
-        raise ConfigError("--at or --document is missing: the number of a step, or what to look for.")
+        raise ConfigError(
+            "--at or --document is missing: the number of a step, or what to look for."
+        )
     folder = folder_of(args.workdir)
     opened = past.open_past(folder)
     if args.at is not None:
-        places, texts = opened.places(args.at), opened.texts(args.at)
+        places = opened.places(args.at)
+        texts = opened.texts(args.at)
         print(f"step {args.at} of {opened.cfg.train.steps}: {len(texts)} rows")
         for number, (own, text) in enumerate(zip(places, texts, strict=True)):
             print(f"row {number}  {listed(own, full=args.full)}\n    {shown(text, full=args.full)}")
     if args.document:
-        last, count = past.last_step(folder, opened.cfg), 0
+        last = past.last_step(folder, opened.cfg)
+        count = 0
         for step, row in opened.saw(args.document, last):
             print(f"step {step}  row {row}", flush=True)
             count += 1
@@ -39,4 +44,6 @@ def listed(places: Iterable[str], *, full: bool = False) -> str:
 
 def shown(text: str, *, full: bool = False) -> str:
     """Returns a row's text for one line, its beginning if it is long."""
-    return repr(text)[1:-1] if full else textwrap.shorten(repr(text)[1:-1], SHORT, placeholder=" ...")
+    return (
+        repr(text)[1:-1] if full else textwrap.shorten(repr(text)[1:-1], SHORT, placeholder=" ...")
+    )

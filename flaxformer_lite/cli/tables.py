@@ -9,10 +9,14 @@ WIDTH = 200  # columns of a file or pipe
 
 
 def console() -> Console:
-    return Console(width=None if Console().is_terminal else WIDTH, highlight=False, markup=False, emoji=False)
+    return Console(
+        width=None if Console().is_terminal else WIDTH, highlight=False, markup=False, emoji=False
+    )
 
 
-def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]) -> None:
+def print_table(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int]
+) -> None:
     """Prints a table; the columns whose numbers are in `right` are aligned there."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for number, title in enumerate(titles):

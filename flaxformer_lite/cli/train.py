@@ -6,21 +6,34 @@ import signal
 
 from flaxformer_lite.cli import command_line
 
-GIVEN = ("stopped_code", "coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout")
+GIVEN = (
+    "stopped_code",
+    "coordinator",
+    "num_processes",
+    "process_id",
+    "start_timeout",
+    "peer_timeout",
+)
 
 
 def run(args: argparse.Namespace) -> None:
     if not args.workdir:
-        command_line.fail("--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT)
+        command_line.fail(
+            "--workdir is missing; for example --workdir=runs/demo", command_line.BAD_INPUT
+        )
     interrupted = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # during imports, KeyboardInterrupt gives a traceback or is lost
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # during imports, KeyboardInterrupt gives a traceback or is lost
     config = command_line.config(args.overrides)
     from absl import flags, logging
 
     flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
     logging.use_absl_handler()
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.FATAL)  # orbax logs all it does, and what fails; the run reports that in one line
+    logging.set_verbosity(
+        logging.FATAL
+    )  # orbax logs all it does, and what fails; the run reports that in one line
     if not faulthandler.is_enabled():
         faulthandler.enable()
     from flaxformer_lite.cli import launch

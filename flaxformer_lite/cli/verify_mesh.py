@@ -18,7 +18,9 @@ SHOWN = 10  # parameters, worst first
 
 def run(args: argparse.Namespace) -> None:
     """Prints the verdict. Exits with 1 if the mesh computes something else."""
-    cfg = read_experiment(command_line.config(args.overrides), given=invocation.fields_given(args.overrides))
+    cfg = read_experiment(
+        command_line.config(args.overrides), given=invocation.fields_given(args.overrides)
+    )
     planner.check(cfg, jax.device_count())
     verdict = verify_mesh.verify(verify_mesh.reference(cfg), cfg.mesh)
     sizes = sharding.mesh_sizes(cfg.mesh, jax.device_count())
@@ -27,20 +29,30 @@ def run(args: argparse.Namespace) -> None:
     print(f"mesh        {mesh}, by {cfg.mesh.mode}")
     print(f"loss        {one:.7f} on one device, {many:.7f} on the mesh")
     gradients = [_row(gradient) for gradient in verdict.gradients[: None if args.all else SHOWN]]
-    print_table(["gradient of", "shape", "split over", "largest", "difference"], gradients, right=[3, 4])
+    print_table(
+        ["gradient of", "shape", "split over", "largest", "difference"], gradients, right=[3, 4]
+    )
     for what in verdict.replicated:
         print(f"replicated  {what.path}, {what.bytes:,} bytes, by the rule {what.rule!r}")
-    exchanges = [[e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}"] for e in verdict.exchanges]
+    exchanges = [
+        [e.kind, ", ".join(e.axes) or "itself", f"{e.times:,}", f"{e.bytes:,}"]
+        for e in verdict.exchanges
+    ]
     print_table(["exchanged", "over", "times", "bytes a step"], exchanges, right=[2, 3])
     for sentence in verdict.strange:
         print(f"unexpected  {sentence}")
     worst = verdict.gradients[0]
-    said = f"{'equal to rounding' if verdict.equal else 'DIFFERENT'}: {len(verdict.gradients)} gradients"
+    said = (
+        f"{'equal to rounding' if verdict.equal else 'DIFFERENT'}: {len(verdict.gradients)}"
+        " gradients"
+    )
     print(f"{said}, the worst {worst.path} by {worst.difference:.1e}")
     if not verdict.equal:
         sys.exit(command_line.FAILED)
 
 
 def _row(g: verify_mesh.Gradient) -> list[str]:
-    split = ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
+    split = (
+        ", ".join("-" if e is None else "x".join(activations.mesh_names(e)) for e in g.spec) or "-"
+    )
     return [g.path, " x ".join(map(str, g.shape)), split, f"{g.largest:.2e}", f"{g.difference:.1e}"]

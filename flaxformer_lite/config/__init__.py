@@ -1,4 +1,5 @@
-"""The configuration records of an experiment, and the one place where a ConfigDict is checked and turned into them."""
+"""The configuration records of an experiment, and the one place where a ConfigDict is checked and
+turned into them."""
 
 from flaxformer_lite.config.architecture import Architecture, LayerKind, ModelConfig, check_family
 from flaxformer_lite.config.execution import Execution
@@ -10,13 +11,52 @@ from flaxformer_lite.config.experiment import (
     TokenizerConfig,
     TrainConfig,
 )
-from flaxformer_lite.config.parsing import add_sections, choose_plugins, fingerprint, from_config_dict, to_config_dict
+from flaxformer_lite.config.parsing import (
+    add_sections,
+    choose_plugins,
+    fingerprint,
+    from_config_dict,
+    to_config_dict,
+)
 from flaxformer_lite.config.parts import InitConfig, LayerConfig, NormConfig, StackConfig
-from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Positive, Record, Size, plugin_name
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    Count,
+    NotNegative,
+    OneOf,
+    Positive,
+    Record,
+    Size,
+    plugin_name,
+)
 
 __all__ = [
-    "Architecture", "ConfigError", "Count", "DataConfig", "Execution", "ExperimentConfig", "InitConfig", "LayerConfig",
-    "LayerKind", "MeshConfig", "ModelConfig", "NormConfig", "NotNegative", "OneOf", "OptimizerConfig", "Positive", "Record",
-    "Size", "StackConfig", "TokenizerConfig", "TrainConfig", "add_sections", "check_family", "choose_plugins", "fingerprint",
-    "from_config_dict", "plugin_name", "to_config_dict",
-]  # fmt: skip
+    "Architecture",
+    "ConfigError",
+    "Count",
+    "DataConfig",
+    "Execution",
+    "ExperimentConfig",
+    "InitConfig",
+    "LayerConfig",
+    "LayerKind",
+    "MeshConfig",
+    "ModelConfig",
+    "NormConfig",
+    "NotNegative",
+    "OneOf",
+    "OptimizerConfig",
+    "Positive",
+    "Record",
+    "Size",
+    "StackConfig",
+    "TokenizerConfig",
+    "TrainConfig",
+    "add_sections",
+    "check_family",
+    "choose_plugins",
+    "fingerprint",
+    "from_config_dict",
+    "plugin_name",
+    "to_config_dict",
+]

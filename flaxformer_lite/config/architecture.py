@@ -1,4 +1,5 @@
-"""The architecture record: the sizes of a model and the names of its parts, which give its weights their meaning."""
+"""The architecture record: the sizes of a model and the names of its parts, which give its weights
+their meaning."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ Power = Annotated[float, Range(-4, 4, "be between -4 and 4")]
 NormSlots = tuple[Annotated[str, OneOf(choices.NORM_SLOTS)], ...]
 BiasSlots = tuple[Annotated[str, OneOf(choices.BIAS_SLOTS)], ...]
 
-# Fields besides those of Execution that do not affect the weights of a checkpoint: initialization, and the task's head.
+# Fields besides those of Execution that do not affect the weights of a checkpoint: initialization,
+# and the task's head.
 INIT_FIELDS = ("init", "init_stddev")
 TASK_FIELDS = ("head", "num_labels", "pad_token_id")
 WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
@@ -37,14 +39,17 @@ WEIGHTLESS_FIELDS = (*EXECUTION_FIELDS, *INIT_FIELDS, *TASK_FIELDS)
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind(Record):
-    """The options in which one kind of layer differs from the rest of the model; None keeps the model's value.
+    """The options in which one kind of layer differs from the rest of the model; None keeps the
+    model's value.
 
     Attributes:
       window: size of the sliding window; 0 sees everything.
       position: the position encoding.
       mixer: a file of flaxformer_lite/mixers, used in place of attention.
-      feed_forward: a file of flaxformer_lite/feed_forwards, used in place of the plain or gated layer.
-      norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part only.
+      feed_forward: a file of flaxformer_lite/feed_forwards, used in place of the plain or gated
+        layer.
+      norm_at: slots that hold a norm; `attention_in`, `mlp_in` and so on name a slot of one part
+        only.
     """
 
     window: Count | None = None
@@ -56,11 +61,14 @@ class LayerKind(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Record):
-    """The sizes and part names of one model; zero or None means "derive it" where a comment says so.
+    """The sizes and part names of one model; zero or None means "derive it" where a comment says
+    so.
 
-    The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each layer's output before
-    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT) is `('embed',
-    'out')`, pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is `('in', 'branch', 'final')`.
+    The slots of `norm_at`: `embed` after the embeddings, `in` before each layer, `branch` on each
+      layer's output before
+    the residual is added, `out` after it is added, `final` after the last block. Post-norm (BERT)
+    is `('embed', 'out')`, pre-norm (GPT-2, T5, Llama) is `('in', 'final')`, Gemma 2's sandwich is
+    `('in', 'branch', 'final')`.
     """
 
     family: str  # a file in flaxformer_lite/models, or module:Model
@@ -78,11 +86,17 @@ class Architecture(Record):
     head: str = "lm"  # the output head; the family's file lists its heads
     decoder_num_heads: Count = 0  # N of the decoder where it differs; 0: num_heads
     decoder_mlp_dim: Count = 0  # F of the decoder where it differs; 0: mlp_dim
-    decoder_vocab_size: Count = 0  # V of the decoder if it has its own table; 0: one table serves both
+    decoder_vocab_size: Count = (
+        0  # V of the decoder if it has its own table; 0: one table serves both
+    )
     num_labels: Size = 2  # C, the number of classes of a classification head
-    pad_token_id: int | None = None  # a decoder's classifier reads the last token that differs; RoBERTa numbers those
+    pad_token_id: int | None = (
+        None  # a decoder's classifier reads the last token that differs; RoBERTa numbers those
+    )
     eos_token_id: int | None = None  # BART's classification head reads the last such token
-    decoder_start_token_id: int | None = None  # fed to the decoder first, unless the caller passes its own inputs
+    decoder_start_token_id: int | None = (
+        None  # fed to the decoder first, unless the caller passes its own inputs
+    )
 
     norm: Annotated[str, OneOf(choices.NORMS)] = "layer"
     norm_eps: NotNegative = 1e-6
@@ -91,30 +105,53 @@ class Architecture(Record):
     activation: Annotated[str, OneOf(choices.ACTIVATIONS)] = "gelu"
     mlp: Annotated[str, OneOf(choices.MLPS)] = "plain"
     residual: Annotated[str, OneOf(choices.RESIDUALS)] = "sequential"  # parallel in GPT-NeoX
-    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = "none"  # a norm on each head's queries and keys (Qwen3)
+    qk_norm: Annotated[str, OneOf(("none", *choices.NORMS))] = (
+        "none"  # a norm on each head's queries and keys (Qwen3)
+    )
     position: Any = plugin("positions", "nope")
     attention_scale: float | None = None  # None: 1 / sqrt(head_dim)
     attention_softcap: NotNegative = 0.0  # 0: off; else logits become cap * tanh(logits / cap)
     logit_softcap: NotNegative = 0.0
-    windows: tuple[Count, ...] = (0,)  # sliding windows, repeated over the layers; 0 sees everything
-    pattern: tuple[LayerKind, ...] = ()  # kinds of layer, repeated over the depth, if more than their windows differs
+    windows: tuple[Count, ...] = (
+        0,
+    )  # sliding windows, repeated over the layers; 0 sees everything
+    pattern: tuple[
+        LayerKind, ...
+    ] = ()  # kinds of layer, repeated over the depth, if more than their windows differs
     mixer: Any = optional_plugin("mixers")  # a file in flaxformer_lite/mixers, instead of attention
-    decoder_mixer: Any = optional_plugin("mixers")  # that of an encoder-decoder's decoder, where it differs
-    feed_forward: Any = optional_plugin("feed_forwards")  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
-    embed_power: Power = 0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
-    logit_power: Power = 0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
+    decoder_mixer: Any = optional_plugin(
+        "mixers"
+    )  # that of an encoder-decoder's decoder, where it differs
+    feed_forward: Any = optional_plugin(
+        "feed_forwards"
+    )  # a file in flaxformer_lite/feed_forwards, instead of `mlp`
+    embed_power: Power = (
+        0.0  # token vectors are scaled by d_model ** this: 0.5 in the original and Gemma
+    )
+    logit_power: Power = (
+        0.0  # the same for logits: -0.5 in T5, where the tied table has unit variance
+    )
     tie_embeddings: bool = True
-    share_layers: tuple[Count, ...] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
-    init: Annotated[str, OneOf(choices.INITS)] = "normal"  # GPT-2: normal_residual, T5: fan_in, the original: xavier
+    share_layers: tuple[
+        Count, ...
+    ] = ()  # number of each layer's weights: (0, 0, 0) shares one set; (): no sharing
+    init: Annotated[str, OneOf(choices.INITS)] = (
+        "normal"  # GPT-2: normal_residual, T5: fan_in, the original: xavier
+    )
     init_stddev: NotNegative = 0.02
 
-    # An ActivationSharding (functions/sharding.py), set by the trainer and never saved; None: UNSHARDED.
+    # An ActivationSharding (functions/sharding.py), set by the trainer and never saved; None:
+    # UNSHARDED.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     @property
     def skeleton(self) -> str:
-        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers; `embedding` if none has any."""
-        return "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers")) or "embedding"
+        """`encoder`, `decoder` or `encoder_decoder`, from the stacks that have layers; `embedding`
+        if none has any."""
+        return (
+            "_".join(name for name in ("encoder", "decoder") if getattr(self, f"{name}_layers"))
+            or "embedding"
+        )
 
     @property
     def kv_heads(self) -> int:
@@ -127,11 +164,21 @@ class Architecture(Record):
     @property
     def of_decoder(self) -> Self:
         """The config as the decoder sees it."""
-        if not (self.decoder_num_heads or self.decoder_mlp_dim or self.decoder_vocab_size or self.decoder_mixer):
+        if not (
+            self.decoder_num_heads
+            or self.decoder_mlp_dim
+            or self.decoder_vocab_size
+            or self.decoder_mixer
+        ):
             return self
-        own = {name: getattr(self, f"decoder_{name}") for name in ("num_heads", "mlp_dim", "vocab_size", "mixer")}
+        own = {
+            name: getattr(self, f"decoder_{name}")
+            for name in ("num_heads", "mlp_dim", "vocab_size", "mixer")
+        }
         changes: dict[str, Any] = {f"decoder_{name}": 0 for name in own} | {"decoder_mixer": None}
-        return dataclasses.replace(self, **changes, **{name: value for name, value in own.items() if value})
+        return dataclasses.replace(
+            self, **changes, **{name: value for name, value in own.items() if value}
+        )
 
     @property
     def embedding_width(self) -> int:
@@ -141,7 +188,9 @@ class Architecture(Record):
     def has_position_table(self) -> bool:
         """Whether the encoding learns one row per position, which makes max_length a hard limit."""
         sizes = {"d_model": self.d_model, "num_heads": self.num_heads, "head_dim": self.head_width}
-        now, longer = (self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1))
+        now, longer = (
+            self.position.tables(**sizes, max_length=self.max_length + more) for more in (0, 1)
+        )
         return now != longer
 
     @property
@@ -165,7 +214,9 @@ class Architecture(Record):
     def mixer_names(self) -> tuple[str, ...]:
         """The mixers of the layers, each named once."""
         mixers = [kind.mixer or cfg.mixer for cfg in (self, self.of_decoder) for kind in self.kinds]
-        return tuple(dict.fromkeys(plugin_name(mixer) if mixer else "attention" for mixer in mixers))
+        return tuple(
+            dict.fromkeys(plugin_name(mixer) if mixer else "attention" for mixer in mixers)
+        )
 
     @property
     def initial(self) -> InitConfig:
@@ -180,39 +231,53 @@ class Architecture(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            fitting = [k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0]
+            fitting = [
+                k for k in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % k == 0
+            ]
             near = min(fitting, key=lambda k: abs(k - self.num_kv_heads))
             raise ConfigError(
-                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a multiple of kv"
-                f" heads; try num_kv_heads={near}."
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}: heads must be a"
+                f" multiple of kv heads; try num_kv_heads={near}."
             )
         if not self.head_dim and self.d_model % self.num_heads:
             near = round(self.d_model / self.num_heads) * self.num_heads
             raise ConfigError(
-                f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple of the heads;"
-                f" try d_model={near} or name a head_dim."
+                f"d_model={self.d_model}, num_heads={self.num_heads}: the width must be a multiple"
+                f" of the heads; try d_model={near} or name a head_dim."
             )
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.share_layers and layers not in (0, len(self.share_layers)):
-                raise ConfigError(f"share_layers={self.share_layers}: needs one entry for each of the {layers} layers.")
+                raise ConfigError(
+                    f"share_layers={self.share_layers}: needs one entry for each of the {layers}"
+                    " layers."
+                )
         if not self.windows:
             raise ConfigError("windows=(): needs at least one entry; (0,) sees everything.")
         if self.pattern and self.windows != (0,):
-            raise ConfigError(f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern has its own"
-                              f" window; set windows=(0,).")  # fmt: skip
+            raise ConfigError(
+                f"windows={self.windows}, pattern of {len(self.pattern)}: each kind in a pattern"
+                " has its own window; set windows=(0,)."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Execution, Architecture):
-    """The architecture and execution of a model as one record, so that a page can set any field as `model.FIELD`."""
+    """The architecture and execution of a model as one record, so that a page can set any field as
+    `model.FIELD`."""
 
-    adapter: Any = optional_plugin("adapters")  # a file in flaxformer_lite/adapters; trained in place of the weights
+    adapter: Any = optional_plugin(
+        "adapters"
+    )  # a file in flaxformer_lite/adapters; trained in place of the weights
 
     def __post_init__(self) -> None:
         super().__post_init__()  # of both
         for layers in (self.encoder_layers, self.decoder_layers):
             if self.scan:
-                check_scan(layers, len(self.kinds), "pattern" if self.pattern else f"windows={self.windows}")
+                check_scan(
+                    layers,
+                    len(self.kinds),
+                    "pattern" if self.pattern else f"windows={self.windows}",
+                )
 
     @property
     def execution(self) -> Execution:
@@ -228,15 +293,18 @@ def check_family(cfg: ModelConfig, where: str = "") -> type[Any]:
       where: prefix of the fields' names in errors, `model.` on a page.
 
     Raises:
-      ConfigError: there is no such family, it lacks the head, or the config gives layers to the wrong stacks.
+      ConfigError: there is no such family, it lacks the head, or the config gives layers to the
+        wrong stacks.
     """
     try:
         require("family", cfg.family, Plugin("models")(cfg.family))
         model = registry.resolve("models", cfg.family).Model
         if cfg.skeleton != model.skeleton:
             sides = "no" if model.skeleton == "embedding" else model.skeleton.replace("_", " and ")
-            raise ConfigError(f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}: {cfg.family}"
-                              f" has {sides} layers; set those and no others.")  # fmt: skip
+            raise ConfigError(
+                f"encoder_layers={cfg.encoder_layers}, {where}decoder_layers={cfg.decoder_layers}:"
+                f" {cfg.family} has {sides} layers; set those and no others."
+            )
         require("head", cfg.head, OneOf(model.heads)(cfg.head))
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None

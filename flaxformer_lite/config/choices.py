@@ -1,9 +1,19 @@
-"""Closed choices of config fields, stated once; tests check the tables of implementations against them.
+"""Closed choices of config fields, stated once; tests check the tables of implementations against
+them.
 
-Parts that can be added from outside (encodings, objectives, attentions and so on) are plug-ins instead.
+Parts that can be added from outside (encodings, objectives, attentions and so on) are plug-ins
+instead.
 """
 
-ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh")  # functions/activations.py
+ACTIVATIONS = (
+    "relu",
+    "relu_squared",
+    "gelu",
+    "gelu_tanh",
+    "quick_gelu",
+    "silu",
+    "tanh",
+)  # functions/activations.py
 CORPORA = ("stdlib_code", "docstrings", "code_docstrings")  # data/corpora.py
 DTYPES = ("float32", "bfloat16")
 INITS = ("normal", "normal_residual", "fan_in", "xavier")  # modules/einsum.py
@@ -11,14 +21,24 @@ MESH_MODES = ("jit", "shard_map", "pmap")  # sharding/jit.py
 MLPS = ("plain", "gated", "none")
 NORMS = ("layer", "layer_no_bias", "rms", "rms_offset")  # modules/norms.py
 OPTIMIZERS = ("adamw", "adafactor", "lion", "sgd", "muon")  # training/optimizer.py
-# modules/stack.py; the joined names are of what is kept, each longer list more than the one before (functions/saved.py)
-REMATS = ("none", "dots", "full", "attention", "attention+qkv", "attention+qkv+out", "attention+qkv+out+mlp")
+# modules/stack.py; the joined names are of what is kept, each longer list more than the one before
+# (functions/saved.py)
+REMATS = (
+    "none",
+    "dots",
+    "full",
+    "attention",
+    "attention+qkv",
+    "attention+qkv+out",
+    "attention+qkv+out+mlp",
+)
 RESIDUALS = ("sequential", "none", "parallel", "parallel_shared")  # modules/block.py
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant", "wsd")  # training/optimizer.py
 STORES = ("gs", "s3")  # files/remote.py
 TOKENIZERS = ("byte_bpe", "sentencepiece", "words", "bytes")  # data/tokenizer_training.py
 
-# Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases inside one layer.
+# Slots of a model where a norm, a bias or dropout may stand, and of these the norms and biases
+# inside one layer.
 NORM_SLOTS = ("embed", "in", "branch", "out", "final")
 LAYER_NORM_SLOTS = ("in", "branch", "out")
 BIAS_SLOTS = ("embed", "query", "key", "value", "out", "mlp", "logits")

@@ -14,20 +14,26 @@ DropoutSlots = tuple[Annotated[str, OneOf(choices.DROPOUT_SLOTS)], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Record):
-    """Precision, memory, dropout and the implementation of attention; the same weights fit any value.
+    """Precision, memory, dropout and the implementation of attention; the same weights fit any
+    value.
 
-    The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp` inside the feed-forward
-    layer, `branch` on each layer's output before the residual is added, `final` after the last block.
+    The slots of `dropout_at`: `embed` after the embeddings, `attention` on its weights, `mlp`
+      inside the feed-forward
+    layer, `branch` on each layer's output before the residual is added, `final` after the last
+    block.
     """
 
     dropout: Probability = 0.0
     dropout_at: DropoutSlots = ("embed", "attention", "branch")
-    attention: Implementation = "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
+    attention: Implementation = (
+        "auto"  # a file in flaxformer_lite/attentions, module:attend, or auto
+    )
     dtype: Dtype = "float32"  # of activations and matmuls
     param_dtype: Dtype = "float32"
     scan: bool = False  # one traced layer instead of a Python loop: compile time flat in depth
-    # What the backward pass recomputes: none of it, all but matmul outputs (dots), all but the residual stream (full), or all
-    # but the named results: of attention, the rotated queries, keys and values, the output projection, the MLP's inputs.
+    # What the backward pass recomputes: none of it, all but matmul outputs (dots), all but the
+    # residual stream (full), or all but the named results: of attention, the rotated queries, keys
+    # and values, the output projection, the MLP's inputs.
     remat: Remat = "none"
     # Where activations live (functions/sharding.py); set by the trainer, never by a config page.
     sharding: Any = field(default=None, metadata={"internal": True}, repr=False)
@@ -35,7 +41,10 @@ class Execution(Record):
     adapter: Any = field(default=None, metadata={"internal": True}, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("dtype", "param_dtype"):  # jnp.bfloat16 and np.dtype("float32") work as well as their names
+        for name in (
+            "dtype",
+            "param_dtype",
+        ):  # jnp.bfloat16 and np.dtype("float32") work as well as their names
             if not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, _name_of(name, getattr(self, name)))
         super().__post_init__()
@@ -50,4 +59,6 @@ def _name_of(field: str, dtype: Any) -> str:
     try:
         return np.dtype(dtype).name
     except TypeError:
-        raise ConfigError(f"{field}={dtype!r}: must be a dtype or its name, float32 or bfloat16.") from None
+        raise ConfigError(
+            f"{field}={dtype!r}: must be a dtype or its name, float32 or bfloat16."
+        ) from None

@@ -1,7 +1,7 @@
 """The records of an experiment, and the rules that join them.
 
-Every rule that needs no array is checked here, so that a mistake costs a second and a sentence instead of a compilation
-and a stack trace.
+Every rule that needs no array is checked here, so that a mistake costs a second and a sentence
+instead of a compilation and a stack trace.
 """
 
 import math
@@ -35,13 +35,17 @@ from flaxformer_lite.config.rules import (
     shown,
 )
 
-MOST_TOKENS, MOST_NUMBERS, MOST_WEIGHTS = 2**32, 2**46, 2**36  # of a batch, of its activations, of one weight
+MOST_TOKENS = 2**32  # of a batch, of its activations, of one weight
+MOST_NUMBERS = 2**46
+MOST_WEIGHTS = 2**36
 STEPS = 1000  # of a run with neither steps nor epochs
 COLUMNS = r"(\w+=[^=,]+(,\w+=[^=,]+)*)?"
 Seed = Annotated[int, Range(0, 2**32 - 1, "not be negative, and be below 2**32")]
 Sample = Annotated[int, Range(0, 2**16, "be between 0 and 65536")]
 Mode = Annotated[str, OneOf(choices.MESH_MODES)]
-Columns = Annotated[str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."]
+Columns = Annotated[
+    str, lambda value: "" if re.fullmatch(COLUMNS, value) else "must be like text=body,label=class."
+]
 Tracker = Annotated[str, Plugin("trackers")]
 Axis = Annotated[int, Range(-1, INT32, "be positive, or -1 for all devices that are left")]
 
@@ -56,7 +60,10 @@ class TokenizerConfig(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_count and self.name != "words":
-            raise ConfigError(f"min_count={self.min_count}: counts the words of name='words'; for {self.name} set 0.")
+            raise ConfigError(
+                f"min_count={self.min_count}: counts the words of name='words'; for {self.name}"
+                " set 0."
+            )
 
     @property
     def training(self) -> tuple[str | int, ...]:
@@ -66,27 +73,49 @@ class TokenizerConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Record):
-    path: Place = ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
-    mixture: dict[str, SourceConfig] = field(default_factory=Sections)  # texts by name, with weights, instead of `path`
-    mixture_temperature: NotNegative = 0.0  # T: weights times size ** (1 / T); 0: sizes do not count
-    mixture_schedule: Annotated[str, is_schedule] = ""  # by steps, such as "9000: books=3; 9500-9900: web=0"
+    path: Place = (
+        ""  # files, folders or patterns: text, jsonl, tables or token ids; empty: `corpus`
+    )
+    mixture: dict[str, SourceConfig] = field(
+        default_factory=Sections
+    )  # texts by name, with weights, instead of `path`
+    mixture_temperature: NotNegative = (
+        0.0  # T: weights times size ** (1 / T); 0: sizes do not count
+    )
+    mixture_schedule: Annotated[str, is_schedule] = (
+        ""  # by steps, such as "9000: books=3; 9500-9900: web=0"
+    )
     eval_path: Place = ""  # held-out text, or rows of a table; empty: a share of `path`
-    columns: Columns = ""  # of a table, by their roles, such as text=body,label=class; those of usual names are found
-    text_field: str = "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
-    corpus: Annotated[str, OneOf(choices.CORPORA)] = "stdlib_code"  # built in: Python, English, or pairs of both
+    # of a table, by their roles, such as text=body,label=class; those of usual names are found
+    columns: Columns = ""
+    text_field: str = (
+        "text"  # the field of each jsonl line, or column, to read; pairs have "source" and "target"
+    )
+    corpus: Annotated[str, OneOf(choices.CORPORA)] = (
+        "stdlib_code"  # built in: Python, English, or pairs of both
+    )
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: Size = 128  # T, tokens an example
-    target_length: Count = 0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
-    eval_fraction: Share = 0.02  # share of the text held out, by a hash of each document, or the end of few documents
-    cache: Annotated[Place, is_given] = "~/.cache/flaxformer_lite"  # tokenized records, by content hash
+    target_length: Count = (
+        0  # T of the decoder in sequence-to-sequence objectives; 0: what the objective needs
+    )
+    eval_fraction: Share = (
+        0.02  # share of the text held out, by a hash of each document, or the end of few documents
+    )
+    cache: Annotated[Place, is_given] = (
+        "~/.cache/flaxformer_lite"  # tokenized records, by content hash
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "mixture", Sections(sorted(self.mixture.items())))  # ConfigDict's order
+        object.__setattr__(
+            self, "mixture", Sections(sorted(self.mixture.items()))
+        )  # ConfigDict's order
         check_mixture(self)
         if self.text_field != "text" and not self.path and not self.mixture:
             raise ConfigError(
-                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables only; set data.path to them."
+                f"data.text_field={shown(self.text_field)}: applies to your own jsonl or tables"
+                " only; set data.path to them."
             )
 
     @property
@@ -108,10 +137,18 @@ class OptimizerConfig(Record):
     eps: NotNegative = 1e-8  # added to the root of that mean, against division by zero
     weight_decay: NotNegative = 0.1  # on matrices only, never on norms, biases or position tables
     clip_norm: NotNegative = 1.0  # largest global norm of the gradient; 0: off
-    freeze: tuple[Annotated[str, is_pattern], ...] = ()  # patterns (re.search) of the paths of parameters that stay
-    rates: tuple[Annotated[str, is_rate], ...] = ()  # "pattern=factor": of the rate, for paths that match (re.search)
-    layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = 1.0  # factor of the rate per layer, downwards
-    ema: Probability = 0.0  # decay of the average of the weights that is evaluated and published; 0: off
+    freeze: tuple[
+        Annotated[str, is_pattern], ...
+    ] = ()  # patterns (re.search) of the paths of parameters that stay
+    rates: tuple[
+        Annotated[str, is_rate], ...
+    ] = ()  # "pattern=factor": of the rate, for paths that match (re.search)
+    layer_decay: Annotated[float, Range(1e-6, 1, "be in (0, 1]")] = (
+        1.0  # factor of the rate per layer, downwards
+    )
+    ema: Probability = (
+        0.0  # decay of the average of the weights that is evaluated and published; 0: off
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,33 +163,49 @@ class TrainConfig(Record):
     eval_batches: Count = 20  # at most; the held-out text may be shorter; 0: all
     checkpoint_every: Count = 200  # steps from one checkpoint to the next; 0: once an epoch
     keep: Size = 3  # number of newest checkpoints to keep
-    best: str = ""  # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are
+    # the evaluation's metric by which the best weights are kept as well, in best/; empty: none are
+    best: str = ""
     patience: Count = 0  # evaluations without a better `best` after which the run ends; 0: off
     sample_tokens: Sample = 0  # length of the sample text written at each evaluation, for decoders
-    cpu_tuning: bool = True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
-    profile: Annotated[str, is_interval] = ""  # START:STOP, the first and last step of a profiler's trace; empty: none
-    watchdog: NotNegative = 10.0  # minutes without the end of a step after which all stacks are printed; 0: never
+    cpu_tuning: bool = (
+        True  # optimizations for XLA:CPU (functions/cpu_tuning.py); they change no number
+    )
+    profile: Annotated[str, is_interval] = (
+        ""  # START:STOP, the first and last step of a profiler's trace; empty: none
+    )
+    watchdog: NotNegative = (
+        10.0  # minutes without the end of a step after which all stacks are printed; 0: never
+    )
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # what shows the records elsewhere
-    skip_spikes: NotNegative = 0.0  # leaves out updates so many standard deviations above the last, such as 6; 0: none
-    init_from: Place = ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
+    skip_spikes: NotNegative = (
+        0.0  # leaves out updates so many standard deviations above the last, such as 6; 0: none
+    )
+    init_from: Place = (
+        ""  # a model directory or workdir to take model, weights and tokenizer from; empty: random
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps and self.epochs:
             raise ConfigError(
-                f"train.steps={self.steps}, train.epochs={self.epochs:g}: both set the length of the run; set one"
-                " of them to 0."
+                f"train.steps={self.steps}, train.epochs={self.epochs:g}: both set the length of"
+                " the run; set one of them to 0."
             )
         if not self.epochs:
             object.__setattr__(self, "steps", self.steps or STEPS)
         if self.steps and self.profiled.stop > self.steps + 1:
-            raise ConfigError(f"train.profile={self.profile!r}, train.steps={self.steps}: must end with the run.")
+            raise ConfigError(
+                f"train.profile={self.profile!r}, train.steps={self.steps}: must end with the run."
+            )
         if self.patience and not self.best:
-            raise ConfigError(f"train.patience={self.patience}: waits for a better metric; name it: train.best=loss.")
+            raise ConfigError(
+                f"train.patience={self.patience}: waits for a better metric; name it:"
+                " train.best=loss."
+            )
         if self.batch_size % self.accumulate:
             raise ConfigError(
-                f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch must be a"
-                " multiple of the microbatches."
+                f"train.batch_size={self.batch_size}, train.accumulate={self.accumulate}: the batch"
+                " must be a multiple of the microbatches."
             )
 
     @property
@@ -171,7 +224,9 @@ class MeshConfig(Record):
     context: Axis = 1  # splits the sequence
     tensor: Axis = 1  # splits heads, feed-forward width and vocabulary
     slices: Size = 1  # parts of `data` joined by a data-center network, such as TPU slices
-    mode: Mode = "jit"  # or shard_map, pmap: data parallelism written by hand, with the same numbers
+    mode: Mode = (
+        "jit"  # or shard_map, pmap: data parallelism written by hand, with the same numbers
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,13 +235,14 @@ class MeshConfig(Record):
             raise ConfigError(f"mesh={sizes}: sizes must be positive, except that one may be -1.")
         if self.data > 0 and self.data % self.slices:
             raise ConfigError(
-                f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the slices; try"
-                f" mesh.data={-(-self.data // self.slices) * self.slices}."
+                f"mesh.data={self.data}, mesh.slices={self.slices}: data must be a multiple of the"
+                f" slices; try mesh.data={-(-self.data // self.slices) * self.slices}."
             )
         if self.mode != "jit" and not self.fsdp == self.context == self.tensor == 1:
             raise ConfigError(
-                f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context}, mesh.tensor={self.tensor}:"
-                " this mode splits the batch only; set the three to 1, or mesh.mode=jit."
+                f"mesh.mode={self.mode!r}, mesh.fsdp={self.fsdp}, mesh.context={self.context},"
+                f" mesh.tensor={self.tensor}: this mode splits the batch only; set the three to 1,"
+                " or mesh.mode=jit."
             )
 
 
@@ -202,7 +258,8 @@ class ExperimentConfig(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, objective = self.model, plugin_name(self.objective)
+        model = self.model
+        objective = plugin_name(self.objective)
         check_family(model, "model.")
         if model.skeleton not in self.objective.skeletons:
             raise ConfigError(
@@ -212,34 +269,57 @@ class ExperimentConfig(Record):
             )
         head = self.objective.head_for(model.skeleton)
         if head not in ("", model.head):
-            raise ConfigError(f"model.head={model.head!r}: {objective} trains {head!r}; set model.head={head}.")
+            raise ConfigError(
+                f"model.head={model.head!r}: {objective} trains {head!r}; set model.head={head}."
+            )
         if model.adapter is not None and not self.optimizer.freeze:
             frozen = replace(self.optimizer, freeze=(model.adapter.frozen,))
             object.__setattr__(self, "optimizer", frozen)  # so that the resolved config says it
         self._check_sizes()
         longest = max(self.data.length, self.data.target_length)
         if longest > model.max_length and model.has_position_table:
-            way = f"set data.length={model.max_length}" if self.train.init_from else (
-                f"shorten the examples or set model.max_length={longest}")  # fmt: skip
+            way = (
+                f"set data.length={model.max_length}"
+                if self.train.init_from
+                else (f"shorten the examples or set model.max_length={longest}")
+            )
             raise ConfigError(
-                f"data.length={longest}, model.max_length={model.max_length}: {plugin_name(model.position)}"
-                f" positions end there; {way}."
+                f"data.length={longest}, model.max_length={model.max_length}:"
+                f" {plugin_name(model.position)} positions end there; {way}."
             )
 
     def _check_sizes(self) -> None:
-        """Refuses arrays larger than any machine holds: shapes would overflow, or the run would hang before its first step."""
-        model, data = self.model, self.data
-        width, rows = {"model.d_model": model.d_model}, {"train.batch_size": self.train.batch_size}
+        """Refuses arrays larger than any machine holds: shapes would overflow, or the run would
+        hang before its first step."""
+        model = self.model
+        data = self.data
+        width = {"model.d_model": model.d_model}
+        rows = {"train.batch_size": self.train.batch_size}
         lengths = {"data.length": data.length}, {"data.target_length": data.target_length}
         inner = {"model.mlp_dim": model.mlp_dim}, {"model.decoder_mlp_dim": model.decoder_mlp_dim}
-        tables = ("vocab_size", "decoder_vocab_size", "type_vocab_size", "num_labels", "embedding_size")
+        tables = (
+            "vocab_size",
+            "decoder_vocab_size",
+            "type_vocab_size",
+            "num_labels",
+            "embedding_size",
+        )
         heads = {"model.num_heads": model.num_heads, "model.head_dim": model.head_width}
-        rows_of_positions = {"model.max_length": model.max_length} if model.has_position_table else {}
+        rows_of_positions = (
+            {"model.max_length": model.max_length} if model.has_position_table else {}
+        )
         weights = [width | size for size in (*inner, heads, rows_of_positions)]
         weights += [width | {f"model.{name}": getattr(model, name)} for name in tables]
         batches = [(rows | length, MOST_TOKENS) for length in lengths]
-        batches += [(rows | length | wide, MOST_NUMBERS) for length in lengths for wide in (width, *inner, heads)]
+        batches += [
+            (rows | length | wide, MOST_NUMBERS)
+            for length in lengths
+            for wide in (width, *inner, heads)
+        ]
         for sizes, most in [*batches, *((sizes, MOST_WEIGHTS) for sizes in weights)]:
             if math.prod(filter(None, sizes.values())) > most:
                 listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-                raise ConfigError(f"{listed}: multiplied, more than any machine holds ({most:.0e}); lower one of them.")
+                raise ConfigError(
+                    f"{listed}: multiplied, more than any machine holds ({most:.0e}); lower one of"
+                    " them."
+                )

@@ -6,7 +6,15 @@ from typing import Annotated, Any, NamedTuple
 
 from flaxformer_lite import registry
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, NotNegative, OneOf, Place, Record, require, shown
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    NotNegative,
+    OneOf,
+    Place,
+    Record,
+    require,
+    shown,
+)
 
 MOST = 256  # sources
 CHANGE = r"(?:(\d+)-)?(\d+):((?:[\w ]+=[^=,;]+,?)+)"  # FROM-TO: name=weight, name=weight
@@ -21,7 +29,8 @@ class Change(NamedTuple):
 
 
 def read_changes(text: str) -> list[Change]:
-    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: after step 9000, and linearly between 10000 and 12000.
+    """Reads `9000: books=3, web=0.1; 10000-12000: books=5`: after step 9000, and linearly between
+    10000 and 12000.
 
     Raises:
       ValueError: it is not of this form; says why.
@@ -30,13 +39,18 @@ def read_changes(text: str) -> list[Change]:
     for part in filter(None, map(str.strip, text.split(";"))):
         match = re.fullmatch(CHANGE, part)
         if not match:
-            raise ValueError(f"{shown(part)} must be like 9000: books=3, web=0.1 or 8000-9000: books=3.")
+            raise ValueError(
+                f"{shown(part)} must be like 9000: books=3, web=0.1 or 8000-9000: books=3."
+            )
         pairs = [pair.split("=") for pair in match[3].split(",") if pair.strip()]
         weights = {name.strip(): _weight(value, part) for name, value in pairs}
         end = int(match[2])
         begin = end if match[1] is None else int(match[1])
         if not (found[-1].end if found else 0) <= begin <= end < 2**31 or len(weights) < len(pairs):
-            raise ValueError(f"{part!r} must follow the change before it, end after it begins, and name a source once.")
+            raise ValueError(
+                f"{part!r} must follow the change before it, end after it begins, and name a source"
+                " once."
+            )
         found.append(Change(begin, end, weights))
     return found
 
@@ -52,7 +66,8 @@ def _weight(value: str, part: str) -> float:
 
 
 def is_source_path(field: str) -> bool:
-    """Returns whether a field, by its whole name, is the path of a source, which may differ where data.path may."""
+    """Returns whether a field, by its whole name, is the path of a source, which may differ where
+    data.path may."""
     return re.fullmatch(r"data\.mixture\.\w+\.path", field) is not None
 
 
@@ -70,12 +85,16 @@ class SourceConfig(Record):
     corpus: Annotated[str, OneOf(("", *choices.CORPORA))] = ""  # or a built-in one
     text_field: str = ""  # as data.text_field; empty: that
     weight: NotNegative = 1.0  # its rows beside those of others; with a temperature, a factor of it
-    epochs: NotNegative = 0.0  # how often its rows may be read before it leaves the mixture; 0: without end
+    epochs: NotNegative = (
+        0.0  # how often its rows may be read before it leaves the mixture; 0: without end
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.path) == bool(self.corpus):
-            raise ConfigError(f"path={self.path!r}: give the source a path, or a built-in corpus, and not both.")
+            raise ConfigError(
+                f"path={self.path!r}: give the source a path, or a built-in corpus, and not both."
+            )
 
 
 def check_mixture(data: Any) -> None:
@@ -84,21 +103,55 @@ def check_mixture(data: Any) -> None:
     Raises:
       ConfigError: names the field, the rule and the way out.
     """
-    sources, schedule = data.mixture, data.mixture_schedule
+    sources = data.mixture
+    schedule = data.mixture_schedule
     if not sources:
-        for name, value in (("mixture_schedule", schedule), ("mixture_temperature", data.mixture_temperature)):
-            require(name, value, "is for the sources of data.mixture, and there are none; name some." if value else "")
+        for name, value in (
+            ("mixture_schedule", schedule),
+            ("mixture_temperature", data.mixture_temperature),
+        ):
+            require(
+                name,
+                value,
+                (
+                    "is for the sources of data.mixture, and there are none; name some."
+                    if value
+                    else ""
+                ),
+            )
         return
-    require("path", data.path, "is one text, and data.mixture names others; empty one of them." if data.path else "")
-    aside = "is not for a mixture, which holds out a share of each source; leave it empty." if data.eval_path else ""
+    require(
+        "path",
+        data.path,
+        "is one text, and data.mixture names others; empty one of them." if data.path else "",
+    )
+    aside = (
+        "is not for a mixture, which holds out a share of each source; leave it empty."
+        if data.eval_path
+        else ""
+    )
     require("eval_path", data.eval_path, aside)
-    require("mixture", len(sources), f"has more than {MOST} sources; join some." if len(sources) > MOST else "")
+    require(
+        "mixture",
+        len(sources),
+        f"has more than {MOST} sources; join some." if len(sources) > MOST else "",
+    )
     for name in sources:
-        require("mixture", name, "" if re.fullmatch(r"[A-Za-z]\w*", name) else "a name has letters, digits and _ only.")
+        require(
+            "mixture",
+            name,
+            "" if re.fullmatch(r"[A-Za-z]\w*", name) else "a name has letters, digits and _ only.",
+        )
     changes = read_changes(schedule)
-    if not any([source.weight for source in sources.values()] + [change.end == 0 for change in changes]):
+    if not any(
+        [source.weight for source in sources.values()] + [change.end == 0 for change in changes]
+    ):
         raise ConfigError("mixture: no source has a weight; raise one above 0.")
     for name in (name for change in changes for name in change.weights):
         near = registry.nearest(name, list(sources))
-        known = "" if name in sources else f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
+        known = (
+            ""
+            if name in sources
+            else f"no source {name!r}{near}; the mixture has {', '.join(sources)}."
+        )
         require("mixture_schedule", schedule, known)

@@ -14,7 +14,16 @@ from ml_collections import ConfigDict, config_dict
 from flaxformer_lite import registry
 from flaxformer_lite.config.experiment import ExperimentConfig
 from flaxformer_lite.config.mixture import SourceConfig
-from flaxformer_lite.config.rules import FLOAT32, ConfigError, Sections, check, declared, plain, plugin_name, shown
+from flaxformer_lite.config.rules import (
+    FLOAT32,
+    ConfigError,
+    Sections,
+    check,
+    declared,
+    plain,
+    plugin_name,
+    shown,
+)
 
 T = TypeVar("T")
 
@@ -28,21 +37,30 @@ def from_config_dict(cls: type[T], values: Any, where: str = "config") -> T:
       where: the path so far, named in errors.
 
     Raises:
-      ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a broken rule.
+      ConfigError: an unknown key (with the nearest known one), a wrong type, a missing field, or a
+        broken rule.
     """
     if not hasattr(values, "items"):
-        raise ConfigError(f"{where}={shown(values)}: must be a section ({cls.__name__}), not {type(values).__name__}.")
+        raise ConfigError(
+            f"{where}={shown(values)}: must be a section ({cls.__name__}), not"
+            f" {type(values).__name__}."
+        )
     hints = declared(cls)
     for key in values:
         if key not in hints:
             near = registry.nearest(str(key), list(hints))
             key = key if isinstance(key, str) and key.isprintable() else shown(key)
-            raise ConfigError(f"{where}.{key}: no such field{near}; {cls.__name__} has {', '.join(hints) or 'none'}.")
+            raise ConfigError(
+                f"{where}.{key}: no such field{near}; {cls.__name__} has"
+                f" {', '.join(hints) or 'none'}."
+            )
     built = {}
     for f in dataclasses.fields(cast(Any, cls)):
         if f.name in values and f.name in hints:
             built[f.name] = _build(f, hints[f.name], values[f.name], f"{where}.{f.name}")
-        elif f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+        elif (
+            f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ):
             raise ConfigError(f"{where}.{f.name}: missing; {cls.__name__} needs it.")
     try:
         check(cls, built)  # again in the record, unless it is a plug-in with checks of its own
@@ -60,7 +78,8 @@ def _with_path(message: str, path: str, fields: list[str]) -> str:
 
 
 def to_config_dict(cfg: Any) -> ConfigDict:
-    """Converts a record back to a ConfigDict, in which the command line can override every field."""
+    """Converts a record back to a ConfigDict, in which the command line can override every
+    field."""
     out = ConfigDict()
     for name, hint in declared(type(cfg)).items():
         value = getattr(cfg, name)
@@ -79,8 +98,10 @@ def to_config_dict(cfg: Any) -> ConfigDict:
 
 
 def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
-    """Maps the path of each plug-in field in a record to its folder, as in `{"model.position": "positions"}`."""
-    found, hints = {}, declared(cls)
+    """Maps the path of each plug-in field in a record to its folder, as in `{"model.position":
+    "positions"}`."""
+    found = {}
+    hints = declared(cls)
     for f in dataclasses.fields(cls):
         if "plugin" in f.metadata:
             found[prefix + f.name] = f.metadata["plugin"]
@@ -90,11 +111,13 @@ def plugin_fields(cls: type, prefix: str = "") -> dict[str, str]:
 
 
 def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
-    """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with their defaults.
+    """Fills in plug-ins as a config page would: each node gets all options of its plug-in, with
+    their defaults.
 
     Args:
       values: changed in place.
-      names: path -> the plug-in to use instead of the page's; the page's options for it are dropped.
+      names: path -> the plug-in to use instead of the page's; the page's options for it are
+        dropped.
 
     Raises:
       ConfigError: no such plug-in.
@@ -117,7 +140,8 @@ def choose_plugins(values: ConfigDict, names: dict[str, str]) -> None:
 
 
 def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
-    """Adds the named records that the command line sets and the page lacks, with their defaults, such as a source of a mixture.
+    """Adds the named records that the command line sets and the page lacks, with their defaults,
+    such as a source of a mixture.
 
     Args:
       values: changed in place.
@@ -130,20 +154,26 @@ def add_sections(values: ConfigDict, given: Iterable[str]) -> None:
         match = re.fullmatch(r"data\.mixture\.(\w+)\.\w+", path)
         sources = values.get("data", {}).get("mixture") if match else None
         if match and hasattr(ConfigDict, match[1]):
-            raise ConfigError(f"data.mixture.{match[1]}: no name for a source, as configs use it; choose another.")
+            raise ConfigError(
+                f"data.mixture.{match[1]}: no name for a source, as configs use it; choose another."
+            )
         if match and isinstance(sources, ConfigDict) and match[1] not in sources:
             with sources.unlocked():
                 sources[match[1]] = ConfigDict(_defaults(SourceConfig))
 
 
 def fingerprint(cfg: Any) -> str:
-    """Hashes a whole config, or the plain values of one; the hash is stored with the run and compared on resume."""
-    text = json.dumps(cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True)
+    """Hashes a whole config, or the plain values of one; the hash is stored with the run and
+    compared on resume."""
+    text = json.dumps(
+        cfg if isinstance(cfg, dict) else to_config_dict(cfg).to_dict(), sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
-    """Turns sections into records, lists into tuples, and whole numbers into floats, where these are declared."""
+    """Turns sections into records, lists into tuples, and whole numbers into floats, where these
+    are declared."""
     kind = plain(hint)
     if "plugin" in f.metadata:
         return _build_plugin(f, value, where)
@@ -152,10 +182,16 @@ def _build(f: dataclasses.Field, hint: Any, value: Any, where: str) -> Any:
         return value if is_built else from_config_dict(kind, value, where)
     if typing.get_origin(kind) is dict and hasattr(value, "items"):
         inner = typing.get_args(kind)[1]
-        return Sections({
-            name: item if isinstance(item, inner) else from_config_dict(inner, item, f"{where}.{name}")
-            for name, item in value.items()
-        })  # fmt: skip
+        return Sections(
+            {
+                name: (
+                    item
+                    if isinstance(item, inner)
+                    else from_config_dict(inner, item, f"{where}.{name}")
+                )
+                for name, item in value.items()
+            }
+        )
     if typing.get_origin(kind) is tuple and isinstance(value, (tuple, list)):
         inner = typing.get_args(kind)[0]
         return tuple(_build(f, inner, item, f"{where}[{i}]") for i, item in enumerate(value))
@@ -172,8 +208,10 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(value) or (value is None and f.default is None):
         return value
     if not hasattr(value, "items"):
-        raise ConfigError(f"{where}={shown(value)}: must be a section with a name, not {type(value).__name__}; set"
-                          f" {where}.name.")  # fmt: skip
+        raise ConfigError(
+            f"{where}={shown(value)}: must be a section with a name, not {type(value).__name__};"
+            f" set {where}.name."
+        )
     options = dict(value)
     if options == {"name": ""} and f.default is None:
         return None
@@ -184,7 +222,9 @@ def _build_plugin(f: dataclasses.Field, value: Any, where: str) -> Any:
 
 def _plugin_class(folder: str, name: Any, where: str) -> type:
     if not isinstance(name, str):
-        raise ConfigError(f"{where}.name={shown(name)}: must be one of {', '.join(registry.available(folder))}.")
+        raise ConfigError(
+            f"{where}.name={shown(name)}: must be one of {', '.join(registry.available(folder))}."
+        )
     try:
         return registry.resolve_class(folder, name)
     except ValueError as error:
@@ -192,8 +232,10 @@ def _plugin_class(folder: str, name: Any, where: str) -> type:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Returns a plug-in's options as a page holds them, with a placeholder for each that has no default."""
-    hints, out = declared(cls), {}
+    """Returns a plug-in's options as a page holds them, with a placeholder for each that has no
+    default."""
+    hints = declared(cls)
+    out = {}
     for f in dataclasses.fields(cls):
         if f.name not in hints:
             continue

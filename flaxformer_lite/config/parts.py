@@ -1,4 +1,5 @@
-"""Records that the modules of a model are built from. A layer's mixer and feed-forward are plug-ins."""
+"""Records that the modules of a model are built from. A layer's mixer and feed-forward are
+plug-ins."""
 
 import abc
 import re
@@ -7,10 +8,21 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from flaxformer_lite.config import choices
-from flaxformer_lite.config.rules import ConfigError, Count, NotNegative, OneOf, Record, Size, is_pattern, require
+from flaxformer_lite.config.rules import (
+    ConfigError,
+    Count,
+    NotNegative,
+    OneOf,
+    Record,
+    Size,
+    is_pattern,
+    require,
+)
 
 Patterns = tuple[Annotated[str, is_pattern], ...]
-Rules = tuple[tuple[str, tuple], ...]  # (regex of a parameter's path, mesh axes of its last dimensions)
+Rules = tuple[
+    tuple[str, tuple], ...
+]  # (regex of a parameter's path, mesh axes of its last dimensions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +30,10 @@ class InitConfig(Record):
     """The distribution that weights start from.
 
     Attributes:
-      kind: `normal`; `normal_residual`, which shrinks layers that write to the residual stream by 1 / sqrt(2 layers)
-        (Radford et al. 2019, GPT-2, section 2.3); `fan_in`, with stddev 1 / sqrt(inputs) (T5); or `xavier`, uniform
-        within sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+      kind: `normal`; `normal_residual`, which shrinks layers that write to the residual stream by 1
+        / sqrt(2 layers) (Radford et al. 2019, GPT-2, section 2.3); `fan_in`, with stddev 1 /
+        sqrt(inputs) (T5); or `xavier`, uniform within sqrt(6 / (inputs + outputs)) (Glorot and
+        Bengio 2010).
       stddev: standard deviation of the two normal kinds.
       layers: number of layers in the whole model, for `normal_residual`.
     """
@@ -32,8 +45,8 @@ class InitConfig(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class NormConfig(Record):
-    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`, which stores scale - 1 as
-    its weight (Gemma)."""
+    """A norm over the last axis: `layer`, `layer_no_bias` (ModernBERT), `rms`, or `rms_offset`,
+    which stores scale - 1 as its weight (Gemma)."""
 
     kind: Annotated[str, OneOf(choices.NORMS)] = "layer"
     eps: NotNegative = 1e-6
@@ -44,7 +57,8 @@ class Part(Record):
 
     Attributes:
       name: the module's name in a layer, and so in the paths of its parameters.
-      added: patterns of the paths of parameters that the standard part lacks, so that published weights do not hold them.
+      added: patterns of the paths of parameters that the standard part lacks, so that published
+        weights do not hold them.
     """
 
     name: ClassVar[str] = "part"
@@ -54,7 +68,8 @@ class Part(Record):
         """Returns the record to use inside a model, by default itself.
 
         Args:
-          standard: the part that the model's config describes and this one replaces; a wrapper keeps it.
+          standard: the part that the model's config describes and this one replaces; a wrapper
+            keeps it.
         """
         return self
 
@@ -67,7 +82,8 @@ class MixerConfig(Part, abc.ABC):
     """Base class of records for layers that mix tokens, such as attention or a recurrent cell.
 
     Attributes:
-      reads_source: whether it attends to an encoder's output itself, so that no cross-attention follows it.
+      reads_source: whether it attends to an encoder's output itself, so that no cross-attention
+        follows it.
     """
 
     name: ClassVar[str] = "mixer"
@@ -75,13 +91,16 @@ class MixerConfig(Part, abc.ABC):
 
     @abc.abstractmethod
     def module(self, execution: Any, *, causal: bool, name: str | None = None) -> Any:
-        """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y, cache) with a cache."""
+        """Builds the linen module: (x [B, T, D], context, cache or None) -> y [B, T, D], or (y,
+        cache) with a cache."""
 
     def table_sizes(self, d_model: int) -> dict[str, Any]:
         """Returns the sizes of a position encoding's tables, for mixers with a field `position`."""
         return {"d_model": d_model}
 
-    def prepare(self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any) -> Any:
+    def prepare(
+        self, context: Any, x_BTD: Any, execution: Any, *, causal: bool, tables: Any
+    ) -> Any:
         """Adds to the context what all layers of this kind share; called once per stack.
 
         Args:
@@ -89,13 +108,16 @@ class MixerConfig(Part, abc.ABC):
           x_BTD: the stack's input.
           execution: how the stack runs.
           causal: whether each token sees only itself and earlier ones.
-          tables: declares a position encoding's learned arrays in the stack: `tables(encoding, **sizes)`.
+          tables: declares a position encoding's learned arrays in the stack: `tables(encoding,
+            **sizes)`.
         """
         return context
 
     def init_cache(self, batch: int, length: int, d_model: int, dtype: Any) -> Any:
         """Builds an empty cache for `length` positions."""
-        raise ConfigError(f"{type(self).__name__}: has no cache, so it cannot generate token by token.")
+        raise ConfigError(
+            f"{type(self).__name__}: has no cache, so it cannot generate token by token."
+        )
 
 
 class FeedForwardConfig(Part, abc.ABC):
@@ -110,12 +132,15 @@ class FeedForwardConfig(Part, abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig(Record, abc.ABC):
-    """Base class of records for trained additions to the matrices of a model whose own parameters are frozen.
+    """Base class of records for trained additions to the matrices of a model whose own parameters
+    are frozen.
 
     Attributes:
       factors: names of the parameters that stand beside an adapted kernel.
-      targets: patterns (re.search) of the paths of the kernels to adapt, such as `decoder/layer_0/attention/query/kernel`.
-      trained: patterns of the paths of the model's own parameters that are trained whole; none of them is adapted.
+      targets: patterns (re.search) of the paths of the kernels to adapt, such as
+        `decoder/layer_0/attention/query/kernel`.
+      trained: patterns of the paths of the model's own parameters that are trained whole; none of
+        them is adapted.
     """
 
     factors: ClassVar[tuple[str, ...]] = ()
@@ -142,7 +167,8 @@ class AdapterConfig(Record, abc.ABC):
         return ((rf"/({'|'.join(self.factors)})$", ()),)
 
     def check(self, paths: Iterable[str]) -> None:
-        """Checks that each pattern of `targets` adapts a matrix of the model with parameters at these paths.
+        """Checks that each pattern of `targets` adapts a matrix of the model with parameters at
+        these paths.
 
         Raises:
           ConfigError: one of them does not; names the matrices of its layers.
@@ -151,10 +177,14 @@ class AdapterConfig(Record, abc.ABC):
         adapted = [f"{module}/kernel" for module, name in modules if name == self.factors[0]]
         for pattern in self.targets:
             if not _matches((pattern,), *adapted):
-                inside = (module for module, name in modules if name == "kernel" and "/layer" in module)
+                inside = (
+                    module for module, name in modules if name == "kernel" and "/layer" in module
+                )
                 named = {module.rpartition("/")[2] for module in inside}
-                raise ConfigError(f"adapter.targets={pattern!r}: matches the path of no matrix that can be adapted; those in"
-                                  f" layers are called {', '.join(sorted(named))}.")  # fmt: skip
+                raise ConfigError(
+                    f"adapter.targets={pattern!r}: matches the path of no matrix that can be"
+                    f" adapted; those in layers are called {', '.join(sorted(named))}."
+                )
 
     @abc.abstractmethod
     def update(self, layer: Any, x: Any, equation: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -163,7 +193,8 @@ class AdapterConfig(Record, abc.ABC):
         Args:
           layer: the linen module of the product, which declares the factors.
           x: the input.
-          equation: that of the product, such as `BTD,DNH->BTNH`; the axes that are summed come first in the kernel.
+          equation: that of the product, such as `BTD,DNH->BTNH`; the axes that are summed come
+            first in the kernel.
           shape: that of the kernel.
           dtype: that of the factors.
         """
@@ -179,17 +210,20 @@ def _matches(patterns: Patterns, *paths: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig(Record):
-    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x)))); `residual` may change that.
+    """One kind of layer: a mixer and a feed-forward, each y = out(x + branch(layer(in(x))));
+    `residual` may change that.
 
     Attributes:
       mixer: attention, or another plug-in of flaxformer_lite/mixers; None leaves it out.
       cross: attention to an encoder's output, between the two; None if there is no encoder.
       feed_forward: a plug-in of flaxformer_lite/feed_forwards; None leaves it out.
       norm: the norm in the slots of `norm_at`.
-      norm_at: `in` before each part, `branch` on its output before the residual is added, `out` after it is added; with
-        the part's name in front (`attention_in`, `mlp_in`), the slot of that part only.
-      residual: `sequential`; `none` adds no x, as in stacks of LSTMs; `parallel` adds mixer and feed-forward of the same
-        input (GPT-NeoX); `parallel_shared` does so after one common norm (GPT-J).
+      norm_at: `in` before each part, `branch` on its output before the residual is added, `out`
+        after it is added; with the part's name in front (`attention_in`, `mlp_in`), the slot of
+        that part only.
+      residual: `sequential`; `none` adds no x, as in stacks of LSTMs; `parallel` adds mixer and
+        feed-forward of the same input (GPT-NeoX); `parallel_shared` does so after one common norm
+        (GPT-J).
     """
 
     mixer: Annotated[MixerConfig, ", such as AttentionConfig"] | None
@@ -201,13 +235,18 @@ class LayerConfig(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        slots, parts = choices.LAYER_NORM_SLOTS, self.parts
+        slots = choices.LAYER_NORM_SLOTS
+        parts = self.parts
         known = OneOf((*slots, *(f"{part}_{slot}" for part in parts for slot in slots)))
         for slot in self.norm_at:
             require("norm_at", self.norm_at, known(slot))
-        if self.residual.startswith("parallel") and (self.mixer is None or self.feed_forward is None or self.cross):
-            raise ConfigError(f"residual={self.residual!r}: needs a mixer and a feed-forward, and no cross-attention; set"
-                              f" residual=sequential.")  # fmt: skip
+        if self.residual.startswith("parallel") and (
+            self.mixer is None or self.feed_forward is None or self.cross
+        ):
+            raise ConfigError(
+                f"residual={self.residual!r}: needs a mixer and a feed-forward, and no"
+                " cross-attention; set residual=sequential."
+            )
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -232,7 +271,8 @@ class StackConfig(Record):
       num_layers: number of layers.
       pattern: the kinds of layer, repeated over the depth.
       final_norm: the norm after the last layer; None leaves it out.
-      share: index of the weights that each layer uses: (0, 0, 0) shares one set (ALBERT); (): no sharing.
+      share: index of the weights that each layer uses: (0, 0, 0) shares one set (ALBERT); (): no
+        sharing.
     """
 
     num_layers: Size
@@ -249,14 +289,21 @@ class StackConfig(Record):
 
     def _check_share(self) -> None:
         if len(self.share) != self.num_layers:
-            raise ConfigError(f"share={self.share}: needs one entry for each of the {self.num_layers} layers.")
+            raise ConfigError(
+                f"share={self.share}: needs one entry for each of the {self.num_layers} layers."
+            )
         for layer, which in enumerate(self.share):
             if not 0 <= which <= layer:
-                raise ConfigError(f"share={self.share}: layer {layer} must use weights from 0 to {layer}, not {which}.")
+                raise ConfigError(
+                    f"share={self.share}: layer {layer} must use weights from 0 to {layer}, not"
+                    f" {which}."
+                )
             first = self.share.index(which)
             if self.pattern[self.kind(layer)] != self.pattern[self.kind(first)]:
-                raise ConfigError(f"share={self.share}: layers {first} and {layer} are of different kinds and cannot use the"
-                                  f" same weights; give each kind its own.")  # fmt: skip
+                raise ConfigError(
+                    f"share={self.share}: layers {first} and {layer} are of different kinds and"
+                    " cannot use the same weights; give each kind its own."
+                )
 
     def kind(self, layer: int) -> int:
         """Index in `pattern` of the layer at this depth."""
@@ -280,8 +327,10 @@ class StackConfig(Record):
 
 
 def check_scan(layers: int, kinds: int, named: str) -> None:
-    """Checks that a scan, which runs whole periods of the pattern that the field `named` sets, leaves out no layer."""
+    """Checks that a scan, which runs whole periods of the pattern that the field `named` sets,
+    leaves out no layer."""
     if layers % kinds:
         raise ConfigError(
-            f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set scan=False."
+            f"scan=True, {named}: {layers} layers are no multiple of the pattern of {kinds}; set"
+            " scan=False."
         )

@@ -36,7 +36,9 @@ class Range(NamedTuple):
     words: str
 
     def __call__(self, value: Any) -> str:
-        return "" if self.least <= value <= self.most else f"must {self.words}."  # NaN is in no range
+        return (
+            "" if self.least <= value <= self.most else f"must {self.words}."
+        )  # NaN is in no range
 
 
 class OneOf(NamedTuple):
@@ -46,7 +48,11 @@ class OneOf(NamedTuple):
 
     def __call__(self, value: Any) -> str:
         near = registry.nearest(value, list(self.names))
-        return "" if value in self.names else f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
+        return (
+            ""
+            if value in self.names
+            else f"no {shown(value)}{near}; choose from {', '.join(self.names)}."
+        )
 
 
 class Plugin(NamedTuple):
@@ -72,16 +78,22 @@ def is_local(value: str) -> str:
     """Refuses the address of a bucket, which would become a local folder named `gs:`."""
     if not re.match(r"\w+://", value):
         return ""
-    return ("not a local path, and only local files are read and written; mount the bucket (gcsfuse, mountpoint-s3) or copy"
-            " it, and pass that folder.")  # fmt: skip
+    return (
+        "not a local path, and only local files are read and written; mount the bucket (gcsfuse,"
+        " mountpoint-s3) or copy it, and pass that folder."
+    )
 
 
 def is_place(value: str) -> str:
-    """Refuses addresses other than those of the stores that are read and written, and misspelled ones."""
+    """Refuses addresses other than those of the stores that are read and written, and misspelled
+    ones."""
     for scheme in re.findall(r"(?:^|,)\s*(\w[\w+.-]*)://", value):
         if scheme not in choices.STORES:
             known = " and ".join(f"{name}://" for name in choices.STORES)
-            return f"{scheme}:// is not read or written, only {known} and local paths; copy it there, and pass that."
+            return (
+                f"{scheme}:// is not read or written, only {known} and local paths; copy it there,"
+                " and pass that."
+            )
     if found := re.search(rf"(?:^|,)\s*({'|'.join(choices.STORES)}):(?!//[^/])", value):
         return f"an address has a bucket behind two slashes, {found[1]}://BUCKET/NAME."
     return ""
@@ -92,7 +104,10 @@ def is_interval(value: str) -> str:
     found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", value)
     if not value or (found and 0 <= int(found[2]) - int(found[1]) < MOST_TRACED):
         return ""
-    return f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED} steps."
+    return (
+        f"must be START:STOP, the first and the last step, such as 20:29, and at most {MOST_TRACED}"
+        " steps."
+    )
 
 
 def is_given(value: str) -> str:
@@ -133,18 +148,24 @@ NotNegative = Annotated[float, Range(0, FLOAT32, "not be negative, and be finite
 Probability = Annotated[float, Range(0, 1 - 1e-9, "be a probability in [0, 1)")]
 Share = Annotated[float, Range(1e-9, 1 - 1e-9, "be strictly between 0 and 1")]
 Place = Annotated[str, is_place]  # a local path, or an address in a store
-ALWAYS: dict[type, Any] = {int: Int, float: Float, str: Annotated[str, is_text]}  # whatever else the field declares
+ALWAYS: dict[type, Any] = {
+    int: Int,
+    float: Float,
+    str: Annotated[str, is_text],
+}  # whatever else the field declares
 
 
 class Record:
-    """Base class of all config records: refuses values that the annotations of the fields do not allow."""
+    """Base class of all config records: refuses values that the annotations of the fields do not
+    allow."""
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
 
 
 class Sections(dict):
-    """Records by name, as the value of a field that is annotated `dict[str, RECORD]`; not to be changed."""
+    """Records by name, as the value of a field that is annotated `dict[str, RECORD]`; not to be
+    changed."""
 
     def __hash__(self) -> int:  # type: ignore[override]  # configs are keys of caches
         return hash(tuple(self.items()))
@@ -170,7 +191,8 @@ def require(name: str, value: Any, problem: str) -> None:
 def plugin(folder: str, default: str) -> Any:
     """Declares a field that holds a plug-in's own record, chosen by its `name` key."""
     return dataclasses.field(
-        default_factory=lambda: registry.resolve_class(folder, default)(), metadata={"plugin": folder}
+        default_factory=lambda: registry.resolve_class(folder, default)(),
+        metadata={"plugin": folder},
     )
 
 
@@ -180,26 +202,34 @@ def optional_plugin(folder: str) -> Any:
 
 
 def plugin_name(value: Any) -> str:
-    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside the package."""
+    """Returns the name of a plug-in's record: its file name, or `module:Class` if it lives outside
+    the package."""
     return registry.name_of(type(value))
 
 
 def declared(cls: type) -> dict[str, Any]:
-    """Returns the annotations of the fields that a config sets; a plug-in's is the base class of its folder."""
+    """Returns the annotations of the fields that a config sets; a plug-in's is the base class of
+    its folder."""
     return _declared(cls)
 
 
-@functools.cache  # apart, as mypy takes no class for the hashable argument of a cached function that is imported
+# apart, as mypy takes no class for the hashable argument of a cached function that is imported
+@functools.cache
 def _declared(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [f for f in dataclasses.fields(cls) if f.init and "internal" not in f.metadata]
-    plugins = {f.name: registry.base_of(f.metadata["plugin"]) for f in fields if "plugin" in f.metadata}
-    optional = {f.name: plugins[f.name] | None for f in fields if f.name in plugins and f.default is None}
+    plugins = {
+        f.name: registry.base_of(f.metadata["plugin"]) for f in fields if "plugin" in f.metadata
+    }
+    optional = {
+        f.name: plugins[f.name] | None for f in fields if f.name in plugins and f.default is None
+    }
     return {f.name: hints[f.name] for f in fields} | plugins | optional
 
 
 def plain(hint: Any) -> Any:
-    """Returns the type of an annotation without `Annotated` and `| None`; of a union of several types, the union."""
+    """Returns the type of an annotation without `Annotated` and `| None`; of a union of several
+    types, the union."""
     if typing.get_origin(hint) is Annotated:
         return plain(typing.get_args(hint)[0])
     inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
@@ -232,18 +262,24 @@ def broken(hint: Any, value: Any) -> str:
     if typing.get_origin(kind) is dict:
         record = typing.get_args(kind)[1]
         fits = isinstance(value, dict) and all(isinstance(item, record) for item in value.values())
-        return "" if fits else f"must be a section with a record of type {record.__name__} under each name."
+        return (
+            ""
+            if fits
+            else f"must be a section with a record of type {record.__name__} under each name."
+        )
     if kind is Any or not isinstance(kind, type):  # of a plug-in, which checks it itself
         return ""
     rules = [*rules_of(hint), *rules_of(ALWAYS.get(kind))]
     if _is_instance(value, kind):
         return next(filter(None, (rule(value) for rule in rules if callable(rule))), "")
-    wanted = "".join([
-        f"a record of type {kind.__name__}" if issubclass(kind, Record) else kind.__name__,
-        *(rule for rule in rules if isinstance(rule, str)),
-        *(f", one of {', '.join(rule.names)}" for rule in rules if isinstance(rule, OneOf)),
-        " or None" if is_optional(hint) else "",
-    ])  # fmt: skip
+    wanted = "".join(
+        [
+            f"a record of type {kind.__name__}" if issubclass(kind, Record) else kind.__name__,
+            *(rule for rule in rules if isinstance(rule, str)),
+            *(f", one of {', '.join(rule.names)}" for rule in rules if isinstance(rule, OneOf)),
+            " or None" if is_optional(hint) else "",
+        ]
+    )
     return f"must be {wanted}, not {type(value).__name__}."
 
 
@@ -257,17 +293,24 @@ def _broken_tuple(hint: Any, value: Any) -> str:
     meant = tuple(value) if isinstance(value, list) else (value,)
     if not _broken_tuple(hint, meant):
         return f"must be a tuple, {shown(meant)}."
-    such = "".join(f", such as {rule.names[:1]}" for rule in rules_of(hint) if isinstance(rule, OneOf))
+    such = "".join(
+        f", such as {rule.names[:1]}" for rule in rules_of(hint) if isinstance(rule, OneOf)
+    )
     return f"must be a tuple{such}, not {type(value).__name__}."
 
 
 def _is_instance(value: Any, kind: type) -> bool:
     number = {int: numbers.Integral, float: numbers.Real}.get(kind)
-    return isinstance(value, number) and not isinstance(value, bool) if number else isinstance(value, kind)
+    return (
+        isinstance(value, number) and not isinstance(value, bool)
+        if number
+        else isinstance(value, kind)
+    )
 
 
 def shown(value: Any) -> str:
-    """Writes a value in a message: a class as its name, a record without its fields, cut where it is long."""
+    """Writes a value in a message: a class as its name, a record without its fields, cut where it
+    is long."""
     if isinstance(value, type):
         return f"{value.__name__} (the class, without its parentheses)"
     if dataclasses.is_dataclass(value):

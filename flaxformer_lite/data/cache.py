@@ -1,4 +1,5 @@
-"""Content-addressed folders, written once: complete or absent, even if processes race or are killed."""
+"""Content-addressed folders, written once: complete or absent, even if processes race or are
+killed."""
 
 import contextlib
 import fcntl
@@ -21,36 +22,46 @@ from flaxformer_lite.files.stores import is_url
 
 MANIFEST = "complete.json"
 BLOCK = 1 << 24  # bytes per checksum
-CHECKED = 16  # blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
+CHECKED = (
+    16  # blocks of a folder that are verified at each use: up to 256 MB, in a fraction of a second
+)
 
 
 Share = Callable[[Path, Callable[[], bool]], None]
 
 
 def local(root: str | Path) -> Path:
-    """Returns the folder of a cache on this machine; what lies in a store is copied to FLAXFORMER_LITE_CACHE."""
+    """Returns the folder of a cache on this machine; what lies in a store is copied to
+    FLAXFORMER_LITE_CACHE."""
     own = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
     if is_url(own):
-        raise ConfigError(f"FLAXFORMER_LITE_CACHE={own}: must be a local folder; set data.cache to the store.")
+        raise ConfigError(
+            f"FLAXFORMER_LITE_CACHE={own}: must be a local folder; set data.cache to the store."
+        )
     return Path(own if is_url(root) else root).expanduser()
 
 
-def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Share | None = None) -> Path:
+def folder(
+    root: str | Path, name: str, write: Callable[[Path], None], share: Share | None = None
+) -> Path:
     """Returns the folder `root/name`, written by `write` if it is missing or incomplete.
 
-    A root in a store is shared by hosts without a disk in common: each copies the folder from there to its own disk, and
+    A root in a store is shared by hosts without a disk in common: each copies the folder from there
+      to its own disk, and
     the first, which finds none, makes it while the others wait.
 
-    A killed process leaves nothing half-written. One of the processes that share a disk writes it while the others
-    wait; on a file system without locks all of them write it, and the first to finish wins. At each later use the sizes
-    of all files are checked, and the checksums of CHECKED random blocks, which for the texts of most runs are all.
+    A killed process leaves nothing half-written. One of the processes that share a disk writes it
+    while the others wait; on a file system without locks all of them write it, and the first to
+    finish wins. At each later use the sizes of all files are checked, and the checksums of CHECKED
+    random blocks, which for the texts of most runs are all.
 
     Args:
       root: data.cache; `~` is the home folder.
       name: contains the hash of everything that the content depends on.
       write: fills the empty folder that it is given; exceptions other than OSError pass through.
-      share: is called before, on one process of each host at the same time, with a path for what all of them prepare,
-        which is removed when the folder is there, and a function that returns whether it is.
+      share: is called before, on one process of each host at the same time, with a path for what
+        all of them prepare, which is removed when the folder is there, and a function that returns
+        whether it is.
 
     Raises:
       ConfigError: `root` is not writable.
@@ -61,7 +72,8 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
     final = root / name
     if _whole(final):
         return final
-    temporary, prepared = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp", root / f"{name}.parts"
+    temporary = root / f"{name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    prepared = root / f"{name}.parts"
     try:
         root.mkdir(parents=True, exist_ok=True)
         if share:
@@ -71,7 +83,11 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
             if not _whole(final):
                 temporary.mkdir()
                 write(temporary)
-                files = {str(p.relative_to(temporary)): _checksums(p) for p in temporary.rglob("*") if p.is_file()}
+                files = {
+                    str(p.relative_to(temporary)): _checksums(p)
+                    for p in temporary.rglob("*")
+                    if p.is_file()
+                }
                 (temporary / MANIFEST).write_text(json.dumps(files))
                 _publish(temporary, final)
             shutil.rmtree(prepared, ignore_errors=True)
@@ -79,19 +95,23 @@ def folder(root: str | Path, name: str, write: Callable[[Path], None], share: Sh
         raise
     except OSError as error:
         raise ConfigError(
-            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some space, or name"
-            " another folder, --config.data.cache=FOLDER."
+            f"data.cache={str(root)!r}: cannot write there ({error.strerror or error}); free some"
+            " space, or name another folder, --config.data.cache=FOLDER."
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
-def _shared(url: str, root: Path, name: str, write: Callable[[Path], None], share: Share | None) -> Path:
-    """Returns a folder's copy on this machine, from the store if it is there, else made and sent there."""
+def _shared(
+    url: str, root: Path, name: str, write: Callable[[Path], None], share: Share | None
+) -> Path:
+    """Returns a folder's copy on this machine, from the store if it is there, else made and sent
+    there."""
     if _whole(root / name):
         return root / name
-    entry, made = Entry(url, MANIFEST), False
+    entry = Entry(url, MANIFEST)
+    made = False
 
     def fill(folder: Path) -> None:
         nonlocal made
@@ -139,9 +159,15 @@ def _whole(path: Path) -> bool:
     try:
         files = read_object(path / MANIFEST)
         sizes_fit = all((path / name).stat().st_size == size for name, (size, _) in files.items())
-        blocks = [(name, number, crc) for name, (_, crcs) in files.items() for number, crc in enumerate(crcs)]
+        blocks = [
+            (name, number, crc)
+            for name, (_, crcs) in files.items()
+            for number, crc in enumerate(crcs)
+        ]
         drawn = random.sample(blocks, min(CHECKED, len(blocks)))
-        return sizes_fit and all(_checksum(path / name, number) == crc for name, number, crc in drawn)
+        return sizes_fit and all(
+            _checksum(path / name, number) == crc for name, number, crc in drawn
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return False
 

@@ -33,10 +33,16 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
             batches = file.iter_batches(BATCH, columns=_present(columns, file.schema_arrow))
         else:
             opened = _opened(arrow, source)
-            stored = map(opened.get_batch, range(opened.num_record_batches)) if hasattr(opened, "get_batch") else opened
+            stored = (
+                map(opened.get_batch, range(opened.num_record_batches))
+                if hasattr(opened, "get_batch")
+                else opened
+            )
             wanted = _present(columns, opened.schema)
             chosen = (batch.select(wanted) for batch in stored)
-            batches = (batch.slice(at, BATCH) for batch in chosen for at in range(0, batch.num_rows, BATCH))
+            batches = (
+                batch.slice(at, BATCH) for batch in chosen for at in range(0, batch.num_rows, BATCH)
+            )
         for batch in batches:
             yield from batch.to_pylist()
 
@@ -44,7 +50,11 @@ def rows(content: Any, where: str, kind: str, columns: Sequence[str] = ()) -> It
 def _source(arrow: Any, content: Any) -> Any:
     if isinstance(content, bytes):
         return arrow.BufferReader(content)
-    return arrow.memory_map(str(content)) if isinstance(content, Path) else arrow.PythonFile(content, "r")
+    return (
+        arrow.memory_map(str(content))
+        if isinstance(content, Path)
+        else arrow.PythonFile(content, "r")
+    )
 
 
 def _present(columns: Sequence[str], schema: Any) -> list[str]:
@@ -56,7 +66,11 @@ def class_names(content: bytes) -> dict[str, tuple[str, ...]]:
     import pyarrow.parquet
 
     source = pyarrow.BufferReader(content)
-    schema = pyarrow.parquet.read_schema(source) if content[:4] == b"PAR1" else _opened(pyarrow, source).schema
+    schema = (
+        pyarrow.parquet.read_schema(source)
+        if content[:4] == b"PAR1"
+        else _opened(pyarrow, source).schema
+    )
     kept = (schema.metadata or {}).get(b"huggingface")
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         return named(json.loads(kept)["info"]["features"]) if kept else {}

@@ -1,4 +1,5 @@
-"""Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by pyarrow."""
+"""Files that may be compressed, here or in a store, as streams of bytes: `.gz` by gzip, `.zst` by
+pyarrow."""
 
 import contextlib
 import gzip
@@ -40,7 +41,8 @@ def unpacked(path: File, where: str, content: bytes | None = None) -> Any:
     """Opens a file, or what was read of it, and decompresses it by its name.
 
     Raises:
-      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what `reading` turns into a sentence.
+      ConfigError: pyarrow is needed and not installed. Reading a damaged stream raises what
+        `reading` turns into a sentence.
     """
     packed: Any = path if isinstance(path, Path) and content is None else _stream(path, content)
     if compression(path) == ".zst":
@@ -59,4 +61,6 @@ def _zstd(path: File, where: str, packed: Any) -> Any:
         import pyarrow
     except ImportError:
         raise ConfigError(f"{where}: {path.name}: {INSTALL}.") from None
-    return pyarrow.CompressedInputStream(str(packed) if isinstance(packed, Path) else packed, "zstd")
+    return pyarrow.CompressedInputStream(
+        str(packed) if isinstance(packed, Path) else packed, "zstd"
+    )

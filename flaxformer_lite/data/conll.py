@@ -1,4 +1,5 @@
-"""CoNLL's files of tagged words: a word and its columns per line, and a blank line behind each sentence."""
+"""CoNLL's files of tagged words: a word and its columns per line, and a blank line behind each
+sentence."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,13 +12,14 @@ DOCUMENT = "-DOCSTART-"
 
 
 def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[str, Any]]:
-    """Reads a row per sentence, with a list of values per column: `tokens`, the first, and `tags`, the last.
+    """Reads a row per sentence, with a list of values per column: `tokens`, the first, and `tags`,
+    the last.
 
     Args:
       text: the file's.
       where: the field and value that errors name.
-      universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of contractions, of empty
-        nodes and of comments are left out.
+      universal: whether it is CoNLL-U; the columns then have the names of UNIVERSAL, and lines of
+        contractions, of empty nodes and of comments are left out.
 
     Raises:
       ConfigError: a line has another number of columns than the first; names the line.
@@ -34,7 +36,9 @@ def read_conll(text: str, where: str, *, universal: bool = False) -> list[dict[s
             width = width or len(values)
             if len(values) != width or (universal and width != len(UNIVERSAL)):
                 due = len(UNIVERSAL) if universal else width
-                raise ConfigError(f"{where}:{number}: {len(values)} columns, where each word must have {due}.")
+                raise ConfigError(
+                    f"{where}:{number}: {len(values)} columns, where each word must have {due}."
+                )
             sentence.append(values)
     return rows
 

@@ -17,7 +17,9 @@ class Conversation(NamedTuple):
     """The tokens of a conversation."""
 
     ids: np.ndarray  # [T] int32
-    answers: np.ndarray  # [T] int32, 1 for tokens of answers, from their first letter to the token that ends the turn
+    answers: (
+        np.ndarray
+    )  # [T] int32, 1 for tokens of answers, from their first letter to the token that ends the turn
     last: int  # the number of tokens before the last answer
     end: int | None  # the special token that ends a turn; None if the template has none
 
@@ -25,11 +27,12 @@ class Conversation(NamedTuple):
 def encode(
     tokenizer: Tokenizer, template: str, chats: Sequence[Messages], *, known: Sequence[bool]
 ) -> list[Conversation]:
-    """Renders and tokenizes conversations that end with an answer; spaces around answers are dropped.
+    """Renders and tokenizes conversations that end with an answer; spaces around answers are
+    dropped.
 
-    Each answer is rendered between two marks that nobody can guess, so that its place is exact, whatever the template
-    writes around it. What the template writes after the last one ends a turn: to its first special token, if it has
-    one, that belongs to each answer.
+    Each answer is rendered between two marks that nobody can guess, so that its place is exact,
+    whatever the template writes around it. What the template writes after the last one ends a turn:
+    to its first special token, if it has one, that belongs to each answer.
 
     Args:
       tokenizer: gives the special tokens.
@@ -38,11 +41,17 @@ def encode(
       known: whether the last answer is known, or has no tokens to learn from.
 
     Raises:
-      ConfigError: as in `runtime/chat_template.py`; or the template leaves out or repeats an answer.
+      ConfigError: as in `runtime/chat_template.py`; or the template leaves out or repeats an
+        answer.
     """
-    guard, begin, end = (str(secrets.randbits(64) | 1 << 63) for _ in range(3))  # digits pass through every filter
+    guard, begin, end = (
+        str(secrets.randbits(64) | 1 << 63) for _ in range(3)
+    )  # digits pass through every filter
     spelling = {i: token for token, i in tokenizer.spelled.items()}
-    specials = {f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "") for role in ("bos", "eos", "pad")}
+    specials = {
+        f"{role}_token": spelling.get(tokenizer.ids.get(role, -1), "")
+        for role in ("bos", "eos", "pad")
+    }
     batch = []
     for messages in chats:
         made = chat_template.guarded(messages, tokenizer.special_pattern, guard)
@@ -55,20 +64,25 @@ def encode(
     for number, (text, messages, learns) in enumerate(zip(texts, chats, known, strict=True)):
         parts = re.split(f"{begin}|{end}", text)
         if len(parts) != 1 + 2 * sum(message["role"] == ANSWERS for message in messages):
-            raise ConfigError(f"row {number + 1}: the chat template leaves out or repeats an answer of it; give each answer"
-                              " a row of its own, or choose another objective.template.")  # fmt: skip
+            raise ConfigError(
+                f"row {number + 1}: the chat template leaves out or repeats an answer of it; give"
+                " each answer a row of its own, or choose another objective.template."
+            )
         made.append(_conversation(tokenizer, parts, guard, learns))
     return made
 
 
 def _conversation(tokenizer: Tokenizer, parts: list[str], guard: str, learns: bool) -> Conversation:
     """Encodes the text of parts, of which every second is an answer."""
-    tail, end = parts[-1], None
+    tail = parts[-1]
+    end = None
     if found := tokenizer.special_pattern.search(tail):
-        tail, end = tail[: found.end()], tokenizer.spelled[found[0]]
+        tail = tail[: found.end()]
+        end = tokenizer.spelled[found[0]]
     spans = tokenizer.encode_spelled("".join(parts), guard)
     edges = np.cumsum([0, *(len(part.replace(guard, "")) for part in parts)])
-    answers, starts = np.zeros(len(spans.ids), np.int32), edges[1:-1:2]
+    answers = np.zeros(len(spans.ids), np.int32)
+    starts = edges[1:-1:2]
     for number, (start, stop) in enumerate(zip(starts, edges[2::2], strict=True)):
         if parts[2 * number + 2].startswith(tail):
             stop += len(tail)

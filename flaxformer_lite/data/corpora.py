@@ -1,7 +1,8 @@
-"""Built-in corpora: real text found on every machine where this library runs, so that no command needs a download.
+"""Built-in corpora: real text found on every machine where this library runs, so that no command
+needs a download.
 
-The text comes from the installed versions and so differs between machines, as do losses on it. Its fingerprint is
-stored with every run.
+The text comes from the installed versions and so differs between machines, as do losses on it. Its
+fingerprint is stored with every run.
 """
 
 import ast
@@ -25,25 +26,32 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def stdlib_code() -> Iterator[dict[str, str]]:
-    """Yields each module of the standard library, without its tests: about 11 MB of Python (PSF-2.0)."""
+    """Yields each module of the standard library, without its tests: about 11 MB of Python
+    (PSF-2.0)."""
     for source in _sources(Path(sysconfig.get_paths()["stdlib"])):
         yield {"text": source}
 
 
 def docstrings() -> Iterator[dict[str, str]]:
-    """Yields docstrings of the required packages, and help() topics: about 10 MB of English (BSD, Apache-2.0, PSF)."""
+    """Yields docstrings of the required packages, and help() topics: about 10 MB of English (BSD,
+    Apache-2.0, PSF)."""
     from pydoc_data import topics
 
     yield from ({"text": text} for text in topics.topics.values())
-    yield from ({"text": text} for _, text, _ in _documented((ast.Module, ast.ClassDef, *FUNCTIONS)))
+    yield from (
+        {"text": text} for _, text, _ in _documented((ast.Module, ast.ClassDef, *FUNCTIONS))
+    )
 
 
 def code_docstrings() -> Iterator[dict[str, str]]:
-    """Yields each documented function of the required packages as a pair: code without docstring, and docstring."""
+    """Yields each documented function of the required packages as a pair: code without docstring,
+    and docstring."""
     for node, text, lines in _documented(FUNCTIONS):
         if len(node.body) > 1:
             told = node.body[0]
-            code = lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
+            code = (
+                lines[node.lineno - 1 : told.lineno - 1] + lines[told.end_lineno : node.end_lineno]
+            )
             yield {"source": "".join(code), "target": text}
 
 
@@ -60,7 +68,9 @@ def write(name: str, path: Path) -> None:
                 seen.add(line)
                 file.write(line + "\n")
     if not seen:
-        raise ConfigError(f"data.corpus={name!r}: no sources are installed here; set data.path to your own text.")
+        raise ConfigError(
+            f"data.corpus={name!r}: no sources are installed here; set data.path to your own text."
+        )
 
 
 def version(name: str) -> str:
@@ -78,7 +88,10 @@ def _documented(kinds: Any) -> Iterator[tuple[Any, str, list[str]]]:
             with contextlib.suppress(SyntaxError, ValueError):
                 lines = source.splitlines(keepends=True)
                 for node in ast.walk(ast.parse(source)):
-                    if isinstance(node, kinds) and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING:
+                    if (
+                        isinstance(node, kinds)
+                        and len(text := ast.get_docstring(node) or "") > SHORTEST_DOCSTRING
+                    ):
                         yield node, text, lines
 
 

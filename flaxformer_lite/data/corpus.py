@@ -1,4 +1,5 @@
-"""Text that is tokenized once into memory-mapped files, and the rows that examples are made from."""
+"""Text that is tokenized once into memory-mapped files, and the rows that examples are made
+from."""
 
 import contextlib
 import dataclasses
@@ -16,8 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite import registry
-from flaxformer_lite.config import ConfigError, DataConfig, TokenizerConfig, plugin_name, to_config_dict
-from flaxformer_lite.data import cache, progress, shards, token_files, tokenizer, tokenizer_training, tokenizing
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    TokenizerConfig,
+    plugin_name,
+    to_config_dict,
+)
+from flaxformer_lite.data import (
+    cache,
+    progress,
+    shards,
+    token_files,
+    tokenizer,
+    tokenizer_training,
+    tokenizing,
+)
 from flaxformer_lite.data.split import SPLITS, Split, split_of
 from flaxformer_lite.data.text import Source, open_source
 from flaxformer_lite.data.tokenizer import Tokenizer
@@ -38,7 +53,9 @@ class Tokens:
     """The documents of one split, one after another, memory-mapped."""
 
     ids: np.ndarray  # [tokens] uint16 or uint32; each document ends with the end-of-text id
-    offsets: np.ndarray  # [documents + 1] int64, the start of each document, and the end of the last
+    offsets: (
+        np.ndarray
+    )  # [documents + 1] int64, the start of each document, and the end of the last
 
 
 @dataclass(frozen=True)
@@ -63,9 +80,13 @@ class Records:
     length_of: np.ndarray  # [pieces], tokens
     document: np.ndarray  # [pieces]
     first: np.ndarray  # [rows + 1]; row r holds the pieces first[r] .. first[r + 1] - 1
-    trained_on: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))  # the tokens of the training split
+    trained_on: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.uint16)
+    )  # the tokens of the training split
     source: str = ""  # its name in a mixture
-    whole: Any = None  # the training records of all sources of a mixture; None: these are not of one
+    whole: Any = (
+        None  # the training records of all sources of a mixture; None: these are not of one
+    )
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -80,7 +101,8 @@ class Records:
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
-        """How often each id occurs in the training split, or in the records' own if that is empty; int64 [V]."""
+        """How often each id occurs in the training split, or in the records' own if that is empty;
+        int64 [V]."""
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
         ids = self.trained_on if len(self.trained_on) else self.ids
         for begin in range(0, len(ids), PACKED):
@@ -88,7 +110,8 @@ class Records:
         return counts
 
     def other_piece(self, index: int, rng: np.random.Generator, tokens: int = 1) -> np.ndarray:
-        """Draws a random piece from another document than row `index` starts with, or from the only one.
+        """Draws a random piece from another document than row `index` starts with, or from the only
+        one.
 
         It has at least `tokens` tokens, or else is the longest of sixteen draws.
         """
@@ -115,7 +138,9 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) 
     Raises:
       ConfigError: the text cannot be used.
     """
-    source = open_source(cfg, tuple(cfg.text_field if field == "text" else field for field in fields))
+    source = open_source(
+        cfg, tuple(cfg.text_field if field == "text" else field for field in fields)
+    )
     share = 1 if whole else cfg.held_out
     split = functools.cache(lambda: split_of(source.documents(), share, source.where))
     if source.has_tokens:
@@ -124,7 +149,8 @@ def read_text(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False) 
 
 
 def shared_tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> TokenizerConfig:
-    """Returns the config of a tokenizer for several texts: the one that is given, or one that is trained on all of them."""
+    """Returns the config of a tokenizer for several texts: the one that is given, or one that is
+    trained on all of them."""
     if cfg.tokenizer.path or cfg.tokenizer.name == "bytes":
         return cfg.tokenizer
     return TokenizerConfig(path=str(_trained(cfg, texts)))
@@ -151,7 +177,9 @@ def open_corpus(cfg: DataConfig, fields: tuple[str, ...], *, whole: bool = False
     with _of_eval_path():
         held = _tokenized(aside, held_text, corpus.tokenizer)
     key = _hash(corpus.fingerprint, held.fingerprint)
-    return dataclasses.replace(corpus, tokens={**corpus.tokens, "eval": held.tokens["eval"]}, fingerprint=key)
+    return dataclasses.replace(
+        corpus, tokens={**corpus.tokens, "eval": held.tokens["eval"]}, fingerprint=key
+    )
 
 
 @contextlib.contextmanager
@@ -164,7 +192,8 @@ def _of_eval_path() -> Iterator[None]:
 
 
 def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
-    source, key = text.source, _hash(text.key, chosen.fingerprint)
+    source = text.source
+    key = _hash(text.key, chosen.fingerprint)
 
     def copy(folder: Path) -> None:
         token_files.copy(source.files, chosen, text.share, source.where, folder)
@@ -173,11 +202,16 @@ def _tokenized(cfg: DataConfig, text: Text, chosen: Tokenizer) -> Corpus:
     how = (copy, None) if source.has_tokens else (work.write, work.share)
     folder = cache.folder(cfg.cache, f"tokens-{key}", *how)
     dtypes = {"bin": token_files.known_dtype(chosen), "offsets": np.int64}
-    mapped = {name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()] for name in SPLITS}
+    mapped = {
+        name: [_mapped(folder / f"{name}.{kind}", dtype) for kind, dtype in dtypes.items()]
+        for name in SPLITS
+    }
     return Corpus(source, chosen, {name: Tokens(*own) for name, own in mapped.items()}, key)
 
 
-def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0) -> Records:
+def open_records(
+    cfg: DataConfig, corpus: Corpus, objective: Any, split: str, packing: int = 0
+) -> Records:
     """Packs a split for the objective, or finds the result in the cache.
 
     Args:
@@ -191,9 +225,14 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, pa
       ConfigError: the split does not fill one row.
     """
     length, target_length = objective.lengths(cfg.length, cfg.target_length)
-    made_by = plugin_name(objective), to_config_dict(objective).to_json(), *registry.code_of(type(objective))
+    made_by = (
+        plugin_name(objective),
+        to_config_dict(objective).to_json(),
+        *registry.code_of(type(objective)),
+    )
     key = _hash(corpus.fingerprint, *made_by, length, target_length)
-    tokens, shifted = corpus.tokens[split], {"shift": shift_of(packing)} if objective.packings > 1 else {}
+    tokens = corpus.tokens[split]
+    shifted = {"shift": shift_of(packing)} if objective.packings > 1 else {}
 
     def write(folder: Path) -> None:
         pieces = 0
@@ -215,18 +254,26 @@ def open_records(cfg: DataConfig, corpus: Corpus, objective: Any, split: str, pa
         )
     folder = cache.folder(cfg.cache, f"rows-{key}-{split}{f'-{packing}' if packing else ''}", write)
     if not (folder / "start").stat().st_size:
-        where = f"data.eval_path={cfg.eval_path!r}" if split == "eval" and cfg.eval_path else corpus.source.where
+        where = (
+            f"data.eval_path={cfg.eval_path!r}"
+            if split == "eval" and cfg.eval_path
+            else corpus.source.where
+        )
         raise ConfigError(
-            f"{where}: no document of the {split} split is long enough for {plugin_name(objective)}; give more text."
+            f"{where}: no document of the {split} split is long enough for"
+            f" {plugin_name(objective)}; give more text."
         )
     names = zip(Packing._fields, PLAN, strict=True)
     plan = Packing(*(np.memmap(folder / name, dtype, "r") for name, dtype in names))
-    return Records(corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids)
+    return Records(
+        corpus.tokenizer, length, target_length, tokens.ids, *plan, corpus.tokens["train"].ids
+    )
 
 
 def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
     """Yields ranges of about PACKED tokens; a range never divides the texts of a document."""
-    begin, count = 0, len(offsets) - 1
+    begin = 0
+    count = len(offsets) - 1
     while begin < count:
         end = int(np.searchsorted(offsets, offsets[begin] + PACKED, side="right")) - 1
         end = max(end - (end - begin) % texts, begin + texts)
@@ -236,17 +283,28 @@ def _ranges(offsets: np.ndarray, texts: int) -> Iterator[tuple[int, int]]:
 
 def _check_tokens(cfg: DataConfig, source: Source) -> None:
     if others := [path.name for path in source.files if not token_files.is_tokens(path)]:
-        raise ConfigError(f"{source.where}: {others[0]} is text, and others hold token ids; give one or the other.")
+        raise ConfigError(
+            f"{source.where}: {others[0]} is text, and others hold token ids; give one or the"
+            " other."
+        )
     if len(source.fields) > 1:
-        raise ConfigError(f"{source.where}: holds token ids, but this objective reads {' and '.join(source.fields)}.")
+        raise ConfigError(
+            f"{source.where}: holds token ids, but this objective reads"
+            f" {' and '.join(source.fields)}."
+        )
     if not cfg.tokenizer.path and cfg.tokenizer.name != "bytes":
-        raise ConfigError(f"{source.where}: holds token ids; set data.tokenizer.path to the tokenizer that wrote them.")
+        raise ConfigError(
+            f"{source.where}: holds token ids; set data.tokenizer.path to the tokenizer that wrote"
+            " them."
+        )
 
 
 def _tokenizer(cfg: DataConfig, texts: Sequence[Text]) -> Tokenizer:
     if cfg.tokenizer.path:
         return tokenizer.load(cfg.tokenizer.path)
-    return tokenizer.Bytes() if cfg.tokenizer.name == "bytes" else tokenizer.load(_trained(cfg, texts))
+    return (
+        tokenizer.Bytes() if cfg.tokenizer.name == "bytes" else tokenizer.load(_trained(cfg, texts))
+    )
 
 
 def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
@@ -255,14 +313,20 @@ def _trained(cfg: DataConfig, texts: Sequence[Text]) -> Path:
     def write(folder: Path) -> None:
         characters = sum(text.split().characters for text in texts)
         every = max(1, math.ceil(characters / TOKENIZER_TEXT[cfg.tokenizer.name]))
-        with progress.reading(f"training the {cfg.tokenizer.name} tokenizer", characters) as advance:
-            tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance)).save(folder)
+        with progress.reading(
+            f"training the {cfg.tokenizer.name} tokenizer", characters
+        ) as advance:
+            tokenizer_training.train(cfg.tokenizer, _training_text(texts, every, advance)).save(
+                folder
+            )
 
     key = texts[0].key if len(texts) == 1 else [text.key for text in texts]
     return cache.folder(cfg.cache, f"tokenizer-{_hash(key, *cfg.tokenizer.training)}", write)
 
 
-def _training_text(texts: Sequence[Text], every: int, advance: Callable[[int], None]) -> Iterator[str]:
+def _training_text(
+    texts: Sequence[Text], every: int, advance: Callable[[int], None]
+) -> Iterator[str]:
     """Yields every n-th piece of the training splits."""
     number = itertools.count()
     for text in texts:

@@ -1,8 +1,8 @@
 """The documents of one file: its lines of jsonl, its rows as a table, or its text.
 
-Each line of a `.jsonl` file is a document of at most LONGEST bytes, as is each row of a table (`.csv`, `.tsv`, `.parquet`,
-`.arrow`); any other file is one document, or several if it is longer than half of that, cut at the ends of lines. All may
-be compressed (`.gz`, `.zst`).
+Each line of a `.jsonl` file is a document of at most LONGEST bytes, as is each row of a table
+(`.csv`, `.tsv`, `.parquet`, `.arrow`); any other file is one document, or several if it is longer
+than half of that, cut at the ends of lines. All may be compressed (`.gz`, `.zst`).
 """
 
 import contextlib
@@ -24,7 +24,8 @@ Document = tuple[str, ...]
 
 
 def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int, Document]]:
-    """Yields the documents of a file, each with its row in a table, or else the line where it begins, from 1.
+    """Yields the documents of a file, each with its row in a table, or else the line where it
+    begins, from 1.
 
     Args:
       path: the file.
@@ -32,16 +33,26 @@ def read(path: File, where: str, fields: tuple[str, ...]) -> Iterator[tuple[int,
       fields: keys of a jsonl line, or columns of a table; a document has one text for each.
 
     Raises:
-      ConfigError: the file is not text, or a line or row is not as it should be; names file and line.
+      ConfigError: the file is not text, or a line or row is not as it should be; names file and
+        line.
     """
     if compressed.kind(path) in TABLES:
         return enumerate(_rows(path, where, fields), start=1)
     if is_jsonl(path):
-        lines = ((number, line) for number, line in enumerate(_texts(path, where), start=1) if line.strip())
+        lines = (
+            (number, line)
+            for number, line in enumerate(_texts(path, where), start=1)
+            if line.strip()
+        )
         placed = ((number, f"{where}: {path.name}:{number}", line) for number, line in lines)
-        return ((number, _chosen(table.parse_line(line, at), at, fields)) for number, at, line in placed)
+        return (
+            (number, _chosen(table.parse_line(line, at), at, fields)) for number, at, line in placed
+        )
     if len(fields) > 1:
-        raise ConfigError(f"{where}: {path.name} must be jsonl or a table, with {' and '.join(map(repr, fields))}.")
+        raise ConfigError(
+            f"{where}: {path.name} must be jsonl or a table, with"
+            f" {' and '.join(map(repr, fields))}."
+        )
     return _parts(path, where)
 
 
@@ -52,23 +63,33 @@ def is_jsonl(path: File) -> bool:
 
 def _texts(path: File, where: str) -> Iterator[str]:
     """Yields the lines of jsonl, or a plain text in parts, and holds one of them in memory."""
-    offset, number = 0, 0
+    offset = 0
+    number = 0
     with compressed.reading(path, where), compressed.unpacked(path, where) as file:
-        read = functools.partial(file.readline, LONGEST + 1) if is_jsonl(path) else functools.partial(_part, file)
+        read = (
+            functools.partial(file.readline, LONGEST + 1)
+            if is_jsonl(path)
+            else functools.partial(_part, file)
+        )
         while data := read():
             number += 1
             if len(data) > LONGEST:
-                raise ConfigError(f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB; divide it.")
+                raise ConfigError(
+                    f"{where}: {path.name}:{number}: a line of more than {LONGEST >> 20} MiB;"
+                    " divide it."
+                )
             try:
                 text = data.decode("utf-8" if offset else "utf-8-sig")
             except UnicodeDecodeError as error:
                 raise ConfigError(
-                    f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at {offset + error.start});"
-                    f" convert it, or leave it out."
+                    f"{where}: {path.name} is not UTF-8 text (byte {data[error.start]:#04x} at"
+                    f" {offset + error.start}); convert it, or leave it out."
                 ) from None
             if "\0" in text:
                 at = offset + data.index(0)
-                raise ConfigError(f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out.")
+                raise ConfigError(
+                    f"{where}: {path.name} is binary (a NUL byte at {at}), not text; leave it out."
+                )
             yield text
             offset += len(data)
 
@@ -81,7 +102,8 @@ def _parts(path: File, where: str) -> Iterator[tuple[int, Document]]:
 
 
 def _part(file: Any) -> bytes:
-    """Reads half of LONGEST and the rest of its last line, or of its last character if that line is too long."""
+    """Reads half of LONGEST and the rest of its last line, or of its last character if that line is
+    too long."""
     data = file.read(LONGEST // 2) + file.readline(LONGEST // 2 - 3)
     for _ in range(3):
         data += file.read(1) if b"\x80" <= file.peek(1)[:1] < b"\xc0" else b""
@@ -89,8 +111,10 @@ def _part(file: Any) -> bytes:
 
 
 def _rows(path: File, where: str, fields: tuple[str, ...]) -> Iterator[Document]:
-    """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a value are blank."""
-    kind, at = compressed.kind(path), f"{where}: {path.name}"
+    """Yields the texts of the rows of a table, and holds some rows in memory; those that lack a
+    value are blank."""
+    kind = compressed.kind(path)
+    at = f"{where}: {path.name}"
     with compressed.reading(path, where), contextlib.ExitStack() as stack:
         if kind in columnar.KINDS:
             packed = compressed.compression(path)
@@ -113,10 +137,15 @@ def _lines(text: io.TextIOWrapper, at: str) -> Iterator[str]:
     try:
         while line := text.readline(LONGEST + 1):
             if len(line) > LONGEST:
-                raise ConfigError(f"{at}: a line of more than {LONGEST >> 20} MiB; cut its text into several rows.")
+                raise ConfigError(
+                    f"{at}: a line of more than {LONGEST >> 20} MiB; cut its text into several"
+                    " rows."
+                )
             yield line
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{at} is not UTF-8 text (byte {error.object[error.start]:#04x}); convert it.") from None
+        raise ConfigError(
+            f"{at} is not UTF-8 text (byte {error.object[error.start]:#04x}); convert it."
+        ) from None
 
 
 def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
@@ -125,13 +154,19 @@ def _chosen(record: dict, at: str, fields: tuple[str, ...]) -> Document:
         if not isinstance(record.get(field), str):
             found = "not a string" if field in record else _keys(record)
             way = f"this objective reads {' and '.join(map(repr, fields))}"
-            texts = [key for key, value in record.items() if isinstance(value, str) and reprlib.repr(key)[1:-1] == key]
+            texts = [
+                key
+                for key, value in record.items()
+                if isinstance(value, str) and reprlib.repr(key)[1:-1] == key
+            ]
             if len(fields) == 1 and texts:
                 longest = max(texts, key=lambda key: len(record[key]))
                 way = f"set the field, --config.data.text_field={longest}"
             raise ConfigError(f"{at}: no text under {field!r} ({found}); {way}.")
         if any("\ud800" <= c <= "\udfff" for c in set(record[field])):
-            raise ConfigError(f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate).")
+            raise ConfigError(
+                f"{at}: the text under {field!r} is not valid Unicode (a lone surrogate)."
+            )
     return tuple(record[field] for field in fields)
 
 

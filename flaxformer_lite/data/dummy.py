@@ -29,46 +29,67 @@ def example(cfg: ExperimentConfig) -> dict[str, dict[str, np.ndarray]]:
 
 
 def batch(cfg: ExperimentConfig, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Builds a batch from random words in documents of random lengths, packed into rows; of a task, from its sample."""
-    return jax.tree.map(lambda *arrays: np.stack(arrays), *_examples(cfg, cfg.train.batch_size, seed))
+    """Builds a batch from random words in documents of random lengths, packed into rows; of a task,
+    from its sample."""
+    return jax.tree.map(
+        lambda *arrays: np.stack(arrays), *_examples(cfg, cfg.train.batch_size, seed)
+    )
 
 
-def _examples(cfg: ExperimentConfig, count: int, seed: int) -> list[dict[str, dict[str, np.ndarray]]]:
+def _examples(
+    cfg: ExperimentConfig, count: int, seed: int
+) -> list[dict[str, dict[str, np.ndarray]]]:
     rng = np.random.default_rng(seed)
     if isinstance(cfg.objective, Task):
         objective, sample = _sample(cfg)
         return [objective.make_example(sample, row % len(sample), rng) for row in range(count)]
     length, target_length = cfg.objective.lengths(cfg.data.length, cfg.data.target_length)
     longest = min(length, target_length or length)
-    records = _records(cfg, rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1)), rng)
+    records = _records(
+        cfg, rng.integers(longest // 4 + 2, longest + 2, DOCUMENTS * (count + 1)), rng
+    )
     rows = [cfg.objective.make_example(records, row % len(records), rng) for row in range(count)]
-    return [tagged(row, cfg.data.mixture, name) for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))]
+    return [
+        tagged(row, cfg.data.mixture, name)
+        for row, name in zip(rows, itertools.cycle(cfg.data.mixture or [""]))
+    ]
 
 
 def _sample(cfg: ExperimentConfig) -> tuple[Task, LabelledRecords]:
     """Returns a task with the labels of its sample, and the sample's examples."""
     task: Any = cfg.objective
-    rows, known = [dict(row) for row in task.sample], bool(getattr(task, "labels", ()))
+    rows = [dict(row) for row in task.sample]
+    known = bool(getattr(task, "labels", ()))
     if known:  # those of the sample are others
-        rows = [{**row, **{column.role: None for column in task.columns if column.predicted}} for row in rows]
+        rows = [
+            {**row, **{column.role: None for column in task.columns if column.predicted}}
+            for row in rows
+        ]
     fitted = task if known else task.fit(rows, {})
     model = cfg.model.skeleton, cfg.model.type_vocab_size
-    return fitted, encode(fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), *model)
+    return fitted, encode(
+        fitted, cfg.data, Table("the sample", (), rows, ""), rows, tokenizer.Bytes(), *model
+    )
 
 
 def _records(cfg: ExperimentConfig, lengths: np.ndarray, rng: np.random.Generator) -> Records:
-    """Builds documents of these lengths, end-of-text token included, by cycling through printable bytes."""
-    objective, words = cfg.objective, tokenizer.Bytes()
+    """Builds documents of these lengths, end-of-text token included, by cycling through printable
+    bytes."""
+    objective = cfg.objective
+    words = tokenizer.Bytes()
     length, target_length = objective.lengths(cfg.data.length, cfg.data.target_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = np.resize(rng.permutation(words.ordinary_ids[PRINTABLE]).astype(np.uint16), offsets[-1])
+    tokens = np.resize(
+        rng.permutation(words.ordinary_ids[PRINTABLE]).astype(np.uint16), offsets[-1]
+    )
     tokens[offsets[1:] - 1] = words.eos_id
     plan: Packing = objective.pack(offsets, length, target_length, words)
     return Records(words, length, target_length, tokens, *plan)
 
 
 def vocab_size(cfg: ExperimentConfig) -> int:
-    """Returns the size of the config's tokenizer, or its largest possible size if it is not yet trained."""
+    """Returns the size of the config's tokenizer, or its largest possible size if it is not yet
+    trained."""
     named: Any = cfg.data.tokenizer
     if named.path:
         return tokenizer.load(named.path).vocab_size

@@ -1,4 +1,5 @@
-"""The order in which training examples are read: each epoch is shuffled anew and, where it is a text, packed anew."""
+"""The order in which training examples are read: each epoch is shuffled anew and, where it is a
+text, packed anew."""
 
 import functools
 from collections.abc import Callable
@@ -7,11 +8,15 @@ from typing import Any
 import grain
 
 
-def endless(packing: Callable[[int], Any], packings: int, seed: int) -> Callable[[int], tuple[Any, int]]:
-    """Returns the function that finds example p of an endless stream: the records, and the row in them.
+def endless(
+    packing: Callable[[int], Any], packings: int, seed: int
+) -> Callable[[int], tuple[Any, int]]:
+    """Returns the function that finds example p of an endless stream: the records, and the row in
+    them.
 
-    Epoch e reads each row of packing e % packings once, in an order of its own. Packings differ a little in their number of
-    rows; where p lies follows from these numbers, so that there is no state, and a run resumes anywhere.
+    Epoch e reads each row of packing e % packings once, in an order of its own. Packings differ a
+    little in their number of rows; where p lies follows from these numbers, so that there is no
+    state, and a run resumes anywhere.
 
     Args:
       packing: returns the records of a packing; is first asked for one when its epoch begins.
@@ -24,9 +29,11 @@ def endless(packing: Callable[[int], Any], packings: int, seed: int) -> Callable
         return grain.MapDataset.range(len(packing(number))).seed(seed % 2**32).shuffle().repeat()
 
     def find(position: int) -> tuple[Any, int]:
-        epoch, place = 0, position
+        epoch = 0
+        place = position
         while place >= (size := len(packing(epoch % packings))):
-            epoch, place = epoch + 1, place - size
+            epoch = epoch + 1
+            place = place - size
             if epoch == packings:
                 cycles, place = divmod(place, position - place)
                 epoch += cycles * packings

@@ -1,10 +1,12 @@
-"""The source of each row of a mixture: a function of the row's number alone, with every share held within one row.
+"""The source of each row of a mixture: a function of the row's number alone, with every share held
+within one row.
 
-At row t source i is due W_i(t) rows, the sum of its shares of the rows before. The schedule gives it floor(W_i(t)) or
-ceil(W_i(t)) of them, for all sources and all t, which is proportionate fairness on one processor (Baruah et al. 1996,
-"Proportionate Progress: A Notion of Fairness in Resource Allocation"): the k-th row of a source must lie between the rows
-where W_i passes k - 1 and k, and taking the earliest deadline first keeps all of them. So that nothing is run from the start,
-rows are cut into blocks, and where one begins follows from the W_i alone (`Interleaving.counts`).
+At row t source i is due W_i(t) rows, the sum of its shares of the rows before. The schedule gives
+it floor(W_i(t)) or ceil(W_i(t)) of them, for all sources and all t, which is proportionate fairness
+on one processor (Baruah et al. 1996, "Proportionate Progress: A Notion of Fairness in Resource
+Allocation"): the k-th row of a source must lie between the rows where W_i passes k - 1 and k, and
+taking the earliest deadline first keeps all of them. So that nothing is run from the start, rows
+are cut into blocks, and where one begins follows from the W_i alone (`Interleaving.counts`).
 
 All amounts are whole numbers of UNITs: nothing is rounded twice, and no machine rounds otherwise.
 """
@@ -21,7 +23,9 @@ import numpy as np
 
 UNIT = 1 << 60  # one row
 BLOCK = 1 << 14  # rows
-LEAST = 2 * UNIT // BLOCK  # a lower share counts as none, so that each source is due whole rows in each block
+LEAST = (
+    2 * UNIT // BLOCK
+)  # a lower share counts as none, so that each source is due whole rows in each block
 FOREVER = 1 << 62  # rows
 _Node = tuple[str, int]
 
@@ -74,14 +78,19 @@ class Interleaving:
     @property
     def largest_shares(self) -> list[float]:
         """The largest share that each source ever has."""
-        return [max(shares) / UNIT for shares in zip(*(segment.shares for segment in self._segments), strict=True)]
+        return [
+            max(shares) / UNIT
+            for shares in zip(*(segment.shares for segment in self._segments), strict=True)
+        ]
 
     def counts(self, row: int) -> list[int]:
-        """Returns how many of the rows before `row` are of each source, for rows where a block begins.
+        """Returns how many of the rows before `row` are of each source, for rows where a block
+        begins.
 
-        It is W_i rounded up or down such that rows on both sides can meet their deadlines. For that it is enough that among
-        the sources with the earliest next deadlines, for any number of them, those rounded up are their part of W_i rounded up
-        or down, and likewise among those whose present row could be given first: both follow from Hall's theorem.
+        It is W_i rounded up or down such that rows on both sides can meet their deadlines. For that
+        it is enough that among the sources with the earliest next deadlines, for any number of
+        them, those rounded up are their part of W_i rounded up or down, and likewise among those
+        whose present row could be given first: both follow from Hall's theorem.
         """
         due = self._due(row)
         counts, parts = map(list, zip(*(divmod(amount, UNIT) for amount in due), strict=True))
@@ -94,16 +103,26 @@ class Interleaving:
 
     def _plan(self, stages: Sequence[Stage]) -> list[_Segment]:
         """Lists the stretches of equal shares; the last begins where no row is left."""
-        due, segments = [0] * len(self._limits), [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
+        due = [0] * len(self._limits)
+        segments = [_Segment(0, (0,) * len(self._limits), (0,) * len(self._limits))]
         for stage, end in zip(stages, [*(stage.row for stage in stages[1:]), FOREVER], strict=True):
             while segments[-1].row < end:
-                row, left = segments[-1].row, [limit * UNIT - d for limit, d in zip(self._limits, due, strict=True)]
+                row = segments[-1].row
+                left = [limit * UNIT - d for limit, d in zip(self._limits, due, strict=True)]
                 weights = _kept(stage.weights, left)
                 shares = _apportioned(UNIT, weights, left)
-                begun = [-d % UNIT if not share else 0 for d, share in zip(due, shares, strict=True)]
-                length = min([end - row, *(rest // share for share, rest in zip(shares, left, strict=True) if share)])
+                begun = [
+                    -d % UNIT if not share else 0 for d, share in zip(due, shares, strict=True)
+                ]
+                length = min(
+                    [
+                        end - row,
+                        *(rest // share for share, rest in zip(shares, left, strict=True) if share),
+                    ]
+                )
                 if any(begun) or not length:  # a row in which sources end
-                    shares, length = _filled(weights, left, begun), 1
+                    shares = _filled(weights, left, begun)
+                    length = 1
                 if sum(shares) < UNIT:
                     return segments
                 segments[-1] = segments[-1]._replace(shares=tuple(shares))
@@ -113,7 +132,10 @@ class Interleaving:
 
     def _due(self, row: int) -> list[int]:
         segment = self._segments[bisect.bisect_right(self._starts, row) - 1]
-        return [a + share * (row - segment.row) for a, share in zip(segment.due, segment.shares, strict=True)]
+        return [
+            a + share * (row - segment.row)
+            for a, share in zip(segment.due, segment.shares, strict=True)
+        ]
 
     def _reaches(self, source: int, amount: int) -> int:
         """Returns the first row before which a source is due so many UNITs."""
@@ -128,23 +150,29 @@ class Interleaving:
         """Deals the rows of a block, each to the source whose next row is due first."""
         begin = number * BLOCK
         end = min(begin + BLOCK, self._segments[-1].row)
-        given, goal = self.counts(begin), self.counts(end)
-        # Of the next row of a source: the first row where it may be given, the last, and the source; and those due.
-        coming, ready = list[tuple[int, int, int]](), list[tuple[int, int]]()
+        given = self.counts(begin)
+        goal = self.counts(end)
+        # Of the next row of a source: the first row where it may be given, the last, and the
+        # source; and those due.
+        coming = list[tuple[int, int, int]]()
+        ready = list[tuple[int, int]]()
 
         def ask(i: int) -> None:
             if given[i] < goal[i]:
-                first, last = self._reaches(i, given[i] * UNIT + 1), self._reaches(i, (given[i] + 1) * UNIT)
+                first = self._reaches(i, given[i] * UNIT + 1)
+                last = self._reaches(i, (given[i] + 1) * UNIT)
                 heapq.heappush(coming, (first - 1, min(last, end), i))
 
         for i in range(len(given)):
             ask(i)
-        sources, numbers = np.zeros(end - begin, np.int32), np.zeros(end - begin, np.int64)
+        sources = np.zeros(end - begin, np.int32)
+        numbers = np.zeros(end - begin, np.int64)
         for row in range(begin, end):
             while coming and coming[0][0] <= row:
                 heapq.heappush(ready, heapq.heappop(coming)[1:])
             _, i = heapq.heappop(ready)
-            sources[row - begin], numbers[row - begin] = i, given[i]
+            sources[row - begin] = i
+            numbers[row - begin] = given[i]
             given[i] += 1
             ask(i)
         return sources, numbers
@@ -152,12 +180,19 @@ class Interleaving:
 
 def _kept(weights: Sequence[float], left: Sequence[int]) -> list[float]:
     """Returns the weights with 0 for those whose share would be below LEAST."""
-    return [w * (part >= LEAST) for w, part in zip(weights, _apportioned(UNIT, weights, left), strict=True)]
+    return [
+        w * (part >= LEAST)
+        for w, part in zip(weights, _apportioned(UNIT, weights, left), strict=True)
+    ]
 
 
 def _apportioned(total: int, weights: Sequence[float], left: Sequence[int]) -> list[int]:
-    """Divides a whole number by the weights of the sources that have something left; zeros if there are none."""
-    exact = [Fraction(weight) if rest else Fraction(0) for weight, rest in zip(weights, left, strict=True)]
+    """Divides a whole number by the weights of the sources that have something left; zeros if there
+    are none."""
+    exact = [
+        Fraction(weight) if rest else Fraction(0)
+        for weight, rest in zip(weights, left, strict=True)
+    ]
     whole = sum(exact)
     if not whole:
         return [0] * len(exact)
@@ -166,15 +201,20 @@ def _apportioned(total: int, weights: Sequence[float], left: Sequence[int]) -> l
 
 
 def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int]) -> list[int]:
-    """Divides one row, of which those get all they need that end with a row begun; those with too little left end with it.
+    """Divides one row, of which those get all they need that end with a row begun; those with too
+    little left end with it.
 
-    `left` are the UNITs until the sources' limits; `begun` those that complete the rows of sources without a share.
+    `left` are the UNITs until the sources' limits; `begun` those that complete the rows of sources
+    without a share.
     """
     ends = [min(end, UNIT) for end in itertools.accumulate(begun)]
     shares = [end - begin for begin, end in itertools.pairwise([0, *ends])]
     while rest := UNIT - sum(shares):
         still = [limit - share for limit, share in zip(left, shares, strict=True)]
-        more = [min(part, limit) for part, limit in zip(_apportioned(rest, weights, still), still, strict=True)]
+        more = [
+            min(part, limit)
+            for part, limit in zip(_apportioned(rest, weights, still), still, strict=True)
+        ]
         if not any(more):
             break
         shares = [a + b for a, b in zip(shares, more, strict=True)]
@@ -182,22 +222,33 @@ def _filled(weights: Sequence[float], left: Sequence[int], begun: Sequence[int])
 
 
 def _rounded_up(parts: Sequence[int], *orders: Sequence[int]) -> list[int]:
-    """Chooses which fractions to round up, so that in two orders the sum of the first so many is rounded up or down.
+    """Chooses which fractions to round up, so that in two orders the sum of the first so many is
+    rounded up or down.
 
-    In each order the fractions, laid one after another, fill whole rows. A choice is a matching: each row of the first order
+    In each order the fractions, laid one after another, fill whole rows. A choice is a matching:
+      each row of the first order
     takes a source that lies in it, and each source so taken a row of the second.
     """
-    covers: list[dict[int, range]] = []  # by order and source: the whole rows that its fraction lies in
+    covers: list[
+        dict[int, range]
+    ] = []  # by order and source: the whole rows that its fraction lies in
     for order in orders:
         ends = list(itertools.accumulate(parts[i] for i in order))
-        covers.append({i: range((end - parts[i]) // UNIT, -(-end // UNIT)) for i, end in zip(order, ends, strict=True)})
+        covers.append(
+            {
+                i: range((end - parts[i]) // UNIT, -(-end // UNIT))
+                for i, end in zip(order, ends, strict=True)
+            }
+        )
     reaches: dict[_Node, list[_Node]] = {
         ("out", i): [("in", i), *(("second", row) for row in covers[1][i])] for i in covers[1]
     }
     for i, rows in covers[0].items():
         for row in rows:
             reaches.setdefault(("first", row), []).append(("in", i))
-    taken: dict[_Node, _Node] = {("in", i): ("out", i) for i in covers[0]}  # at first none is rounded up
+    taken: dict[_Node, _Node] = {
+        ("in", i): ("out", i) for i in covers[0]
+    }  # at first none is rounded up
 
     def place(node: _Node, seen: set[_Node]) -> bool:
         """Finds a node for this one along an augmenting path."""

@@ -1,6 +1,8 @@
-"""A mixture of texts: each is tokenized and packed for itself, with one tokenizer, and their rows are interleaved by weight.
+"""A mixture of texts: each is tokenized and packed for itself, with one tokenizer, and their rows
+are interleaved by weight.
 
-Weights that follow from sizes by a temperature are those of Raffel et al. 2020 (T5), section 3.5.2: size ** (1 / T).
+Weights that follow from sizes by a temperature are those of Raffel et al. 2020 (T5), section 3.5.2:
+size ** (1 / T).
 """
 
 import contextlib
@@ -63,11 +65,15 @@ class Mixture:
     due: int  # rows of the whole run
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds row p of the stream: the records, which know their source, and the row in them.
+        """Returns the function that finds row p of the stream: the records, which know their
+        source, and the row in them.
 
         Each source has an order of its own, which stays when others are added.
         """
-        own = [rows.finder((seed + zlib.crc32(name.encode())) % 2**32) for name, rows in self.sources.items()]
+        own = [
+            rows.finder((seed + zlib.crc32(name.encode())) % 2**32)
+            for name, rows in self.sources.items()
+        ]
 
         def find(position: int) -> tuple[Any, int]:
             source, number = self.interleaving.find(position)
@@ -77,7 +83,10 @@ class Mixture:
 
     @functools.cached_property
     def splits(self) -> dict[str, Joined]:
-        return {split: Joined([rows.splits[split] for rows in self.sources.values()]) for split in ("train", "eval")}
+        return {
+            split: Joined([rows.splits[split] for rows in self.sources.values()])
+            for split in ("train", "eval")
+        }
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -87,52 +96,74 @@ class Mixture:
     @functools.cached_property
     def described(self) -> tuple[tuple[str, str], ...]:
         """Descriptions of the sources for the banner of a run, as (name, words)."""
-        shares, counts, held = self.interleaving.shares(0), self.interleaving.counts(self.due), self.splits["eval"]
-        rows = [("data", f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples")]
+        shares = self.interleaving.shares(0)
+        counts = self.interleaving.counts(self.due)
+        held = self.splits["eval"]
+        rows = [
+            (
+                "data",
+                f"a mixture of {len(self.sources)} sources; {len(self.splits['train']):,} examples",
+            )
+        ]
         for (name, text), share, count in zip(self.sources.items(), shares, counts, strict=True):
-            source, own = text.corpus.source, len(text.splits["train"])
+            source = text.corpus.source
+            own = len(text.splits["train"])
             read = f"{share:.1%} of the rows at first, {count / own:.3g} epochs in all"
             rows.append((name, f"{read}; {source.kinds()}; {own:,} examples"))
             rows += [("notice", source.unread())] if source.left_out else []
         return (*rows, ("held out", f"{len(held):,} examples, taken from the sources in turn"))
 
     def order(self, records: Joined) -> np.ndarray:
-        """Returns an order of all rows that takes from the sources in turn, so that few rows tell as much of each."""
-        turns = Interleaving([Stage(0, (1.0,) * len(records.parts))], [len(part) for part in records.parts])
+        """Returns an order of all rows that takes from the sources in turn, so that few rows tell
+        as much of each."""
+        turns = Interleaving(
+            [Stage(0, (1.0,) * len(records.parts))], [len(part) for part in records.parts]
+        )
         own = [np.random.default_rng(0).permutation(len(part)) for part in records.parts]
         found = (turns.find(place) for place in range(len(records)))
         return np.asarray([own[part][number] + records.starts[part] for part, number in found])
 
 
 def tagged(example: dict[str, dict[str, Any]], sources: Any, own: str) -> dict[str, dict[str, Any]]:
-    """Returns an example that tells its source, where there are several, so that the loss can be summed by source."""
+    """Returns an example that tells its source, where there are several, so that the loss can be
+    summed by source."""
     tags = {f"{SOURCE}{name}": np.bool_(name == own) for name in sources if len(sources) > 1}
     return {**example, "targets": {**example["targets"], **tags}} if tags else example
 
 
 def open_mixture(cfg: ExperimentConfig) -> Mixture:
-    """Opens the sources of `data.mixture`; the first call tokenizes and packs them into `data.cache`.
+    """Opens the sources of `data.mixture`; the first call tokenizes and packs them into
+    `data.cache`.
 
     Raises:
-      ConfigError: a source, the tokenizer or the weights cannot work, or the mixture ends before the run.
+      ConfigError: a source, the tokenizer or the weights cannot work, or the mixture ends before
+        the run.
     """
-    data, texts = cfg.data, []
+    data = cfg.data
+    texts = []
     sections = {name: _section(data, source) for name, source in data.mixture.items()}
     for name, section in sections.items():
         with _naming(name):
             text = read_text(section, cfg.objective.fields)
         texts.append(text._replace(split=_naming(name)(text.split)))
-    chosen, sources, parts = shared_tokenizer(data, texts), dict[str, TextRows](), list[Records]()
+    chosen = shared_tokenizer(data, texts)
+    sources = dict[str, TextRows]()
+    parts = list[Records]()
     whole = Joined(parts)
     for name, section in sections.items():
         with _naming(name):
-            sources[name] = open_text_rows(cfg, dataclasses.replace(section, tokenizer=chosen), name, whole)
+            sources[name] = open_text_rows(
+                cfg, dataclasses.replace(section, tokenizer=chosen), name, whole
+            )
         parts.append(sources[name].splits["train"])
     epochs = {name: source.epochs for name, source in data.mixture.items()}
     limits = [sources[name].rows_of(most) if most else None for name, most in epochs.items()]
     interleaving = Interleaving(_stages(cfg, sources), limits)
-    size, train = sum(len(text.splits["train"]) for text in sources.values()), cfg.train
-    mixture = Mixture(sources, interleaving, math.ceil(train.epochs * size) or train.steps * train.batch_size)
+    size = sum(len(text.splits["train"]) for text in sources.values())
+    train = cfg.train
+    mixture = Mixture(
+        sources, interleaving, math.ceil(train.epochs * size) or train.steps * train.batch_size
+    )
     _check_shares(data, mixture)
     _check_length(cfg, mixture)
     for rows, count in zip(sources.values(), interleaving.counts(mixture.due), strict=True):
@@ -144,7 +175,9 @@ def _section(data: DataConfig, source: SourceConfig) -> DataConfig:
     """Returns the data section of an experiment on this source alone."""
     own: dict[str, Any] = {"path": source.path, "corpus": source.corpus or data.corpus}
     own["text_field"] = "text" if source.corpus else source.text_field or data.text_field
-    return dataclasses.replace(data, mixture={}, mixture_temperature=0.0, mixture_schedule="", **own)
+    return dataclasses.replace(
+        data, mixture={}, mixture_temperature=0.0, mixture_schedule="", **own
+    )
 
 
 @contextlib.contextmanager
@@ -158,8 +191,10 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stage]:
-    """Turns weights, temperature and schedule into stages; a weight that changes linearly takes STAIRS equal steps."""
-    data, size = cfg.data, cfg.train.batch_size
+    """Turns weights, temperature and schedule into stages; a weight that changes linearly takes
+    STAIRS equal steps."""
+    data = cfg.data
+    size = cfg.train.batch_size
     power = 1 / data.mixture_temperature if data.mixture_temperature else 0.0
     try:
         factors = {name: len(rows.splits["train"]) ** power for name, rows in sources.items()}
@@ -167,41 +202,50 @@ def _stages(cfg: ExperimentConfig, sources: Mapping[str, TextRows]) -> list[Stag
         factors = {}
     if max(factors.values(), default=math.inf) > 1e200:
         raise ConfigError(
-            f"data.mixture_temperature={data.mixture_temperature:g}: leaves rows to the largest source only; raise it."
+            f"data.mixture_temperature={data.mixture_temperature:g}: leaves rows to the largest"
+            " source only; raise it."
         )
     weights = {name: source.weight for name, source in data.mixture.items()}
     stages = {0: weights}
     for change in read_changes(data.mixture_schedule):
-        before, weights = weights, {**weights, **change.weights}
+        before = weights
+        weights = {**weights, **change.weights}
         stairs = min(STAIRS, change.end - change.begin)
         for stair in range(stairs):
-            part, step = (stair + 0.5) / stairs, change.begin + stair * (change.end - change.begin) // stairs
-            stages[step] = {name: (1 - part) * before[name] + part * weights[name] for name in weights}
+            part = (stair + 0.5) / stairs
+            step = change.begin + stair * (change.end - change.begin) // stairs
+            stages[step] = {
+                name: (1 - part) * before[name] + part * weights[name] for name in weights
+            }
         stages[change.end] = weights
-    return [Stage(step * size, tuple(w[name] * factors[name] for name in sources)) for step, w in stages.items()]
+    return [
+        Stage(step * size, tuple(w[name] * factors[name] for name in sources))
+        for step, w in stages.items()
+    ]
 
 
 def _check_shares(data: DataConfig, mixture: Mixture) -> None:
     for name, largest in zip(mixture.sources, mixture.interleaving.largest_shares, strict=True):
         if not largest:
             raise ConfigError(
-                f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of {UNIT // LEAST}"
-                " rows, so none would be read; raise it, or leave the source out."
+                f"data.mixture.{name}.weight={data.mixture[name].weight:g}: is less than 1 of"
+                f" {UNIT // LEAST} rows, so none would be read; raise it, or leave the source out."
             )
 
 
 def _check_length(cfg: ExperimentConfig, mixture: Mixture) -> None:
     """Refuses a run that is longer than the mixture."""
-    train, total = cfg.train, mixture.interleaving.total
+    train = cfg.train
+    total = mixture.interleaving.total
     if total is not None and total < train.batch_size:
         raise ConfigError(
-            f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or raise"
-            " a source's epochs."
+            f"train.batch_size={train.batch_size}: the mixture holds {total:,} rows; lower it, or"
+            " raise a source's epochs."
         )
     if total is not None and mixture.due > total:
         asked = f"epochs={train.epochs:g}" if train.epochs else f"steps={train.steps}"
         raise ConfigError(
-            f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,} until its sources reach"
-            f" their epochs; set train.steps to {total // train.batch_size} at most, or raise the epochs of a source"
-            " (0: without end)."
+            f"train.{asked}: needs {mixture.due:,} rows, and the mixture holds {total:,} until its"
+            f" sources reach their epochs; set train.steps to {total // train.batch_size} at most,"
+            " or raise the epochs of a source (0: without end)."
         )

@@ -1,4 +1,5 @@
-"""Batches as a pure function of (seed, step): there is no other state, so resuming needs a single number."""
+"""Batches as a pure function of (seed, step): there is no other state, so resuming needs a single
+number."""
 
 import dataclasses
 import functools
@@ -34,7 +35,9 @@ class Dataset:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
     corpus: Corpus | None = None  # None for dummy records, and for the rows of a table
     described: tuple[tuple[str, str], ...] = ()  # what a table holds, in words
-    packing: Callable[[int], Any] | None = None  # opens one of `objective.packings` of the training text; None: has one
+    packing: Callable[[int], Any] | None = (
+        None  # opens one of `objective.packings` of the training text; None: has one
+    )
     mixture: Mixture | None = None  # of several texts; None: there is one
 
     @property
@@ -68,11 +71,13 @@ class Dataset:
         place: Callable[[Batch], Any] = lambda batch: batch,
         ahead: int = 0,
     ) -> Iterator[Any]:
-        """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of the same batches.
+        """Yields batches of numpy arrays, from `start_step` on; each process reads its own rows of
+        the same batches.
 
-        Example p of the endless stream is a function of (seed, p), and row r of batch k is example k * batch_size + r,
-        for any number of processes. Each epoch of a text is another packing of it (data/epochs.py). The held-out split does
-        not depend on the seed; its last batch is padded with examples of weight 0.
+        Example p of the endless stream is a function of (seed, p), and row r of batch k is example
+        k * batch_size + r, for any number of processes. Each epoch of a text is another packing of
+        it (data/epochs.py). The held-out split does not depend on the seed; its last batch is
+        padded with examples of weight 0.
 
         Args:
           batch_size: rows of a whole batch.
@@ -85,9 +90,17 @@ class Dataset:
         Yields:
           {"inputs": {...}, "targets": {...}}, arrays of [rows, ...], placed.
         """
-        own_rows, trains = np.arange(batch_size) if rows is None else np.asarray(rows), self.split == "train"
-        find, total = self.finder(seed), self.held
-        count = -(-self.num_examples // batch_size) if not trains else ENDLESS if total is None else total // batch_size
+        own_rows = np.arange(batch_size) if rows is None else np.asarray(rows)
+        trains = self.split == "train"
+        find = self.finder(seed)
+        total = self.held
+        count = (
+            -(-self.num_examples // batch_size)
+            if not trains
+            else ENDLESS
+            if total is None
+            else total // batch_size
+        )
 
         def example(number: int) -> Batch:
             step, row = divmod(int(number), len(own_rows))
@@ -99,16 +112,24 @@ class Dataset:
 
         examples = grain.MapDataset.range(count * len(own_rows)).map(example)
         placed = examples.batch(len(own_rows))[start_step:].to_iter_dataset(THREADS).map(place)
-        return iter(grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead))
+        return iter(
+            grain.experimental.ThreadPrefetchIterDataset(placed, prefetch_buffer_size=ahead)
+        )
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds example p of the endless stream: the records, and the row in them."""
+        """Returns the function that finds example p of the endless stream: the records, and the row
+        in them."""
         if self.mixture:
             return self.mixture.finder(seed)
-        return endless(self.packing or (lambda _: self.records), self.objective.packings if self.packing else 1, seed)
+        return endless(
+            self.packing or (lambda _: self.records),
+            self.objective.packings if self.packing else 1,
+            seed,
+        )
 
     def example(self, row: int, seed: int, position: int, records: Any = None) -> Batch:
-        """Builds one example, of the first packing by default, with a random generator seeded by (seed, position)."""
+        """Builds one example, of the first packing by default, with a random generator seeded by
+        (seed, position)."""
         records = self.records if records is None else records
         if isinstance(records, Joined):
             records, row = records.find(row)
@@ -116,10 +137,12 @@ class Dataset:
         return tagged(example, self.mixture.sources, records.source) if self.mixture else example
 
     def sample_targets(self, split: str) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the targets of every example of a split, in a fixed random order, so any prefix is a fair sample."""
+        """Yields the targets of every example of a split, in a fixed random order, so any prefix is
+        a fair sample."""
         data = dataclasses.replace(self, split=split)
         if self.mixture and split == "train":  # in the proportions in which they are read
-            find, size = self.finder(0), min(data.num_examples, self.held or data.num_examples)
+            find = self.finder(0)
+            size = min(data.num_examples, self.held or data.num_examples)
             found = (find(position)[::-1] for position in range(size))
         else:
             found = ((int(row), data.records) for row in data.order)
@@ -130,19 +153,26 @@ class Dataset:
         example = self.example(int(self.order[position % len(self.order)]), 0, position)
         if position >= len(self.order):
             targets = example["targets"]
-            weights = {key: np.zeros_like(x) for key, x in targets.items() if np.issubdtype(x.dtype, np.floating)}
+            weights = {
+                key: np.zeros_like(x)
+                for key, x in targets.items()
+                if np.issubdtype(x.dtype, np.floating)
+            }
             return {**example, "targets": {**targets, **weights}}
         return example
 
     @functools.cached_property
     def order(self) -> np.ndarray:
-        """The order in which held-out examples are read: fixed and random, so that any prefix is a fair sample."""
+        """The order in which held-out examples are read: fixed and random, so that any prefix is a
+        fair sample."""
         if self.mixture:
             return self.mixture.order(self.records)
         return np.random.default_rng(0).permutation(self.num_examples)
 
 
-def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str, ...] = ()) -> Dataset:
+def open_dataset(
+    cfg: ExperimentConfig, split: str = "train", labels: tuple[str, ...] = ()
+) -> Dataset:
     """Opens the examples that an experiment trains on ("train") or is evaluated on ("eval").
 
     The first call reads, tokenizes and packs the text into `data.cache`; later ones find it there.
@@ -150,10 +180,12 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
     Args:
       cfg: the experiment.
       split: "train" or "eval".
-      labels: names of the classes of the weights to start from, whose order a task keeps if it has no others.
+      labels: names of the classes of the weights to start from, whose order a task keeps if it has
+        no others.
 
     Raises:
-      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
+      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field
+        and the way out.
     """
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be train or eval.")
@@ -161,23 +193,34 @@ def open_dataset(cfg: ExperimentConfig, split: str = "train", labels: tuple[str,
     if isinstance(objective, Task):
         if cfg.data.mixture:
             raise ConfigError(
-                f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set data.path to it"
-                " instead."
+                f"data.mixture: {plugin_name(objective)} learns from the rows of one table; set"
+                " data.path to it instead."
             )
         objective, rows, described = open_labelled(
             cfg.data, objective, cfg.model.skeleton, labels, types=cfg.model.type_vocab_size
         )
         check_vocabulary(cfg, rows["train"].tokenizer)
-        return Dataset(split, objective, rows, fingerprint(objective, rows), described=tuple(described))
+        return Dataset(
+            split, objective, rows, fingerprint(objective, rows), described=tuple(described)
+        )
     if cfg.data.mixture:
         mixture = open_mixture(cfg)
         return Dataset(
-            split, objective, mixture.splits, mixture.fingerprint, described=mixture.described, mixture=mixture
+            split,
+            objective,
+            mixture.splits,
+            mixture.fingerprint,
+            described=mixture.described,
+            mixture=mixture,
         )
     text = open_text_rows(cfg, cfg.data)
     if split == "train":
-        text.prepare(cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"]))
-    return Dataset(split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing)
+        text.prepare(
+            cfg.train.epochs or cfg.train.steps * cfg.train.batch_size / len(text.splits["train"])
+        )
+    return Dataset(
+        split, objective, text.splits, text.fingerprint, text.corpus, packing=text.packing
+    )
 
 
 def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
@@ -190,14 +233,28 @@ def open_text(cfg: ExperimentConfig, path: str) -> Dataset:
     Raises:
       ConfigError: it cannot be read, or is too short.
     """
-    alone: dict[str, Any] = {"eval_path": "", "mixture": {}, "mixture_temperature": 0.0, "mixture_schedule": ""}
+    alone: dict[str, Any] = {
+        "eval_path": "",
+        "mixture": {},
+        "mixture_temperature": 0.0,
+        "mixture_schedule": "",
+    }
     named = dict(pair.split("=", 1) for pair in cfg.data.columns.split(",") if pair)
-    fields = {source.text_field or cfg.data.text_field for source in cfg.data.mixture.values() if source.path}
+    fields = {
+        source.text_field or cfg.data.text_field
+        for source in cfg.data.mixture.values()
+        if source.path
+    }
     field = named.get("text") or (fields.pop() if len(fields) == 1 else cfg.data.text_field)
-    data, objective = dataclasses.replace(cfg.data, path=path, text_field=field, **alone), cfg.objective
+    data = dataclasses.replace(cfg.data, path=path, text_field=field, **alone)
+    objective = cfg.objective
     try:
         corpus = open_corpus(data, objective.fields, whole=True)
     except ConfigError as error:
-        raise ConfigError(str(error).replace("--config.data.text_field=", "--columns=text=")) from error
+        raise ConfigError(
+            str(error).replace("--config.data.text_field=", "--columns=text=")
+        ) from error
     records = open_records(data, corpus, objective, "eval")
-    return Dataset("eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus)
+    return Dataset(
+        "eval", objective, {"train": records, "eval": records}, corpus.fingerprint, corpus
+    )

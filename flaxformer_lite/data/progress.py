@@ -38,7 +38,8 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how many of `total` things are done; yields a function to call with the number just done."""
+    """Shows how many of `total` things are done; yields a function to call with the number just
+    done."""
     console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
     if not console.is_terminal:
         yield lambda count: None
@@ -49,7 +50,8 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows how much of a text of `total` bytes has been read; yields a function to call with the bytes just read."""
+    """Shows how much of a text of `total` bytes has been read; yields a function to call with the
+    bytes just read."""
     console = Console(stderr=True, quiet=not processes.speaks(), markup=False)
     if not console.is_terminal:
         console.print(f"{what}: {total / 1e6:.1f} MB", highlight=False, soft_wrap=True)
@@ -60,8 +62,15 @@ def reading(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _bar(console: Console, what: str, total: int, *columns: ProgressColumn) -> Iterator[Callable[[int], None]]:
-    shown = TextColumn("{task.description}", markup=False), BarColumn(), *columns, TimeRemainingColumn()
+def _bar(
+    console: Console, what: str, total: int, *columns: ProgressColumn
+) -> Iterator[Callable[[int], None]]:
+    shown = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *columns,
+        TimeRemainingColumn(),
+    )
     with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
@@ -73,10 +82,15 @@ def _in_lines(console: Console, what: str, total: int) -> Callable[[int], None]:
 
     def advance(count: int) -> None:
         nonlocal done, told
-        done, now = done + count, time.monotonic()
+        done = done + count
+        now = time.monotonic()
         if now - told >= MINUTE:
             told = now
             speed = f"{done / 1e6 / (now - begun):.1f} MB/s"
-            console.print(f"{what}: {done / 1e6:.1f} MB ({done / total:.0%}), {speed}", highlight=False, soft_wrap=True)
+            console.print(
+                f"{what}: {done / 1e6:.1f} MB ({done / total:.0%}), {speed}",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     return advance

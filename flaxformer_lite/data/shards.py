@@ -1,7 +1,8 @@
-"""Shards of a text, which are tokenized on their own, and the process that tokenizes them: `python -m` this file.
+"""Shards of a text, which are tokenized on their own, and the process that tokenizes them: `python
+-m` this file.
 
-Where a shard begins depends on the text alone, so that any number of processes makes the same ones. Nothing here imports jax,
-so that a process starts in a fraction of a second and stays small.
+Where a shard begins depends on the text alone, so that any number of processes makes the same ones.
+Nothing here imports jax, so that a process starts in a fraction of a second and stays small.
 """
 
 import contextlib
@@ -18,11 +19,15 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.split import SPLITS, Document
 from flaxformer_lite.data.tokenizer import Tokenizer
 
-PIECE = 1 << 16  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
+PIECE = (
+    1 << 16
+)  # characters encoded at a time; cut at the end of a line, so that pieces tokenize like the whole
 BATCH = 1 << 20  # characters given to the tokenizer at once
 SHARD = 1 << 23  # characters of a shard
 Piece = tuple[str, str, bool]  # split, part of a text, whether the text ends with it
-Arrays = dict[str, np.ndarray]  # for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
+Arrays = dict[
+    str, np.ndarray
+]  # for each split its ids, "train.bin", and the ends of its documents, "train.offsets"
 
 
 def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
@@ -39,24 +44,29 @@ def pieces(dealt: Iterable[tuple[str, Document]]) -> Iterator[Piece]:
 
 def grouped(pieces: Iterable[Piece], least: int) -> Iterator[list[Piece]]:
     """Yields groups of at least this many characters, as long as there are so many."""
-    group, size = [], 0
+    group = []
+    size = 0
     for piece in pieces:
         group.append(piece)
         size += len(piece[1])
         if size >= least:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
     if group:
         yield group
 
 
 def encode(shard: list[Piece], chosen: Tokenizer, dtype: type) -> Arrays:
-    """Encodes a shard; each text ends with the end-of-text id, and offsets count from the beginning of the shard."""
+    """Encodes a shard; each text ends with the end-of-text id, and offsets count from the beginning
+    of the shard."""
     ids: dict[str, list[np.ndarray]] = {name: [np.zeros(0, dtype)] for name in SPLITS}
     ends: dict[str, list[int]] = {name: [] for name in SPLITS}
     size = dict.fromkeys(SPLITS, 0)
     for batch in grouped(shard, BATCH):
-        for (name, _, last), row in zip(batch, chosen.encode_batch([piece for _, piece, _ in batch]), strict=True):
+        for (name, _, last), row in zip(
+            batch, chosen.encode_batch([piece for _, piece, _ in batch]), strict=True
+        ):
             ids[name].append(np.asarray([*row, chosen.eos_id] if last else row, dtype))
             size[name] += len(row) + last
             if last:
@@ -87,7 +97,9 @@ def load(path: Path) -> Arrays:
             return dict(arrays)
     except (zipfile.BadZipFile, ValueError, EOFError):
         path.unlink()
-        raise ConfigError(f"{path}: was damaged, and is deleted; the same command makes it anew.") from None
+        raise ConfigError(
+            f"{path}: was damaged, and is deleted; the same command makes it anew."
+        ) from None
 
 
 def is_whole(path: Path) -> bool:
@@ -98,7 +110,8 @@ def is_whole(path: Path) -> bool:
 
 
 def main() -> None:
-    """Receives a tokenizer, then shards with the paths to save them under; answers None or an exception to each."""
+    """Receives a tokenizer, then shards with the paths to save them under; answers None or an
+    exception to each."""
     line: Connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):  # the end, or that of the parent
         kind, definition, dtype = line.recv()

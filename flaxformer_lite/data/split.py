@@ -1,4 +1,5 @@
-"""The split into training and held-out text, decided by the text itself: the same on all machines and in all runs."""
+"""The split into training and held-out text, decided by the text itself: the same on all machines
+and in all runs."""
 
 import collections
 import hashlib
@@ -9,8 +10,11 @@ from dataclasses import dataclass
 from flaxformer_lite.config import ConfigError
 
 SPLITS = ("train", "eval")
-ENOUGH, FAR = 8, 2
-MANY = 1 << 17  # documents whose sizes are remembered; of more, the hashes divide the text well enough
+ENOUGH = 8
+FAR = 2
+MANY = (
+    1 << 17
+)  # documents whose sizes are remembered; of more, the hashes divide the text well enough
 Document = tuple[str, ...]
 
 
@@ -18,11 +22,12 @@ Document = tuple[str, ...]
 class Split:
     """Assigns documents to the two splits.
 
-    With enough documents (at least ENOUGH / fraction), those with a small hash are held out, so copies of a document
-    are on the same side and adding documents moves none. With fewer, or if this would miss `fraction` of the characters
-    by more than a factor of FAR (one big file among small ones), the tail of each document is held out, cut at the end
-    of a line: about `fraction` of it, depending on its own text only. Pairs of texts, and documents too short for
-    tails, are held out by hash, with the threshold that comes nearest to the fraction.
+    With enough documents (at least ENOUGH / fraction), those with a small hash are held out, so
+    copies of a document are on the same side and adding documents moves none. With fewer, or if
+    this would miss `fraction` of the characters by more than a factor of FAR (one big file among
+    small ones), the tail of each document is held out, cut at the end of a line: about `fraction`
+    of it, depending on its own text only. Pairs of texts, and documents too short for tails, are
+    held out by hash, with the threshold that comes nearest to the fraction.
     """
 
     fraction: float
@@ -45,7 +50,9 @@ class Split:
         return "eval" if self.below is not None and _hash(document) <= self.below else "train"
 
 
-def split_of(documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False) -> Split:
+def split_of(
+    documents: Iterable[Document], fraction: float, where: str, *, whole: bool = False
+) -> Split:
     """Decides how to split the documents, in one pass over them.
 
     Args:
@@ -61,27 +68,39 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
         if not (characters := sum(len(text) for document in documents for text in document)):
             raise ConfigError(f"{where}: contains no text, only whitespace.")
         return Split(fraction, 2**64 if fraction else -1, characters)
-    sizes: collections.Counter[int] = collections.Counter()  # characters by hash, of the first MANY different documents
-    total, low, longest, texts, tails = 0, 0, 0, 0, 0
+    sizes: collections.Counter[int] = (
+        collections.Counter()
+    )  # characters by hash, of the first MANY different documents
+    total = 0
+    low = 0
+    longest = 0
+    texts = 0
+    tails = 0
     threshold = int(fraction * 2**64)
     for document in documents:
-        number, size = _hash(document), sum(map(len, document))
+        number = _hash(document)
+        size = sum(map(len, document))
         if len(sizes) < MANY or number in sizes:
             sizes[number] += size
-        total, low = total + size, low + size * (number <= threshold)
+        total = total + size
+        low = low + size * (number <= threshold)
         longest = max(longest, len(document[0]))
         tails += len(document[0]) - _cut_at(document[0], fraction)
         texts = len(document)
     if not sizes:
         raise ConfigError(f"{where}: contains no text, only whitespace.")
-    cuts, due = texts == 1 and not whole, fraction * total
+    cuts = texts == 1 and not whole
+    due = fraction * total
     if cuts and len(sizes) * fraction < 1:
         if longest < 2 / fraction:
             way = "give more text or raise data.eval_fraction"
             raise ConfigError(f"{where}: too little text to hold out {fraction:.0%} of it; {way}.")
         return Split(fraction, None, total)
     if len(sizes) < 2:
-        raise ConfigError(f"{where}: all documents are the same; needs at least two different ones, to hold one out.")
+        raise ConfigError(
+            f"{where}: all documents are the same; needs at least two different ones, to hold one"
+            " out."
+        )
     ordered = sorted(sizes)
     if len(sizes) < MANY:
         threshold = min(max(threshold, ordered[0]), ordered[-1] - 1)
@@ -96,7 +115,9 @@ def split_of(documents: Iterable[Document], fraction: float, where: str, *, whol
 
 
 def _hash(document: Document) -> int:
-    return int.from_bytes(hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(
+        hashlib.blake2b("\0".join(document).encode(), digest_size=8).digest(), "big"
+    )
 
 
 def _cut_at(text: str, fraction: float) -> int:

@@ -1,4 +1,5 @@
-"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging Face's `datasets` saves it."""
+"""Tables of labelled rows: csv, tsv, json, jsonl, parquet, arrow, CoNLL, or a folder as Hugging
+Face's `datasets` saves it."""
 
 import csv
 import hashlib
@@ -8,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, compressed
@@ -17,7 +18,10 @@ from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files.read import brief, read_bytes, read_object
 
 LARGEST = 1 << 31  # bytes of a file, which is read whole
-SPLITS = {"train": ("train", "training"), "eval": ("validation", "dev", "eval", "test")}  # names in a folder of splits
+SPLITS = {
+    "train": ("train", "training"),
+    "eval": ("validation", "dev", "eval", "test"),
+}  # names in a folder of splits
 MOST_CHARACTERS = 1 << 24  # of one field of csv
 Row = dict[str, Any]
 
@@ -30,7 +34,9 @@ class Table:
     columns: tuple[str, ...]  # their names
     rows: list[Row]  # a value per column; csv and tsv hold texts only
     fingerprint: str  # hash of the content
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of classes (ClassLabel), by column
+    names: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of classes (ClassLabel), by column
     numbers: tuple[int, ...] = ()  # of each row in the file, from 1; empty where it has all of them
 
     def __len__(self) -> int:
@@ -40,20 +46,23 @@ class Table:
         """Returns a table of some of the rows."""
         digest = hashlib.sha256(f"{self.fingerprint} {numbers}".encode()).hexdigest()[:16]
         in_file = tuple(self.numbers[i] if self.numbers else i + 1 for i in numbers)
-        return Table(self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names, in_file)
+        return Table(
+            self.where, self.columns, [self.rows[i] for i in numbers], digest, self.names, in_file
+        )
 
 
 def read_table(path: str, where: str, split: str = "train") -> Table:
     """Reads a table.
 
     Args:
-      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL, .parquet, .arrow; .gz or .zst
-        behind any), or a folder of `save_to_disk`.
+      path: a file by its suffix (.csv, .tsv, .json, .jsonl, .conll, .conllu, .txt as CoNLL,
+        .parquet, .arrow; .gz or .zst behind any), or a folder of `save_to_disk`.
       where: the field and value that errors name.
       split: which part of a folder that holds several to read, `train` or `eval`.
 
     Raises:
-      ConfigError: there is no such file, it is empty, or it cannot be read; names the line where there is one.
+      ConfigError: there is no such file, it is empty, or it cannot be read; names the line where
+        there is one.
     """
     file = on_disk(path, _of_datasets)
     if file.is_dir():
@@ -62,7 +71,9 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
         raise ConfigError(f"{where}: no such file.")
     kind = compressed.kind(file)
     if kind not in READERS:
-        raise ConfigError(f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk.")
+        raise ConfigError(
+            f"{where}: must be one of {', '.join(READERS)}, or a folder of datasets' save_to_disk."
+        )
     content = read_bytes(file, limit=LARGEST)
     with compressed.reading(file, where), compressed.unpacked(file, where, content) as stream:
         plain = stream.read()
@@ -74,7 +85,11 @@ def read_table(path: str, where: str, split: str = "train") -> Table:
 def splits_of(path: str) -> tuple[str, ...]:
     """Returns the names of the splits that a folder of `datasets` holds; () for anything else."""
     listed = on_disk(path, _of_datasets) / "dataset_dict.json"
-    return tuple(map(str, read_object(listed, {"splits": list}).get("splits") or ())) if listed.is_file() else ()
+    return (
+        tuple(map(str, read_object(listed, {"splits": list}).get("splits") or ()))
+        if listed.is_file()
+        else ()
+    )
 
 
 def _of_datasets(names: list[str]) -> list[str]:
@@ -97,7 +112,9 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _delimited(usual: str) -> Callable[[bytes, str], list[Row]]:
-    return lambda content, where: list(delimited(io.StringIO(_text(content, where), newline=""), where, usual))
+    return lambda content, where: list(
+        delimited(io.StringIO(_text(content, where), newline=""), where, usual)
+    )
 
 
 def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
@@ -115,17 +132,23 @@ def delimited(text: Iterable[str], where: str, usual: str) -> Iterator[Row]:
     first = next(text, "")
     separator = next((s for s in (usual, ";", "\t") if s in first), usual)
     quoted = usual == "," or '"' in first  # else as GLUE's tsv, with lone quotes
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     csv.field_size_limit(MOST_CHARACTERS)
-    lines = csv.reader(itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
+    lines = csv.reader(
+        itertools.chain([first], text), delimiter=separator, quoting=quoting, strict=True
+    )
     try:
         header = next(lines, [])
         if len(set(header)) != len(header):
-            raise ConfigError(f"{where}: two columns of the same name ({', '.join(map(brief, header))}).")
+            raise ConfigError(
+                f"{where}: two columns of the same name ({', '.join(map(brief, header))})."
+            )
         for values in filter(None, lines):
             if len(values) != len(header):
-                raise ConfigError(f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
-                                  f" {len(header)} columns.")  # fmt: skip
+                raise ConfigError(
+                    f"{where}:{lines.line_num}: {len(values)} values, but the first line names"
+                    f" {len(header)} columns."
+                )
             yield dict(zip(header, values, strict=True))
     except csv.Error as error:
         raise ConfigError(f"{where}:{lines.line_num}: cannot be read ({error}).") from None
@@ -154,7 +177,9 @@ def _list(content: bytes, where: str) -> list[Row]:
     if isinstance(read, dict) and isinstance(read.get("data"), list):
         read = read["data"]
     if not isinstance(read, list):
-        raise ConfigError(f"{where}: must hold a list of objects, or an object with such a list under data.")
+        raise ConfigError(
+            f"{where}: must hold a list of objects, or an object with such a list under data."
+        )
     if read and isinstance(read[0], dict) and "paragraphs" in read[0]:
         return list(_squad(read, where))
     return [_object(row, f"{where}: entry {number}") for number, row in enumerate(read, start=1)]
@@ -165,8 +190,15 @@ def _squad(articles: list[Any], where: str) -> Iterator[Row]:
     try:
         for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
             for asked in paragraph["qas"]:
-                answers = {key: [answer[key] for answer in asked["answers"]] for key in ("text", "answer_start")}
-                row = {"id": asked["id"], "question": asked["question"], "context": paragraph["context"]}
+                answers = {
+                    key: [answer[key] for answer in asked["answers"]]
+                    for key in ("text", "answer_start")
+                }
+                row = {
+                    "id": asked["id"],
+                    "question": asked["question"],
+                    "context": paragraph["context"],
+                }
                 yield row | {"answers": answers}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{where}: looks like SQuAD's file, but lacks {error}.") from None
@@ -177,7 +209,10 @@ def _json(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         told = f"{error.msg},{f' line {error.lineno}' * (error.lineno > 1)} column {error.colno}"
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of levels
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits, or thousands of levels
         told = str(error).partition(";")[0]
     raise ConfigError(f"{where}: not JSON ({told}).")
 
@@ -192,11 +227,15 @@ def _read_folder(folder: Path, where: str, split: str) -> Table:
     if named := splits_of(str(folder)):
         wanted = next((name for name in SPLITS[split] if name in named), None)
         if wanted is None:
-            raise ConfigError(f"{where}: has no split {' or '.join(SPLITS[split])}, only {', '.join(named)}; name one of its"
-                              f" folders.")  # fmt: skip
+            raise ConfigError(
+                f"{where}: has no split {' or '.join(SPLITS[split])}, only {', '.join(named)}; name"
+                " one of its folders."
+            )
         return _read_folder(folder / wanted, where, split)
     if not (folder / "state.json").is_file():
-        raise ConfigError(f"{where}: a folder that datasets' save_to_disk did not write; name a file in it.")
+        raise ConfigError(
+            f"{where}: a folder that datasets' save_to_disk did not write; name a file in it."
+        )
     files = read_object(folder / "state.json", {"_data_files": list}).get("_data_files") or []
     files = [entry.get("filename") if isinstance(entry, dict) else entry for entry in files]
     contents = [read_bytes(folder / str(name), limit=LARGEST) for name in files]

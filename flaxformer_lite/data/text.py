@@ -1,7 +1,9 @@
-"""Text sources: a built-in corpus, or a user's file or folder, here or in a store, as documents with a fingerprint.
+"""Text sources: a built-in corpus, or a user's file or folder, here or in a store, as documents
+with a fingerprint.
 
-In a folder only files with a suffix of text, jsonl or tables are read (documents.py), compressed or not; a single file is
-read whatever its suffix. Files of token ids (token_files.py) are named themselves.
+In a folder only files with a suffix of text, jsonl or tables are read (documents.py), compressed or
+not; a single file is read whatever its suffix. Files of token ids (token_files.py) are named
+themselves.
 """
 
 import collections
@@ -22,11 +24,58 @@ from flaxformer_lite.files.stores import StorageError, is_url
 
 PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex", ".adoc", ".srt", ".vtt")
 CODE = (
-    ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".cu", ".rs", ".go", ".java", ".kt", ".scala", ".swift", ".js",
-    ".jsx", ".mjs", ".ts", ".tsx", ".rb", ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".ml", ".clj", ".ex", ".erl", ".lisp",
-    ".el", ".sh", ".bash", ".sql", ".cs", ".fs", ".vb", ".f", ".f90", ".m", ".zig", ".nim", ".dart", ".cmake", ".proto",
-)  # fmt: skip
-KNOWN = "text, jsonl or a table", "jsonl or a table"  # the suffixes that a folder is searched for, the latter for pairs
+    ".py",
+    ".pyi",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".cxx",
+    ".hpp",
+    ".cu",
+    ".rs",
+    ".go",
+    ".java",
+    ".kt",
+    ".scala",
+    ".swift",
+    ".js",
+    ".jsx",
+    ".mjs",
+    ".ts",
+    ".tsx",
+    ".rb",
+    ".php",
+    ".pl",
+    ".lua",
+    ".r",
+    ".jl",
+    ".hs",
+    ".ml",
+    ".clj",
+    ".ex",
+    ".erl",
+    ".lisp",
+    ".el",
+    ".sh",
+    ".bash",
+    ".sql",
+    ".cs",
+    ".fs",
+    ".vb",
+    ".f",
+    ".f90",
+    ".m",
+    ".zig",
+    ".nim",
+    ".dart",
+    ".cmake",
+    ".proto",
+)
+KNOWN = (
+    "text, jsonl or a table",
+    "jsonl or a table",
+)  # the suffixes that a folder is searched for, the latter for pairs
 NAMED = 3  # most files that a notice names
 CORPUS_FORMAT = "1"  # increase when an extraction in corpora.py changes
 
@@ -38,16 +87,23 @@ class Source:
     where: str  # the field and value that errors name
     files: tuple[File, ...]  # in a fixed order
     fields: tuple[str, ...]  # keys of a jsonl line, or columns; a document has one text for each
-    fingerprint: str  # sha256 of the content of the files; of those in a store, of the store's checksums
+    fingerprint: (
+        str  # sha256 of the content of the files; of those in a store, of the store's checksums
+    )
     size: int  # bytes
     left_out: tuple[File, ...] = ()  # files of the folder without a text suffix
 
     def kinds(self) -> str:
         """Describes the files, as in `3 files (2 .txt, 1 .md), 1.2 MB`."""
-        count = collections.Counter(compressed.kind(path) or "without suffix" for path in self.files)
+        count = collections.Counter(
+            compressed.kind(path) or "without suffix" for path in self.files
+        )
         kinds = ", ".join(f"{n} {kind}" for kind, n in count.most_common())
         files = f"{len(self.files)} files ({kinds})" if len(self.files) > 1 else self.files[0].name
-        return f"{files}, {f'{self.size / 1e6:.1f} MB' if self.size >= 1e6 else f'{self.size / 1e3:.1f} kB'}"
+        return (
+            f"{files},"
+            f" {f'{self.size / 1e6:.1f} MB' if self.size >= 1e6 else f'{self.size / 1e3:.1f} kB'}"
+        )
 
     def unread(self) -> str:
         """Describes the files of the folder that were not read; "" if there are none."""
@@ -56,7 +112,9 @@ class Source:
         names = ", ".join(path.name for path in self.left_out[:NAMED])
         more = f" and {len(self.left_out) - NAMED} more" if len(self.left_out) > NAMED else ""
         suffixes = "suffixes are" if len(self.left_out) > 1 else "suffix is"
-        return f"{names}{more}: not read, as the {suffixes} not that of {KNOWN[len(self.fields) > 1]}"
+        return (
+            f"{names}{more}: not read, as the {suffixes} not that of {KNOWN[len(self.fields) > 1]}"
+        )
 
     @property
     def has_tokens(self) -> bool:
@@ -74,7 +132,8 @@ class Source:
         """Yields the texts of all documents that are not blank.
 
         Raises:
-          ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and line.
+          ConfigError: a file is not text, or a line of jsonl is not as it should be; names file and
+            line.
         """
         return (document for _, _, document in self.placed())
 
@@ -95,11 +154,15 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
             found = [_files(root, where, pairs=len(fields) > 1) for root in _roots(cfg.path, where)]
         except StorageError as error:
             raise StorageError(f"data.path: {error}") from None
-        files, left_out = (tuple(dict.fromkeys(itertools.chain(*parts))) for parts in zip(*found, strict=True))
+        files, left_out = (
+            tuple(dict.fromkeys(itertools.chain(*parts))) for parts in zip(*found, strict=True)
+        )
     else:
         where = f"data.corpus={cfg.corpus!r}"
-        files, left_out = (_built_in(cfg, fields, where),), ()
-    digest, size = hashlib.sha256(), 0
+        files = (_built_in(cfg, fields, where),)
+        left_out = ()
+    digest = hashlib.sha256()
+    size = 0
     for path in [found for file in files for found in (file, token_files.index_of(file)) if found]:
         named = compressed.kind(path) in (*documents.TABLES, *token_files.SUFFIXES, ".idx")
         form = compressed.kind(path) if named else documents.is_jsonl(path)
@@ -119,14 +182,20 @@ def open_source(cfg: DataConfig, fields: tuple[str, ...]) -> Source:
 
 def _is_text(path: File) -> bool:
     kind = compressed.kind(path)
-    return not kind or kind in PROSE + CODE or kind[1:].isdigit()  # parts of a corpus are often numbered
+    return (
+        not kind or kind in PROSE + CODE or kind[1:].isdigit()
+    )  # parts of a corpus are often numbered
 
 
 def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
     if (cfg.corpus == "code_docstrings") != (fields == ("source", "target")):
         fitting = "code_docstrings" if len(fields) > 1 else "stdlib_code or docstrings"
-        raise ConfigError(f"{where}: has no {' and '.join(fields)}; use data.corpus={fitting}, or set data.path.")
-    version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[:16]
+        raise ConfigError(
+            f"{where}: has no {' and '.join(fields)}; use data.corpus={fitting}, or set data.path."
+        )
+    version = hashlib.sha256(f"{CORPUS_FORMAT} {corpora.version(cfg.corpus)}".encode()).hexdigest()[
+        :16
+    ]
     name = f"text-{cfg.corpus}-{version}"
 
     def write(folder: Path) -> None:
@@ -137,27 +206,40 @@ def _built_in(cfg: DataConfig, fields: tuple[str, ...], where: str) -> Path:
 
 
 def _roots(paths: str, where: str) -> list[str | File]:
-    """Lists the files and folders that data.path names: one, or several with commas between and patterns such as *.txt."""
+    """Lists the files and folders that data.path names: one, or several with commas between and
+    patterns such as *.txt."""
     whole = Path(paths).expanduser()
     patterns = list(filter(None, map(str.strip, paths.split(","))))
-    if os.path.exists(whole) or (patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)):
+    if os.path.exists(whole) or (
+        patterns in ([], [paths]) and not glob.has_magic(paths) and not is_url(paths)
+    ):
         return [whole]
     roots: list[str | File] = []
     for pattern in patterns:
         if is_url(pattern):
-            roots += remote.find_like(pattern) or [pattern] if glob.has_magic(pattern) else [pattern]
+            roots += (
+                remote.find_like(pattern) or [pattern] if glob.has_magic(pattern) else [pattern]
+            )
             continue
         named = str(Path(pattern).expanduser())
-        found = sorted(filter(os.path.isfile, glob.glob(named, recursive=True))) if glob.has_magic(named) else [named]
+        found = (
+            sorted(filter(os.path.isfile, glob.glob(named, recursive=True)))
+            if glob.has_magic(named)
+            else [named]
+        )
         if not found:
             raise ConfigError(f"{where}: no file is like {pattern!r}.")
         roots += map(Path, found)
     return roots
 
 
-def _files(root: str | File, where: str, *, pairs: bool) -> tuple[tuple[File, ...], tuple[File, ...]]:
+def _files(
+    root: str | File, where: str, *, pairs: bool
+) -> tuple[tuple[File, ...], tuple[File, ...]]:
     """Lists the files to read, in order, and those to leave out."""
-    if isinstance(root, RemoteFile) or (isinstance(root, Path) and os.path.isfile(root)):  # Path's takes no long name
+    if isinstance(root, RemoteFile) or (
+        isinstance(root, Path) and os.path.isfile(root)
+    ):  # Path's takes no long name
         return (root,), ()
     if isinstance(root, str):
         if found := remote.find(root):
@@ -175,11 +257,13 @@ def _files(root: str | File, where: str, *, pairs: bool) -> tuple[tuple[File, ..
     if not files:
         raise ConfigError(f"{where}: a folder without files; put text, jsonl or tables in it.")
     rows = documents.JSONL + documents.TABLES
-    read = tuple(path for path in files if compressed.kind(path) in rows or (not pairs and _is_text(path)))
+    read = tuple(
+        path for path in files if compressed.kind(path) in rows or (not pairs and _is_text(path))
+    )
     if not read:
         kinds = ", ".join(sorted({compressed.kind(p) or p.name for p in files}))
         raise ConfigError(
-            f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix is read where"
-            " data.path names it."
+            f"{where}: no file in it has a suffix of {KNOWN[pairs]} ({kinds}); a file of any suffix"
+            " is read where data.path names it."
         )
     return read, tuple(p for p in files if p not in set(read))

@@ -25,7 +25,8 @@ class TextRows:
     fingerprint: str  # hash of text, tokenizer, objective and lengths
 
     def finder(self, seed: int) -> Callable[[int], tuple[Any, int]]:
-        """Returns the function that finds row p of the endless stream of training rows: the records, and the row in them."""
+        """Returns the function that finds row p of the endless stream of training rows: the
+        records, and the row in them."""
         return endless(self.packing, self.packings, seed)
 
     def rows_of(self, epochs: float) -> int:
@@ -34,15 +35,20 @@ class TextRows:
         cycles, rest = divmod(whole, self.packings)
         cycle = sum(len(self.packing(n)) for n in range(self.packings)) if cycles else 0
         ends = len(self.packing(whole % self.packings)) * (epochs - whole) if epochs > whole else 0
-        return cycles * cycle + sum(len(self.packing(n)) for n in range(rest)) + math.ceil(ends - 1e-6)
+        return (
+            cycles * cycle + sum(len(self.packing(n)) for n in range(rest)) + math.ceil(ends - 1e-6)
+        )
 
     def prepare(self, epochs: float) -> None:
-        """Plans the packings of so many epochs now and not in mid-run, for the disk may be full by then."""
+        """Plans the packings of so many epochs now and not in mid-run, for the disk may be full by
+        then."""
         for number in range(min(math.ceil(epochs), self.packings)):
             self.packing(number)
 
 
-def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None) -> TextRows:
+def open_text_rows(
+    cfg: ExperimentConfig, data: DataConfig, name: str = "", whole: Any = None
+) -> TextRows:
     """Opens the rows of a text; the first call tokenizes and packs it into `data.cache`.
 
     Args:
@@ -52,13 +58,18 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whol
       whole: the training records of all of the mixture's sources, once they are open.
 
     Raises:
-      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field and the way out.
+      ConfigError: the text, tokenizer, cache or lengths cannot work; the message names the field
+        and the way out.
     """
     objective = cfg.objective
     corpus = open_corpus(data, objective.fields)
     missing = [name for name in objective.needs if getattr(corpus.tokenizer, name) in (None, ())]
     if missing:
-        way = "choose another objective" if cfg.train.init_from else "leave the path empty to train one"
+        way = (
+            "choose another objective"
+            if cfg.train.init_from
+            else "leave the path empty to train one"
+        )
         raise ConfigError(
             f"data.tokenizer.path={data.tokenizer.path!r}: has no {', '.join(missing)}, which"
             f" {plugin_name(objective)} needs; {way}."
@@ -67,7 +78,9 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whol
 
     @functools.cache
     def opened(split: str, number: int = 0) -> Records:
-        return dataclasses.replace(open_records(data, corpus, objective, split, number), source=name, whole=whole)
+        return dataclasses.replace(
+            open_records(data, corpus, objective, split, number), source=name, whole=whole
+        )
 
     splits = {split: opened(split) for split in SPLITS}
     for records in splits.values():
@@ -79,9 +92,19 @@ def open_text_rows(cfg: ExperimentConfig, data: DataConfig, name: str = "", whol
 
 def check_vocabulary(cfg: ExperimentConfig, known: Tokenizer) -> None:
     """Refuses a model with fewer tokens than its tokenizer."""
-    used, published = known.vocab_size, cfg.train.init_from
-    if published and "sentinel_ids" not in cfg.objective.needs:  # published models other than T5 lack those at the end
+    used = known.vocab_size
+    published = cfg.train.init_from
+    if (
+        published and "sentinel_ids" not in cfg.objective.needs
+    ):  # published models other than T5 lack those at the end
         used = min((used, *known.sentinel_ids))
     if 0 < cfg.model.vocab_size < used:
-        way = f"data.tokenizer.path to the tokenizer of {published}" if published else "model.vocab_size=0 to follow it"
-        raise ConfigError(f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set {way}.")
+        way = (
+            f"data.tokenizer.path to the tokenizer of {published}"
+            if published
+            else "model.vocab_size=0 to follow it"
+        )
+        raise ConfigError(
+            f"model.vocab_size={cfg.model.vocab_size}: the tokenizer has {known.vocab_size}; set"
+            f" {way}."
+        )

@@ -1,7 +1,8 @@
-"""Files of token ids that another program wrote: plain `.bin` as nanoGPT's, `.bin` with Megatron's `.idx`, NumPy's `.npy`.
+"""Files of token ids that another program wrote: plain `.bin` as nanoGPT's, `.bin` with Megatron's
+`.idx`, NumPy's `.npy`.
 
-A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 tokens. Its documents end with the end-of-text
-id, as do those of `.npy`; Megatron's index says where they end.
+A plain file holds uint16, or uint32 where the vocabulary has more than 65,536 tokens. Its documents
+end with the end-of-text id, as do those of `.npy`; Megatron's index says where they end.
 """
 
 import itertools
@@ -19,8 +20,16 @@ from flaxformer_lite.data.fetch import on_disk
 from flaxformer_lite.files import remote
 
 SUFFIXES = (".bin", ".npy")
-MAGIC, HEADER = b"MMIDIDX\x00\x00", struct.Struct("<9sQBQQ")  # of an index: version, dtype, sequences, documents
-DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}  # Megatron's numbers
+MAGIC = b"MMIDIDX\x00\x00"  # of an index: version, dtype, sequences, documents
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {
+    1: np.uint8,
+    2: np.int8,
+    3: np.int16,
+    4: np.int32,
+    5: np.int64,
+    8: np.uint16,
+}  # Megatron's numbers
 CHUNK = 1 << 22  # tokens copied at a time
 Part = tuple[np.ndarray, np.ndarray]  # ids, memory-mapped, and the end of each document
 
@@ -33,15 +42,21 @@ def is_tokens(path: File) -> bool:
 def index_of(path: File) -> File | None:
     """Finds Megatron's index beside a file."""
     if not isinstance(path, Path):
-        return remote.find(path.url.removesuffix(path.suffix) + ".idx") if path.suffix.lower() == ".bin" else None
+        return (
+            remote.find(path.url.removesuffix(path.suffix) + ".idx")
+            if path.suffix.lower() == ".bin"
+            else None
+        )
     index = path.with_suffix(".idx")
     return index if path.suffix.lower() == ".bin" and index.is_file() else None
 
 
 def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folder: Path) -> None:
-    """Copies ids into train.bin and eval.bin with their offsets, each document followed by one end-of-text id.
+    """Copies ids into train.bin and eval.bin with their offsets, each document followed by one
+    end-of-text id.
 
-    The end of the last file is held out: about `fraction` of all tokens, from the beginning of a document if one begins
+    The end of the last file is held out: about `fraction` of all tokens, from the beginning of a
+      document if one begins
     between half and twice as many tokens from the end.
 
     Args:
@@ -60,22 +75,32 @@ def copy(files: tuple[File, ...], known: Any, fraction: float, where: str, folde
         raise ConfigError(f"{where}: too few tokens to hold out {fraction:.0%} of them; give more.")
     with progress.reading("copying tokens", int(begins[-1])) as advance:
         for name, low, high in (("train", 0, border), ("eval", border, int(begins[-1]))):
-            with (folder / f"{name}.bin").open("wb") as file, (folder / f"{name}.offsets").open("wb") as offsets:
+            with (
+                (folder / f"{name}.bin").open("wb") as file,
+                (folder / f"{name}.offsets").open("wb") as offsets,
+            ):
                 offsets.write(np.int64(0).tobytes())
                 at = 0
                 for piece, closes in _pieces(parts, begins, low, high):
                     ids = np.asarray(piece)
                     _check(ids, known, where)
                     ends_here = closes and ids[-1] != known.eos_id
-                    file.write(np.append(ids, known.eos_id if ends_here else []).astype(known_dtype(known)).tobytes())
+                    file.write(
+                        np.append(ids, known.eos_id if ends_here else [])
+                        .astype(known_dtype(known))
+                        .tobytes()
+                    )
                     at += len(ids) + ends_here
                     if closes:
                         offsets.write(np.int64(at).tobytes())
                     advance(len(ids))
 
 
-def training_begins(files: tuple[File, ...], known: Any, fraction: float, where: str) -> Iterator[tuple[int, int, int]]:
-    """Yields where each training document begins: the number of its file, the token there, and 0 for its bytes of text."""
+def training_begins(
+    files: tuple[File, ...], known: Any, fraction: float, where: str
+) -> Iterator[tuple[int, int, int]]:
+    """Yields where each training document begins: the number of its file, the token there, and 0
+    for its bytes of text."""
     _, begins, ends = _open_all(files, known, where)
     at = np.concatenate([[0], ends[:-1]])
     at = at[at < _border(ends, int(begins[-1]), fraction)]
@@ -88,18 +113,27 @@ def known_dtype(known: Any) -> type:
     return np.uint16 if known.vocab_size <= 1 << 16 else np.uint32
 
 
-def _open_all(files: tuple[File, ...], known: Any, where: str) -> tuple[list[Part], np.ndarray, np.ndarray]:
-    """Opens the files; returns them, where each begins among all tokens, and where each document ends there."""
+def _open_all(
+    files: tuple[File, ...], known: Any, where: str
+) -> tuple[list[Part], np.ndarray, np.ndarray]:
+    """Opens the files; returns them, where each begins among all tokens, and where each document
+    ends there."""
     parts = [_open(path, known, f"{where}: {path.name}") for path in files]
     begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
-    ends = np.concatenate([begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)])
+    ends = np.concatenate(
+        [begin + ends for begin, (_, ends) in zip(begins[:-1], parts, strict=True)]
+    )
     return parts, begins, ends
 
 
-def _pieces(parts: list[Part], begins: np.ndarray, low: int, high: int) -> Iterator[tuple[np.ndarray, bool]]:
-    """Yields tokens low .. high - 1 of all files in runs of at most CHUNK, and whether a run ends a document."""
+def _pieces(
+    parts: list[Part], begins: np.ndarray, low: int, high: int
+) -> Iterator[tuple[np.ndarray, bool]]:
+    """Yields tokens low .. high - 1 of all files in runs of at most CHUNK, and whether a run ends a
+    document."""
     for begin, (ids, ends) in zip(begins[:-1], parts, strict=True):
-        at, stop = max(low - int(begin), 0), min(high - int(begin), len(ids))
+        at = max(low - int(begin), 0)
+        stop = min(high - int(begin), len(ids))
         for end in ends[np.searchsorted(ends, at, side="right") :]:
             if at >= stop:
                 break
@@ -129,7 +163,8 @@ def _check(ids: np.ndarray, known: Any, where: str) -> None:
 
 
 def _open(path: File, known: Any, where: str) -> Part:
-    index, mapped = index_of(path), on_disk(str(path))
+    index = index_of(path)
+    mapped = on_disk(str(path))
     try:
         if path.suffix.lower() == ".npy":
             ids = np.load(mapped, mmap_mode="r", allow_pickle=False).reshape(-1)
@@ -138,16 +173,22 @@ def _open(path: File, known: Any, where: str) -> Part:
         else:
             ids = np.memmap(mapped, known_dtype(known), "r")
     except (OSError, ValueError, EOFError) as error:
-        raise ConfigError(f"{where} cannot be read as token ids ({str(error).splitlines()[0]}).") from None
+        raise ConfigError(
+            f"{where} cannot be read as token ids ({str(error).splitlines()[0]})."
+        ) from None
     if not np.issubdtype(ids.dtype, np.integer) or not len(ids):
         raise ConfigError(f"{where}: must hold whole numbers, but has {len(ids)} of {ids.dtype}.")
-    found = [np.flatnonzero(ids[at : at + CHUNK] == known.eos_id) + at + 1 for at in range(0, len(ids), CHUNK)]
+    found = [
+        np.flatnonzero(ids[at : at + CHUNK] == known.eos_id) + at + 1
+        for at in range(0, len(ids), CHUNK)
+    ]
     ends = np.concatenate(found).astype(np.int64)
     return ids, ends if len(ends) and ends[-1] == len(ids) else np.append(ends, len(ids))
 
 
 def _megatron(path: Path, index: File, where: str) -> Part:
-    """Reads the index: its header, the length and the first byte of each sequence, and the first sequence of each document."""
+    """Reads the index: its header, the length and the first byte of each sequence, and the first
+    sequence of each document."""
     with index.open("rb") as file:
         data = file.read()
     try:
@@ -155,13 +196,20 @@ def _megatron(path: Path, index: File, where: str) -> Part:
         lengths = np.frombuffer(data, np.int32, sequences, HEADER.size).astype(np.int64)
         starts = np.frombuffer(data, np.int64, sequences, HEADER.size + 4 * sequences)
         first = np.frombuffer(data, np.int64, documents, HEADER.size + 12 * sequences)
-        ids, edges = np.memmap(path, DTYPES[code], "r"), np.concatenate([[0], np.cumsum(lengths)])
-        fits = (starts == edges[:-1] * ids.itemsize).all() and edges[-1] == len(ids) and lengths.min() >= 0
+        ids = np.memmap(path, DTYPES[code], "r")
+        edges = np.concatenate([[0], np.cumsum(lengths)])
+        fits = (
+            (starts == edges[:-1] * ids.itemsize).all()
+            and edges[-1] == len(ids)
+            and lengths.min() >= 0
+        )
         if magic != MAGIC or version != 1 or not fits:
             raise ValueError("the index does not fit the file")
         ends = np.unique(edges[first[1:]])
         if not len(ends) or ends[-1] != len(ids):
             raise ValueError("the documents of the index do not cover the file")
     except (struct.error, ValueError, OverflowError, KeyError, IndexError, OSError) as error:
-        raise ConfigError(f"{where}, {index.name}: not Megatron's index, or damaged ({error}).") from None
+        raise ConfigError(
+            f"{where}, {index.name}: not Megatron's index, or damaged ({error})."
+        ) from None
     return ids, ends[ends > 0]

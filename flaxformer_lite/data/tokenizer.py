@@ -1,8 +1,9 @@
-"""Tokenizers behind one small protocol: trained on the run's own text, plain bytes, or a file that the user names.
+"""Tokenizers behind one small protocol: trained on the run's own text, plain bytes, or a file that
+the user names.
 
-Every tokenizer trained here has the special tokens of all objectives, and T5's hundred sentinels at the end of its
-vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special tokens are never recognized in text: a file
-that contains "[MASK]" is encoded as those characters.
+Every tokenizer trained here has the special tokens of all objectives, and T5's hundred sentinels at
+the end of its vocabulary in reverse order: sentinel k has id vocab_size - 1 - k. Special tokens are
+never recognized in text: a file that contains "[MASK]" is encoded as those characters.
 """
 
 import functools
@@ -24,7 +25,8 @@ from flaxformer_lite.files.read import read_bytes
 LARGEST = 1 << 28  # bytes of a tokenizer's file; the largest published ones have a seventh
 SENTINELS = 100
 BYTES = 256
-# The spellings of special tokens by their roles: ours, then those of published tokenizers, in the order of looking.
+# The spellings of special tokens by their roles: ours, then those of published tokenizers, in the
+# order of looking.
 KNOWN = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>"),
     "eos": ("[EOS]", "</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
@@ -48,7 +50,9 @@ class Tokenizer:
     sep_id: int | None
     mask_id: int | None
     sentinel_ids: tuple[int, ...]  # descending
-    threads: int = -1  # that encode a batch, where it is not the environment that says so; -1: one for each core
+    threads: int = (
+        -1
+    )  # that encode a batch, where it is not the environment that says so; -1: one for each core
 
     def __init__(self, definition: bytes):
         self.definition = definition  # the content of its file
@@ -82,17 +86,24 @@ class Tokenizer:
         return any_of(self.spelled)
 
     def encode_spelled(self, text: str, guard: str) -> frame.Spans:
-        """Encodes a text with special tokens; one with `guard` behind its first character is text. Offsets count no guard."""
+        """Encodes a text with special tokens; one with `guard` behind its first character is text.
+        Offsets count no guard."""
         parts: list[tuple[Any, Any, Any]] = []
-        at, column, close = 0, 0, (len(text), len(text))
+        at = 0
+        column = 0
+        close = (len(text), len(text))
         for begin, end in [*(found.span() for found in self.special_pattern.finditer(text)), close]:
-            between, token = text[at:begin].replace(guard, ""), text[begin:end]
+            between = text[at:begin].replace(guard, "")
+            token = text[begin:end]
             (spans,) = self.encode_spans([between])
             parts.append((spans.ids, spans.start + column, spans.end + column))
-            column, at = column + len(between) + len(token), end
+            column = column + len(between) + len(token)
+            at = end
             if token:
                 parts.append(([self.spelled[token]], [column - len(token)], [column]))
-        return frame.Spans(*(np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True)))
+        return frame.Spans(
+            *(np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
+        )
 
     def frame(self, skeleton: str) -> frame.Frame:
         """Returns the special tokens that a model with this skeleton expects around its texts."""
@@ -113,12 +124,16 @@ class Tokenizer:
 
     @functools.cached_property
     def word_edges(self) -> np.ndarray:
-        """Returns bool [2, V]: whether an id begins, and whether it ends, with a letter or digit (or mid-character)."""
+        """Returns bool [2, V]: whether an id begins, and whether it ends, with a letter or digit
+        (or mid-character)."""
         edges = [(piece[:1], piece[-1:]) for piece in self.pieces()]
-        return np.asarray([[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]).T
+        return np.asarray(
+            [[byte.isalnum() or byte >= b"\x80" for byte in edge] for edge in edges]
+        ).T
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
-        """Returns bool [T]: False if a token continues the word that the token before it ends in."""
+        """Returns bool [T]: False if a token continues the word that the token before it ends
+        in."""
         begins, ends = self.word_edges
         return np.concatenate([[True], ~(begins[ids[1:]] & ends[ids[:-1]])])[: len(ids)]
 
@@ -141,13 +156,21 @@ class Bytes(Tokenizer):
     file = "tokenizer.bytes"
     first = len(SPECIALS)  # the id of byte 0
 
-    def __init__(self, definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode()):
+    def __init__(
+        self,
+        definition: bytes = f"UTF-8 bytes after the special tokens {' '.join(SPECIALS)}\n".encode(),
+    ):
         super().__init__(definition)
-        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(self.first)
+        self.pad_id, self.eos_id, self.bos_id, self.cls_id, self.sep_id, self.mask_id = range(
+            self.first
+        )
         self._end_with_sentinels(self.first + BYTES)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return [(np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist() for text in texts]
+        return [
+            (np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first).tolist()
+            for text in texts
+        ]
 
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         rows = []
@@ -157,7 +180,9 @@ class Bytes(Tokenizer):
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
-        return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(errors="replace")
+        return bytes(i - self.first for i in ids if self.first <= i < self.first + BYTES).decode(
+            errors="replace"
+        )
 
     def pieces(self) -> list[bytes]:
         return [b""] * self.first + [bytes([b]) for b in range(BYTES)] + [b""] * SENTINELS
@@ -177,9 +202,14 @@ class HuggingFace(Tokenizer):
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         found = {role: next(self._ids(*names), None) for role, names in KNOWN.items()}
         if found["eos"] is None:
-            raise ValueError(f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary")
-        self.eos_id, self.bos_id, self.cls_id = found["eos"], found["bos"], found["cls"]
-        self.sep_id, self.mask_id = found["sep"], found["mask"]
+            raise ValueError(
+                f"no end-of-text token; one of {', '.join(KNOWN['eos'])} must be in the vocabulary"
+            )
+        self.eos_id = found["eos"]
+        self.bos_id = found["bos"]
+        self.cls_id = found["cls"]
+        self.sep_id = found["sep"]
+        self.mask_id = found["mask"]
         self.pad_id = self.eos_id if found["pad"] is None else found["pad"]
         self.sentinel_ids = tuple(self._ids(*(f"<extra_id_{k}>" for k in range(SENTINELS))))
 
@@ -204,7 +234,9 @@ class HuggingFace(Tokenizer):
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         with library_errors(FAILS):
-            return [e.ids for e in self._literal[0].encode_batch_fast(texts, add_special_tokens=False)]
+            return [
+                e.ids for e in self._literal[0].encode_batch_fast(texts, add_special_tokens=False)
+            ]
 
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         with library_errors(FAILS):
@@ -222,7 +254,9 @@ class HuggingFace(Tokenizer):
 
     def pieces(self) -> list[bytes]:
         tokens = [self._tokenizer.id_to_token(i) or "" for i in range(self.vocab_size)]
-        special = self.specials() | {i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        special = self.specials() | {
+            i for i, t in self._tokenizer.get_added_tokens_decoder().items() if t.special
+        }
         kinds = {"ByteLevel": pieces.byte_level, "WordPiece": pieces.word_piece}
         found = re.search("|".join(kinds), str(self._tokenizer.decoder))
         read = kinds[found[0]] if found else pieces.meta_space
@@ -233,7 +267,8 @@ class HuggingFace(Tokenizer):
 
 
 class SentencePiece(Tokenizer):
-    """A sentencepiece model, trained here or published, with T5's sentinels after its own vocabulary.
+    """A sentencepiece model, trained here or published, with T5's sentinels after its own
+    vocabulary.
 
     The character U+2581, sentencepiece's mark of a space, is decoded as a space.
     """
@@ -247,8 +282,11 @@ class SentencePiece(Tokenizer):
         self.eos_id, pad, bos = self._model.eos_id(), self._model.pad_id(), self._model.bos_id()
         if self.eos_id < 0:
             raise ValueError("no end-of-text token; train the model with an eos_id")
-        self.pad_id, self.bos_id = pad if pad >= 0 else self.eos_id, bos if bos >= 0 else None
-        self.cls_id, self.sep_id, self.mask_id = (self._first(KNOWN[role]) for role in ("cls", "sep", "mask"))
+        self.pad_id = pad if pad >= 0 else self.eos_id
+        self.bos_id = bos if bos >= 0 else None
+        self.cls_id, self.sep_id, self.mask_id = (
+            self._first(KNOWN[role]) for role in ("cls", "sep", "mask")
+        )
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return self._model.encode(texts, num_threads=self.threads)
@@ -256,9 +294,13 @@ class SentencePiece(Tokenizer):
     def encode_spans(self, texts: list[str]) -> list[frame.Spans]:
         rows = []
         for encoded in self._model.encode(texts, return_type="proto"):
-            end = np.cumsum([len(piece.surface) for piece in encoded.pieces])  # its own ends count bytes
+            end = np.cumsum(
+                [len(piece.surface) for piece in encoded.pieces]
+            )  # its own ends count bytes
             start = np.concatenate([[0], end[:-1]])[: len(end)]
-            rows.append(_spans([piece.id for piece in encoded.pieces], list(zip(start, end, strict=True))))
+            rows.append(
+                _spans([piece.id for piece in encoded.pieces], list(zip(start, end, strict=True)))
+            )
         return rows
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -266,15 +308,21 @@ class SentencePiece(Tokenizer):
         return self._model.decode([int(i) for i in ids if int(i) not in special])
 
     def pieces(self) -> list[bytes]:
-        special, own = self.specials(), range(self._model.get_piece_size())
-        return [b"" if i in special else pieces.meta_space(self._model.id_to_piece(i)) for i in own] + [b""] * SENTINELS
+        special = self.specials()
+        own = range(self._model.get_piece_size())
+        return [
+            b"" if i in special else pieces.meta_space(self._model.id_to_piece(i)) for i in own
+        ] + [b""] * SENTINELS
 
     def _first(self, names: tuple[str, ...]) -> int | None:
-        return next((i for i in map(self._model.piece_to_id, names) if i != self._model.unk_id()), None)
+        return next(
+            (i for i in map(self._model.piece_to_id, names) if i != self._model.unk_id()), None
+        )
 
 
 def load(path: str | Path) -> Tokenizer:
-    """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that `save` wrote to.
+    """Loads a tokenizer from a file (`tokenizer.json`, a sentencepiece `.model`), or a folder that
+    `save` wrote to.
 
     Raises:
       ConfigError: there is no such file, or it cannot be read as a tokenizer.

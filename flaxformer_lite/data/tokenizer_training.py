@@ -8,7 +8,15 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite.config import ConfigError, TokenizerConfig
-from flaxformer_lite.data.tokenizer import BYTES, SENTINELS, SPECIALS, Bytes, HuggingFace, SentencePiece, Tokenizer
+from flaxformer_lite.data.tokenizer import (
+    BYTES,
+    SENTINELS,
+    SPECIALS,
+    Bytes,
+    HuggingFace,
+    SentencePiece,
+    Tokenizer,
+)
 
 SMALLEST = {
     "byte_bpe": len(SPECIALS) + BYTES + SENTINELS,
@@ -16,11 +24,14 @@ SMALLEST = {
     "words": len(SPECIALS) + 1 + SENTINELS + 1,
 }
 UNKNOWN = "[UNK]"
-WORD = r"\w+(?:['\u2019]\w+)*"  # letters, digits and inner apostrophes; what stands between words is left out
+WORD = (  # letters, digits and inner apostrophes; what stands between words is left out
+    r"\w+(?:['\u2019]\w+)*"
+)
 
 
 def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
-    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for bit.
+    """Trains the tokenizer that the config names; the same texts give the same tokenizer, bit for
+    bit.
 
     Args:
       cfg: name, vocab_size and min_count.
@@ -34,8 +45,8 @@ def train(cfg: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     smallest = SMALLEST[cfg.name]
     if cfg.vocab_size < smallest:
         raise ConfigError(
-            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest}, with special"
-            f" tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
+            f"data.tokenizer.vocab_size={cfg.vocab_size}: {cfg.name} needs at least {smallest},"
+            f" with special tokens and {SENTINELS} sentinels; or use data.tokenizer.name=bytes."
         )
     return TRAINERS[cfg.name](cfg, texts)
 
@@ -78,7 +89,9 @@ def _train_sentencepiece(cfg: TokenizerConfig, texts: Iterable[str]) -> Sentence
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ConfigError(f"data.tokenizer.name='sentencepiece': cannot be trained on this text ({error}).") from error
+        raise ConfigError(
+            f"data.tokenizer.name='sentencepiece': cannot be trained on this text ({error})."
+        ) from error
     return SentencePiece(model.getvalue())
 
 
@@ -103,7 +116,10 @@ def _train_words(cfg: TokenizerConfig, texts: Iterable[str]) -> HuggingFace:
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() == len(SPECIALS) + 1:
-        raise ConfigError(f"data.tokenizer.min_count={cfg.min_count}: no word of the text occurs as often; lower it.")
+        raise ConfigError(
+            f"data.tokenizer.min_count={cfg.min_count}: no word of the text occurs as often;"
+            " lower it."
+        )
     return _with_sentinels(tokenizer)
 
 
@@ -112,4 +128,8 @@ def _with_sentinels(tokenizer: tokenizers.Tokenizer) -> HuggingFace:
     return HuggingFace(tokenizer.to_str().encode())
 
 
-TRAINERS = {"byte_bpe": _train_byte_bpe, "sentencepiece": _train_sentencepiece, "words": _train_words}
+TRAINERS = {
+    "byte_bpe": _train_byte_bpe,
+    "sentencepiece": _train_sentencepiece,
+    "words": _train_words,
+}

@@ -1,7 +1,8 @@
 """Tokenizing by all cores of all hosts that share data.cache, in shards that survive a kill.
 
-A shard is a file beside the tokens-to-be. Whoever locks a missing one makes it, so hosts need not know of each other; the
-first that finds all of them there joins them. A lock ends with its process, however that ends.
+A shard is a file beside the tokens-to-be. Whoever locks a missing one makes it, so hosts need not
+know of each other; the first that finds all of them there joins them. A lock ends with its process,
+however that ends.
 """
 
 import collections
@@ -40,7 +41,9 @@ class Tokenizing:
     """
 
     def __init__(self, source: Source, split: Callable[[], Split], chosen: Tokenizer):
-        self._source, self._split, self._chosen = source, split, chosen
+        self._source = source
+        self._split = split
+        self._chosen = chosen
         self._dtype = token_files.known_dtype(chosen)
         self._made: list[Path] = []  # the shards, once all of them are there
 
@@ -53,7 +56,8 @@ class Tokenizing:
 
         Raises:
           ConfigError: the tokenizer fails on the text.
-          ChildProcessError: a process was killed. As after any other error, finished shards are kept.
+          ChildProcessError: a process was killed. As after any other error, finished shards are
+            kept.
         """
         if self._split().characters < SMALL or done():
             return
@@ -86,16 +90,22 @@ class Tokenizing:
             advance(sum(len(piece) for _, piece, _ in shard))
 
     def _shards(self) -> Iterator[list[Piece]]:
-        return shards.grouped(shards.pieces(self._split().deal(self._source.documents())), shards.SHARD)
+        return shards.grouped(
+            shards.pieces(self._split().deal(self._source.documents())), shards.SHARD
+        )
 
     def _fill(self, parts: Path, done: Callable[[], bool]) -> list[Path]:
-        """Makes each shard that is missing and that nobody else is making; returns the paths of all."""
-        characters, paths = self._split().characters, []
+        """Makes each shard that is missing and that nobody else is making; returns the paths of
+        all."""
+        characters = self._split().characters
+        paths = []
         waiting: collections.deque[tuple[int, Future]] = collections.deque()
         count = min(len(os.sched_getaffinity(0)), MOST, -(-characters // shards.SHARD))
         with (
             progress.reading("tokenizing", characters) as advance,
-            _processes(count, (type(self._chosen), self._chosen.definition, self._dtype), done) as submit,
+            _processes(
+                count, (type(self._chosen), self._chosen.definition, self._dtype), done
+            ) as submit,
         ):
             for number, shard in enumerate(self._shards()):
                 if done():
@@ -125,7 +135,9 @@ class Tokenizing:
                     ends[name] += len(part[f"{name}.bin"])
         for name, end in ends.items():
             if not end and self._split().fraction != {"train": 1, "eval": 0}[name]:
-                raise ConfigError(f"{self._source.where}: no text left for the {name} split; give more text.")
+                raise ConfigError(
+                    f"{self._source.where}: no text left for the {name} split; give more text."
+                )
 
 
 @contextlib.contextmanager
@@ -145,12 +157,15 @@ def _claimed(path: Path, *, wait: bool = False) -> Iterator[bool]:
 def _processes(
     count: int, tokenizer: tuple[type, bytes, type], done: Callable[[], bool]
 ) -> Iterator[Callable[[list[Piece], Path], Future]]:
-    """Starts processes that tokenize shards, and ends them; yields a function that hands them a shard and its path."""
+    """Starts processes that tokenize shards, and ends them; yields a function that hands them a
+    shard and its path."""
     idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
 
     def make(shard: list[Piece], path: Path) -> None:
         with _claimed(path) as mine:
-            if not mine or shards.is_whole(path) or done():  # in this order: shards are removed when all is done
+            if (
+                not mine or shards.is_whole(path) or done()
+            ):  # in this order: shards are removed when all is done
                 return
             process = idle.get()
             try:
@@ -169,11 +184,16 @@ def _processes(
 
 
 class _Process:
-    """A process that runs `shards.main`, with one thread: "false" for TOKENIZERS_PARALLELISM takes a quarter longer."""
+    """A process that runs `shards.main`, with one thread: "false" for TOKENIZERS_PARALLELISM takes
+    a quarter longer."""
 
     def __init__(self, tokenizer: tuple[type, bytes, type]):
         self._line, other = multiprocessing.Pipe()
-        one = {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        one = {
+            "TOKENIZERS_PARALLELISM": "true",
+            "RAYON_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
         command = [sys.executable, "-m", shards.__name__, str(other.fileno())]
         with other:  # a group of its own, as ctrl-c is for its parent
             self._run = subprocess.Popen(
@@ -194,9 +214,14 @@ class _Process:
             failure = self._line.recv()
         except (EOFError, OSError):
             code = self._run.wait()
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            )
             why = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
-            said = f"a process that tokenizes {how}{why}; what is done is kept: run the same command again."
+            said = (
+                f"a process that tokenizes {how}{why}; what is done is kept: run the same command"
+                " again."
+            )
             raise ChildProcessError(said) from None
         if failure:
             raise failure

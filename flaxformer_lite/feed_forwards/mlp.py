@@ -14,7 +14,10 @@ from flaxformer_lite.modules.dropout import Dropout
 from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.modules.sharding import sharding_of
 
-WEIGHTS = ((r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")), (r"mlp/down/kernel$", ("tensor", "fsdp")))
+WEIGHTS = (
+    (r"mlp/(up|gate)/kernel$", ("fsdp", "tensor")),
+    (r"mlp/down/kernel$", ("tensor", "fsdp")),
+)
 BIASES = ((r"mlp/(up|gate)/bias$", ("tensor",)), (r"mlp/down/bias$", ()))
 
 
@@ -48,7 +51,8 @@ class MlpConfig(parts.FeedForwardConfig):
 class FeedForward(nn.Module):
     """y = act(x W_up) W_down, or gated, y = (act(x W_gate) * x W_up) W_down.
 
-    Reference: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer" (2020), equation 6.
+    Reference: Vaswani et al. (2017), section 3.3; Shazeer, "GLU Variants Improve Transformer"
+      (2020), equation 6.
     """
 
     cfg: MlpConfig = MlpConfig()
@@ -56,11 +60,17 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
-        cfg, run, width = self.cfg, self.execution, x_BTD.shape[-1]
+        cfg = self.cfg
+        run = self.execution
+        width = x_BTD.shape[-1]
         sizes = {"D": width, "F": cfg.mlp_dim or 4 * width}
-        act, sharding = ACTIVATIONS[cfg.activation], sharding_of(run)
+        act = ACTIVATIONS[cfg.activation]
+        sharding = sharding_of(run)
         names = ("up", "gate") if cfg.gated else ("up",)
-        products = tuple(Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD) for name in names)
+        products = tuple(
+            Einsum("BTD,DF->BTF", sizes, cfg.bias, cfg.initial, run, name=name)(x_BTD)
+            for name in names
+        )
         # Materialized before they are named: what a policy keeps is an array already.
         inputs = tuple(named(MLP, x) for x in materialize(products, sharding.device_kind))
 
@@ -72,4 +82,6 @@ class FeedForward(nn.Module):
         dropout = Dropout("mlp", run)
         if sharding.is_single_cpu and not dropout.on:
             return down(inputs, hidden)  # recomputed in the backward pass
-        return down(dropout(materialize(hidden(materialize_gradient(inputs)), sharding.device_kind)))
+        return down(
+            dropout(materialize(hidden(materialize_gradient(inputs)), sharding.device_kind))
+        )

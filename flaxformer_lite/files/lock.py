@@ -1,8 +1,10 @@
-"""A lock in an object store: an object that its owner rewrites, and that nobody else may while it does.
+"""A lock in an object store: an object that its owner rewrites, and that nobody else may while it
+does.
 
-It is created, rewritten and taken over by conditional requests, so that of two owners at most one succeeds. One that was
-killed leaves it behind; the next takes it over at once if it sees that the owner is gone from its own machine, else
-when it has watched it for SILENCE and has seen no beat. No clocks are compared.
+It is created, rewritten and taken over by conditional requests, so that of two owners at most one
+succeeds. One that was killed leaves it behind; the next takes it over at once if it sees that the
+owner is gone from its own machine, else when it has watched it for SILENCE and has seen no beat. No
+clocks are compared.
 """
 
 import contextlib
@@ -21,7 +23,8 @@ from flaxformer_lite.files.stores import StorageError
 
 NAME = ".lock"
 _held: set["Lock"] = set()  # by this process
-BEAT, SILENCE = 10.0, 60.0  # seconds between two beats, and without one until an owner counts as gone
+BEAT = 10.0  # seconds between two beats, and without one until an owner counts as gone
+SILENCE = 60.0
 
 
 class LockError(RuntimeError):
@@ -41,12 +44,17 @@ class Lock(contextlib.AbstractContextManager):
     """
 
     def __init__(self, objects: Objects, token: str):
-        self._objects, self._token, self._lost, self._told = objects, token, "", False
+        self._objects = objects
+        self._token = token
+        self._lost = ""
+        self._told = False
         now = datetime.datetime.now(datetime.UTC)
         me = f"process {os.getpid()} on {socket.gethostname()}"
         since = f"{now:%Y-%m-%d %H:%M} UTC"
         self._said = {"owner": me, "machine": _machine(), "process": os.getpid(), "since": since}
-        self._mark, self._beats, self._ended = b"", 0, threading.Event()
+        self._mark = b""
+        self._beats = 0
+        self._ended = threading.Event()
         self._kept = time.monotonic()  # when the store last said that the lock is ours
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -76,8 +84,8 @@ class Lock(contextlib.AbstractContextManager):
         """Raises LockError if another run is known to have taken the lock over.
 
         Args:
-          ask: asks the store, and raises StorageError where it does not answer, after a silence in which another run may
-            have taken it over, such as that of a network that failed.
+          ask: asks the store, and raises StorageError where it does not answer, after a silence in
+            which another run may have taken it over, such as that of a network that failed.
         """
         if ask and not self._lost and time.monotonic() - self._kept > SILENCE / 2:
             seen = self._objects.version(NAME)
@@ -96,22 +104,30 @@ class Lock(contextlib.AbstractContextManager):
                     return
 
     def _lose(self, holder: dict[str, Any]) -> None:
-        self._lost = f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
+        self._lost = (
+            f"{_taken(self._objects, holder)} It took the lock over while this run was silent."
+        )
 
     def _replace(self, seen: bytes) -> bool:
         """Rewrites the lock if it is still what was seen; returns whether it is ours then."""
-        self._beats, asked = self._beats + 1, time.monotonic()
-        content = json.dumps({"token": self._token, "beat": self._beats, **self._said}, indent=2).encode()
+        self._beats = self._beats + 1
+        asked = time.monotonic()
+        content = json.dumps(
+            {"token": self._token, "beat": self._beats, **self._said}, indent=2
+        ).encode()
         mark = self._objects.replace(NAME, content, seen)
         if mark is None and (now := self._objects.version(NAME)).content == content:
             mark = now.mark  # the answer to an earlier try was lost
         if mark is not None:
-            self._mark, self._kept = mark, asked
+            self._mark = mark
+            self._kept = asked
         return mark is not None
 
     def _watched(self, seen: Version) -> Version:
-        """Waits until a lock that is held is released, or silent for long enough; raises LockError at a beat."""
-        holder, end = _parsed(seen), time.monotonic() + SILENCE
+        """Waits until a lock that is held is released, or silent for long enough; raises LockError
+        at a beat."""
+        holder = _parsed(seen)
+        end = time.monotonic() + SILENCE
         if not self._told:
             waiting = f"Waiting up to {SILENCE:.0f} s for a sign of life."
             print(f"notice: {_taken(self._objects, holder)} {waiting}", file=sys.stderr)
@@ -122,7 +138,10 @@ class Lock(contextlib.AbstractContextManager):
             if now.content is None:
                 return now
             if now.mark != seen.mark:
-                raise LockError(f"{_taken(self._objects, _parsed(now))} Wait for it, or choose another --workdir.")
+                raise LockError(
+                    f"{_taken(self._objects, _parsed(now))} Wait for it, or choose another"
+                    " --workdir."
+                )
         return seen
 
 
@@ -140,17 +159,25 @@ def _parsed(seen: Version) -> dict[str, Any]:
 
 
 def _taken(objects: Objects, holder: dict[str, Any]) -> str:
-    return f"another run is writing to {objects}: {holder.get('owner', 'unknown')}, since {holder.get('since', 'unknown')}."
+    return (
+        f"another run is writing to {objects}: {holder.get('owner', 'unknown')}, since"
+        f" {holder.get('since', 'unknown')}."
+    )
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
     """Returns whether the owner was a process of this machine, and is no more."""
     number = holder.get("process")
-    return holder.get("machine") == _machine() and isinstance(number, int) and not Path(f"/proc/{number}").exists()
+    return (
+        holder.get("machine") == _machine()
+        and isinstance(number, int)
+        and not Path(f"/proc/{number}").exists()
+    )
 
 
 def _machine() -> str:
-    """Names what process numbers belong to: a start of a machine, and a container on it; "" if it cannot be told."""
+    """Names what process numbers belong to: a start of a machine, and a container on it; "" if it
+    cannot be told."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"

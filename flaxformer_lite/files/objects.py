@@ -1,7 +1,9 @@
-"""Objects below an address such as `gs://bucket/run`, by tensorstore: checkpoints, a lock, and what lies beside them.
+"""Objects below an address such as `gs://bucket/run`, by tensorstore: checkpoints, a lock, and what
+lies beside them.
 
-Requests that fail for a while are tried again by tensorstore, which counts them. Credentials are those that Google's and
-Amazon's own tools find; STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to other servers of the same kind.
+Requests that fail for a while are tried again by tensorstore, which counts them. Credentials are
+those that Google's and Amazon's own tools find; STORAGE_EMULATOR_HOST and AWS_ENDPOINT_URL lead to
+other servers of the same kind.
 """
 
 import contextlib
@@ -22,7 +24,9 @@ REFUSED = re.compile(r"PERMISSION_DENIED|UNAUTHENTICATED|http_response_code='(40
 NO_BUCKET = re.compile(
     r"NOT_FOUND|parse response metadata"
 )  # the latter of a list, which tensorstore reads nevertheless
-UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'")
+UNREACHED = re.compile(
+    r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|retry attempts|CURL|http_response_code='(408|429|5..)'"
+)
 
 
 class Version(NamedTuple):
@@ -72,9 +76,11 @@ class Objects:
                 done.result()
 
     def replace(self, name: str, content: bytes | None, seen: bytes) -> bytes | None:
-        """Writes an object, or deletes it with None, if it is still the version that was seen; returns the new mark.
+        """Writes an object, or deletes it with None, if it is still the version that was seen;
+        returns the new mark.
 
-        None says that another was faster, or that the answer to an earlier try of the same request was lost.
+        None says that another was faster, or that the answer to an earlier try of the same request
+        was lost.
         """
         with explained(self.url):
             return self._store.write(name, content, if_equal=seen).result().generation or None
@@ -85,7 +91,10 @@ class Objects:
 
         end = prefix and prefix[:-1] + chr(ord(prefix[-1]) + 1)
         with explained(self.url):
-            found = [name.decode() for name in self._store.list(tensorstore.KvStore.KeyRange(prefix, end)).result()]
+            found = [
+                name.decode()
+                for name in self._store.list(tensorstore.KvStore.KeyRange(prefix, end)).result()
+            ]
         return sorted(name for name in found if name.startswith(prefix))
 
     def delete(self, prefix: str = "") -> None:
@@ -101,14 +110,18 @@ class Objects:
 
 
 def spec(url: str) -> dict[str, Any]:
-    """Returns tensorstore's description of the place of an address, and of how requests there are tried again."""
+    """Returns tensorstore's description of the place of an address, and of how requests there are
+    tried again."""
     scheme, _, place = url.partition("://")
     bucket, _, path = place.partition("/")
-    driver, anonymous = {"gs": "gcs", "s3": "s3"}[scheme], stores.is_anonymous(url)
+    driver = {"gs": "gcs", "s3": "s3"}[scheme]
+    anonymous = stores.is_anonymous(url)
     known: dict[str, Any] = {"driver": driver, "bucket": bucket, "path": path}
     known[f"{driver}_request_retries"] = {
-        "max_retries": 1 if anonymous else TRIED, "initial_delay": "300ms", "max_delay": "20s",
-    }  # fmt: skip
+        "max_retries": 1 if anonymous else TRIED,
+        "initial_delay": "300ms",
+        "max_delay": "20s",
+    }
     if scheme == "gs":
         if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
             os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", emulator)
@@ -118,7 +131,9 @@ def spec(url: str) -> dict[str, Any]:
         known |= {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     if region:
         known["aws_region"] = region
-    if anonymous or os.environ.get("AWS_ACCESS_KEY_ID"):  # else tensorstore looks further, and complains on stderr
+    if anonymous or os.environ.get(
+        "AWS_ACCESS_KEY_ID"
+    ):  # else tensorstore looks further, and complains on stderr
         known["aws_credentials"] = {"type": "anonymous" if anonymous else "environment"}
     return known
 
@@ -129,7 +144,10 @@ def retried() -> int:
 
     metrics = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/")
     return sum(
-        value["value"] for metric in metrics if metric["name"].endswith("/retries") for value in metric["values"]
+        value["value"]
+        for metric in metrics
+        if metric["name"].endswith("/retries")
+        for value in metric["values"]
     )
 
 
@@ -139,7 +157,8 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
 
     Args:
       url: the address.
-      content: lets errors pass that speak of what lies there, such as a part that is missing or cannot be read.
+      content: lets errors pass that speak of what lies there, such as a part that is missing or
+        cannot be read.
     """
     waiting = f"notice: {url}: no answer yet; requests are tried again for up to 80 s."
     notice = threading.Timer(SILENT, lambda: print(waiting, file=sys.stderr))
@@ -155,6 +174,8 @@ def explained(url: str, *, content: bool = False) -> Iterator[None]:
             raise stores.forbidden(url, said) from error
         if content and not UNREACHED.search(str(error)):
             raise
-        raise (stores.no_bucket(url) if NO_BUCKET.search(said) else stores.unreachable(url, said)) from error
+        raise (
+            stores.no_bucket(url) if NO_BUCKET.search(said) else stores.unreachable(url, said)
+        ) from error
     finally:
         notice.cancel()

@@ -1,4 +1,5 @@
-"""Atomic publishing: files and directories that others read appear whole, and a kill leaves the old ones or the new.
+"""Atomic publishing: files and directories that others read appear whole, and a kill leaves the old
+ones or the new.
 
 They are made under a private name beside their place, flushed to disk, and moved there in one step.
 """
@@ -19,7 +20,8 @@ from pathlib import Path
 from flaxformer_lite.config import ConfigError
 
 PATIENCE = 10.0  # seconds
-EXCHANGE, HERE = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
+EXCHANGE = 2  # RENAME_EXCHANGE and AT_FDCWD of Linux
+HERE = -100
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -36,15 +38,17 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -> Iterator[Path]:
-    """Yields an empty directory that takes the place of `target` when the block ends without an error.
+    """Yields an empty directory that takes the place of `target` when the block ends without an
+    error.
 
     Args:
       target: path of the directory; a symbolic link is replaced, not followed.
-      carry: whether an entry of an existing directory, by its name, is kept where the new one has none; None refuses an
-        existing target.
+      carry: whether an entry of an existing directory, by its name, is kept where the new one has
+        none; None refuses an existing target.
 
     Raises:
-      ConfigError: `target` may not be replaced, cannot be written, or is being written by another process.
+      ConfigError: `target` may not be replaced, cannot be written, or is being written by another
+        process.
     """
     target = Path(os.path.abspath(target))
     try:
@@ -65,12 +69,18 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
             _swap(made, target)
         _flush(target.parent)
     except OSError as error:
-        raise ConfigError(f"{target}: cannot be written ({error}); choose another directory.") from error
+        raise ConfigError(
+            f"{target}: cannot be written ({error}); choose another directory."
+        ) from error
 
 
 def recover(target: Path) -> None:
     """Moves a directory back that a kill between two renames has left aside (see `_swap`)."""
-    asides = [] if os.path.lexists(target) else sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
+    asides = (
+        []
+        if os.path.lexists(target)
+        else sorted(target.parent.glob(f".{glob.escape(target.name)}.*.old"))
+    )
     for aside in asides[:1]:
         with contextlib.suppress(OSError):
             aside.rename(target)
@@ -78,16 +88,20 @@ def recover(target: Path) -> None:
 
 @contextlib.contextmanager
 def private_directory(target: Path) -> Iterator[Path]:
-    """Makes a directory that is locked as long as this process lives; removes those of processes that were killed."""
-    made, own = _private(target, "tmp"), re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
+    """Makes a directory that is locked as long as this process lives; removes those of processes
+    that were killed."""
+    made = _private(target, "tmp")
+    own = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{16}\.tmp")
     with contextlib.ExitStack() as stack:
         with _opened(target.parent) as parent:
             _lock(parent, PATIENCE)  # one at a time looks for others, where there are locks
             for other in [path for path in target.parent.iterdir() if own.fullmatch(path.name)]:
                 with contextlib.suppress(FileNotFoundError), _opened(other) as directory:
                     if not _lock(directory):
-                        raise ConfigError(f"{target}: another process is writing it (if none is, remove {other}); wait for it,"
-                                          f" or choose another directory.")  # fmt: skip
+                        raise ConfigError(
+                            f"{target}: another process is writing it (if none is, remove {other});"
+                            " wait for it, or choose another directory."
+                        )
                 shutil.rmtree(other, ignore_errors=True)
             recover(target)
             made.mkdir()
@@ -103,8 +117,10 @@ def _check_replaceable(target: Path, carry: Callable[[str], bool] | None) -> Non
     if target.exists() and not target.is_dir():
         raise ConfigError(f"{target}: is a file; choose another directory.")
     if target.is_mount() or Path.cwd().is_relative_to(target.resolve()):
-        raise ConfigError(f"{target}: cannot be replaced as a whole, as it is a mount point or holds the current folder; choose"
-                          f" a directory in it.")  # fmt: skip
+        raise ConfigError(
+            f"{target}: cannot be replaced as a whole, as it is a mount point or holds the current"
+            " folder; choose a directory in it."
+        )
 
 
 def _swap(made: Path, target: Path) -> None:
@@ -138,7 +154,8 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _lock(directory: int, patience: float = 0.0) -> bool:
-    """Locks a directory; returns whether it could, as others may hold it and some file systems have no locks."""
+    """Locks a directory; returns whether it could, as others may hold it and some file systems have
+    no locks."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -162,7 +179,9 @@ def _flush(path: Path) -> None:
 def _link(source: Path, place: Path) -> None:
     """Gives an entry a second place, without a copy where the file system can."""
     if source.is_dir() and not source.is_symlink():
-        shutil.copytree(source, place, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b)))
+        shutil.copytree(
+            source, place, symlinks=True, copy_function=lambda a, b: _link(Path(a), Path(b))
+        )
         return
     try:
         os.link(source, place, follow_symlinks=False)

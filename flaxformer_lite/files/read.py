@@ -1,4 +1,5 @@
-"""Bounded reading of files that others wrote: regular ones only, of limited size, their JSON limited in depth and numbers."""
+"""Bounded reading of files that others wrote: regular ones only, of limited size, their JSON
+limited in depth and numbers."""
 
 import json
 import math
@@ -10,12 +11,19 @@ from typing import Any, BinaryIO
 
 from flaxformer_lite.config import ConfigError
 
-LARGEST = 1 << 26  # bytes of a JSON file; the largest index of published shards has less than a tenth
+LARGEST = (
+    1 << 26
+)  # bytes of a JSON file; the largest index of published shards has less than a tenth
 DEEPEST = 100  # objects and lists within each other
 DIGITS = 39  # of an integer; tokenizer_config.json spells "no limit" as 10**30
 KINDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "an object", list: "a list",
-}  # fmt: skip
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict: "an object",
+    list: "a list",
+}
 Kind = type | tuple[type, ...]
 SHOWN = 120  # most characters of a name from a file in a message
 
@@ -40,7 +48,9 @@ def read_bytes(path: Path, *, limit: int = LARGEST, error: type[Exception] = Con
     """Reads a regular file of at most `limit` bytes."""
     with open_regular(path, error=error) as file:
         if (size := os.fstat(file.fileno()).st_size) > limit:
-            raise error(f"{path}: {size:,} bytes, where {limit:,} are the most; is it the right file?")
+            raise error(
+                f"{path}: {size:,} bytes, where {limit:,} are the most; is it the right file?"
+            )
         return file.read(size)
 
 
@@ -52,7 +62,9 @@ def read_text(path: Path, *, limit: int = LARGEST, error: type[Exception] = Conf
         raise error(f"{path} is not UTF-8 at byte {failure.start}; fetch it again.") from None
 
 
-def read_object(path: Path, kinds: Mapping[str, Kind] | None = None, *, error: type[Exception] = ConfigError) -> dict:
+def read_object(
+    path: Path, kinds: Mapping[str, Kind] | None = None, *, error: type[Exception] = ConfigError
+) -> dict:
     """Reads a JSON object.
 
     Args:
@@ -61,19 +73,24 @@ def read_object(path: Path, kinds: Mapping[str, Kind] | None = None, *, error: t
       error: type of the exception.
 
     Raises:
-      error: the file cannot be read, is not an object, exceeds a bound, or a field has another type.
+      error: the file cannot be read, is not an object, exceeds a bound, or a field has another
+        type.
     """
     return parse_object(read_bytes(path, error=error), str(path), kinds, error=error)
 
 
 def parse_object(
-    text: bytes, where: str, kinds: Mapping[str, Kind] | None = None, *, error: type[Exception] = ConfigError
+    text: bytes,
+    where: str,
+    kinds: Mapping[str, Kind] | None = None,
+    *,
+    error: type[Exception] = ConfigError,
 ) -> dict[str, Any]:
     """Parses a JSON object from `where`.
 
     Raises:
-      error: it is none, holds a key twice with different values, a number of too many digits, is nested too deeply, or
-        a field has another type than in `kinds`.
+      error: it is none, holds a key twice with different values, a number of too many digits, is
+        nested too deeply, or a field has another type than in `kinds`.
     """
     try:
         values = json.loads(text.decode(), object_pairs_hook=_unique, parse_int=_integer)
@@ -90,11 +107,14 @@ def parse_object(
 
 
 def is_kind(value: Any, kind: Kind) -> bool:
-    """Returns whether a JSON value is of a type, or of one of several; a whole number is a number, true is not."""
+    """Returns whether a JSON value is of a type, or of one of several; a whole number is a number,
+    true is not."""
     if isinstance(kind, tuple):
         return any(is_kind(value, one) for one in kind)
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        )
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
@@ -104,7 +124,8 @@ def spelled(kind: Kind) -> str:
 
 
 def shown(name: str) -> str:
-    """Returns a name from a file for a message: as it is, or escaped and cut if it is unprintable or long."""
+    """Returns a name from a file for a message: as it is, or escaped and cut if it is unprintable
+    or long."""
     return name if name.isprintable() and len(name) <= SHOWN else brief(name)
 
 
@@ -130,7 +151,8 @@ def _integer(digits: str) -> int:
 
 
 def _check_depth(values: Any) -> None:
-    level, depth = [values], 0
+    level = [values]
+    depth = 0
     while level := [x for x in level if isinstance(x, (dict, list))]:
         depth += 1
         if depth > DEEPEST:

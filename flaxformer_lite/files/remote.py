@@ -1,4 +1,5 @@
-"""Objects in stores, such as `gs://bucket/name`: listed, read in ranges, and copied whole, checked by size and checksum."""
+"""Objects in stores, such as `gs://bucket/name`: listed, read in ranges, and copied whole, checked
+by size and checksum."""
 
 import base64
 import concurrent.futures
@@ -24,7 +25,8 @@ class RemoteFile:
     Attributes:
       url: its address.
       size: bytes.
-      checksum: of the content, as `crc32c:` or `md5:` and hex digits; empty where the store gives none.
+      checksum: of the content, as `crc32c:` or `md5:` and hex digits; empty where the store gives
+        none.
       version: changes with the content.
     """
 
@@ -51,7 +53,8 @@ class RemoteFile:
 
 class _Ranges(io.RawIOBase):
     def __init__(self, file: RemoteFile):
-        self._file, self._at = file, 0
+        self._file = file
+        self._at = 0
 
     def readable(self) -> bool:
         return True
@@ -119,7 +122,9 @@ def download(file: RemoteFile, path: Path) -> None:
 
     def copy() -> tuple[RemoteFile, BinaryIO]:
         with path.open("wb") as out, concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-            blocks = [pool.submit(_copy, file, at, out.fileno()) for at in range(0, file.size, BLOCK)]
+            blocks = [
+                pool.submit(_copy, file, at, out.fileno()) for at in range(0, file.size, BLOCK)
+            ]
             try:
                 for block in blocks:
                     block.result()
@@ -134,14 +139,18 @@ def missing(url: str) -> StorageError:
     """Returns the error that an object, or its bucket, does not exist."""
     bucket, _, _ = _key(url).partition("/")
     try:
-        with contextlib.suppress(StorageError):  # who may read objects need not be allowed to list them
+        with contextlib.suppress(
+            StorageError
+        ):  # who may read objects need not be allowed to list them
             if url.startswith("gs"):
                 run(url, lambda files: files._call("GET", "b/{}/o", bucket, maxResults=1))
             else:
                 run(url, lambda files: files._call_s3("list_objects_v2", Bucket=bucket, MaxKeys=1))
     except FileNotFoundError:
         return no_bucket(url)
-    return StorageError(f"{url}: the bucket has no object of this name, and none below it; check the name.")
+    return StorageError(
+        f"{url}: the bucket has no object of this name, and none below it; check the name."
+    )
 
 
 @contextlib.contextmanager
@@ -156,7 +165,11 @@ def _listed(url: str, method: str) -> list[RemoteFile]:
     with _existing(url):
         found = run(url, lambda files: getattr(files, method)(_key(url), detail=True))
     scheme = url.partition("://")[0]
-    entries = [entry for entry in found.values() if entry["type"] == "file" and not entry["name"].endswith("/")]
+    entries = [
+        entry
+        for entry in found.values()
+        if entry["type"] == "file" and not entry["name"].endswith("/")
+    ]
     return sorted((_file(f"{scheme}://{entry['name']}", entry) for entry in entries), key=str)
 
 
@@ -177,7 +190,9 @@ def _file(url: str, entry: dict[str, Any]) -> RemoteFile:
         checksum = f"crc32c:{base64.b64decode(entry['crc32c']).hex()}"
     elif url.startswith("s3") and len(tag) == 32:  # else of many parts, and no hash of the content
         checksum = f"md5:{tag}"
-    return RemoteFile(url, int(entry["size"]), checksum, checksum or str(entry.get("generation") or tag))
+    return RemoteFile(
+        url, int(entry["size"]), checksum, checksum or str(entry.get("generation") or tag)
+    )
 
 
 def _checked(url: str, copy: Callable[[], tuple[RemoteFile, BinaryIO]]) -> None:
@@ -212,7 +227,8 @@ def _difference(file: RemoteFile, local: BinaryIO) -> str:
 
 
 def _has_own_key(url: str) -> bool:
-    """Returns whether an object of S3 is encrypted with a key of its owner's, so that its ETag is no hash of the content."""
+    """Returns whether an object of S3 is encrypted with a key of its owner's, so that its ETag is
+    no hash of the content."""
     bucket, _, name = _key(url).partition("/")
     head = run(url, lambda files: files._call_s3("head_object", Bucket=bucket, Key=name))
     return "kms" in head.get("ServerSideEncryption", "") or "SSECustomerAlgorithm" in head

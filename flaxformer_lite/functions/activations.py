@@ -1,6 +1,7 @@
 """Activations by the names that configs use.
 
-A new one is a row of the table below, of config/choices.py and, under its published name, of models/weight_map.py.
+A new one is a row of the table below, of config/choices.py and, under its published name, of
+models/weight_map.py.
 """
 
 import functools
@@ -11,13 +12,19 @@ import jax
 import jax.numpy as jnp
 
 
-def _derived(activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]) -> jax.custom_jvp:
-    """Gives the activation a derivative that is a formula of x alone, so that only x is kept for the backward pass.
+def _derived(
+    activation: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
+) -> jax.custom_jvp:
+    """Gives the activation a derivative that is a formula of x alone, so that only x is kept for
+    the backward pass.
 
-    XLA keeps whatever the forward and backward formulas share, which can be four arrays as large as the layer.
+    XLA keeps whatever the forward and backward formulas share, which can be four arrays as large as
+    the layer.
     """
     function = jax.custom_jvp(activation)
-    function.defjvp(lambda x, d_x: (activation(*x), slope(x[0].astype(jnp.float32)).astype(x[0].dtype) * d_x[0]))
+    function.defjvp(
+        lambda x, d_x: (activation(*x), slope(x[0].astype(jnp.float32)).astype(x[0].dtype) * d_x[0])
+    )
     return function
 
 
@@ -36,7 +43,9 @@ def _gelu_tanh_slope(x: jax.Array) -> jax.Array:
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": _derived(functools.partial(jax.nn.gelu, approximate=False), _gelu_slope),  # x * Phi(x), BERT's
+    "gelu": _derived(
+        functools.partial(jax.nn.gelu, approximate=False), _gelu_slope
+    ),  # x * Phi(x), BERT's
     # GPT-2's; "gelu_new" elsewhere.
     "gelu_tanh": _derived(functools.partial(jax.nn.gelu, approximate=True), _gelu_tanh_slope),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),  # CLIP's

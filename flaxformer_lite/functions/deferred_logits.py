@@ -1,4 +1,5 @@
-"""Logits that are not made yet: the loss is fused with the projection to the vocabulary that makes them."""
+"""Logits that are not made yet: the loss is fused with the projection to the vocabulary that makes
+them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,8 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class DeferredLogits:
-    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`; a softcap of 0 is none."""
+    """Logits that are not yet multiplied out: `cap tanh((scale x W^T + b) / cap)`; a softcap of 0
+    is none."""
 
     x: jax.Array  # features [..., D], in the dtype of the matmul (a CPU computes it in float32)
     kernel_VD: jax.Array  # the vocabulary's vectors; tied embeddings are passed as they are
@@ -36,6 +38,9 @@ class DeferredLogits:
 
     def dot(self, a: jax.Array, b: jax.Array, axes: tuple[Any, Any]) -> jax.Array:
         """Multiplies a and b, summed over `axes`, in float32."""
-        if self.sharding.platform == "cpu":  # XLA:CPU lacks some bfloat16 products with a float32 result
-            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+        if (
+            self.sharding.platform == "cpu"
+        ):  # XLA:CPU lacks some bfloat16 products with a float32 result
+            a = a.astype(jnp.float32)
+            b = b.astype(jnp.float32)
         return jnp.tensordot(a, b, axes, preferred_element_type=jnp.float32)

@@ -1,6 +1,8 @@
-"""Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`, and drawn with `picture`.
+"""Attention masks: boolean, True = may attend, composed with `&`, `|` and `~`, and drawn with
+`picture`.
 
-A mask is a small function of row and column numbers, not an array: dense attention evaluates it for all of T x S,
+A mask is a small function of row and column numbers, not an array: dense attention evaluates it for
+  all of T x S,
 blockwise attention for one block at a time, and decoding with a cache for a single row.
 
     >>> mask = causal() & segments(jnp.array([[1, 1, 2, 2, 0]]))
@@ -26,10 +28,11 @@ M = TypeVar("M", bound="Mask")
 
 
 class Mask:
-    """Which rows may attend to which columns: `mask(q_index_T, k_index_S)` is boolean [B or 1, T, S].
+    """Which rows may attend to which columns: `mask(q_index_T, k_index_S)` is boolean [B or 1, T,
+    S].
 
-    The indices are int32 row and column numbers (slots of a cache), not position ids. A negative column number is an
-    empty slot: no mask, negated or not, lets any row attend to it.
+    The indices are int32 row and column numbers (slots of a cache), not position ids. A negative
+    column number is an empty slot: no mask, negated or not, lets any row attend to it.
     """
 
     __array_ufunc__ = None  # so that numpy's `array & mask` asks the mask
@@ -42,7 +45,8 @@ class Mask:
         raise NotImplementedError
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        """Returns bounds (first, last) such that rows start..stop-1 see no column outside first..last-1.
+        """Returns bounds (first, last) such that rows start..stop-1 see no column outside
+        first..last-1.
 
         start and stop are ints, or traced int32 arrays; the bounds are of the same kind.
         """
@@ -64,7 +68,8 @@ class Mask:
     def __or__(self, other: "Mask | jax.Array") -> "Mask":
         return Or(self, _operand(other))
 
-    __rand__, __ror__ = __and__, __or__
+    __rand__ = __and__
+    __ror__ = __or__
 
     def __invert__(self) -> "Mask":
         return Not(self)
@@ -139,7 +144,9 @@ class And(Mask):
         return self.a.allows(q_index_T, k_index_S) & self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (m.column_bounds(start, stop, length) for m in (self.a, self.b))
+        (a_first, a_last), (b_first, b_last) = (
+            m.column_bounds(start, stop, length) for m in (self.a, self.b)
+        )
         first = _most(a_first, b_first)
         return first, _most(first, _least(a_last, b_last))
 
@@ -153,7 +160,9 @@ class Or(Mask):
         return self.a.allows(q_index_T, k_index_S) | self.b.allows(q_index_T, k_index_S)
 
     def column_bounds(self, start: Slot, stop: Slot, length: int) -> tuple[Slot, Slot]:
-        (a_first, a_last), (b_first, b_last) = (m.column_bounds(start, stop, length) for m in (self.a, self.b))
+        (a_first, a_last), (b_first, b_last) = (
+            m.column_bounds(start, stop, length) for m in (self.a, self.b)
+        )
         return _least(a_first, b_first), _most(a_last, b_last)
 
 
@@ -178,12 +187,16 @@ def causal() -> Mask:
 def window(left: int, right: int = 0) -> Mask:
     """Lets each row see its own column, `left` columns before it and `right` after it.
 
-    A sliding window of W tokens, as published configurations count it (Mistral, Gemma), is `window(W - 1)`.
+    A sliding window of W tokens, as published configurations count it (Mistral, Gemma), is
+    `window(W - 1)`.
 
     Reference: Beltagy et al. 2020, Longformer, section 3.1 (arXiv:2004.05150).
     """
     if left < 0 or right < 0:
-        raise ValueError(f"window(left={left}, right={right}): neither may be negative; window(0) sees only itself.")
+        raise ValueError(
+            f"window(left={left}, right={right}): neither may be negative; window(0) sees only"
+            " itself."
+        )
     return Window(left, right)
 
 
@@ -191,8 +204,8 @@ def padding(keep_BS: jax.Array) -> Mask:
     """Lets every row see the columns to keep, which hold real tokens.
 
     Args:
-      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept. With a cache: over all
-        slots, not over this call's tokens.
+      keep_BS: bool or integer, such as a tokenizer's attention mask; True or nonzero is kept. With
+        a cache: over all slots, not over this call's tokens.
     """
     return Columns(_boolean("padding(keep)", keep_BS, "[batch, source]"), "padding(keep)")
 
@@ -205,25 +218,34 @@ def prefix(in_prefix_BS: jax.Array) -> Mask:
 
     Reference: Raffel et al. 2020, T5, section 3.2.1 (arXiv:1910.10683).
     """
-    return Columns(_boolean("prefix(in_prefix)", in_prefix_BS, "[batch, source]"), "prefix(in_prefix)")
+    return Columns(
+        _boolean("prefix(in_prefix)", in_prefix_BS, "[batch, source]"), "prefix(in_prefix)"
+    )
 
 
 def segments(q_BT: jax.Array, k_BS: jax.Array | None = None) -> Mask:
     """Lets each row see the columns of its own document, so that packed documents never mix.
 
     Args:
-      q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended to by nothing.
-      k_BS: document ids of the columns; defaults to `q_BT`. Cross-attention passes those of the source.
+      q_BT: integer document ids of the rows; 0 is padding, which attends to nothing and is attended
+        to by nothing.
+      k_BS: document ids of the columns; defaults to `q_BT`. Cross-attention passes those of the
+        source.
     """
-    q_BT, k_BS = _array("segments(q)", q_BT), None if k_BS is None else _array("segments(k)", k_BS)
+    q_BT = _array("segments(q)", q_BT)
+    k_BS = None if k_BS is None else _array("segments(k)", k_BS)
     for name, ids in (("q", q_BT), ("k", q_BT if k_BS is None else k_BS)):
         if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
-            raise ValueError(f"segments({name}): must be integer ids [batch, length], not {ids.dtype} {ids.shape}.")
+            raise ValueError(
+                f"segments({name}): must be integer ids [batch, length], not {ids.dtype}"
+                f" {ids.shape}."
+            )
     return Segments(q_BT, k_BS)
 
 
 def dense(mask_BTS: jax.Array) -> "Dense":
-    """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines with others."""
+    """Turns a boolean array [B or 1, T, S], [T, S] or [B or 1, 1, T, S] into a mask that combines
+    with others."""
     mask_BTS = _array("mask", mask_BTS)
     if mask_BTS.ndim == 4 and mask_BTS.shape[1] == 1:
         mask_BTS = mask_BTS[:, 0]
@@ -232,9 +254,13 @@ def dense(mask_BTS: jax.Array) -> "Dense":
 
 
 def both(
-    a: Mask | jax.Array | None, b: Mask | jax.Array | None, q_index_T: jax.Array, k_index_S: jax.Array
+    a: Mask | jax.Array | None,
+    b: Mask | jax.Array | None,
+    q_index_T: jax.Array,
+    k_index_S: jax.Array,
 ) -> Mask | jax.Array | None:
-    """Returns `a & b`; None allows everything, and a mask beside an array is evaluated at these indices."""
+    """Returns `a & b`; None allows everything, and a mask beside an array is evaluated at these
+    indices."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Mask) and isinstance(b, Mask):
@@ -244,10 +270,15 @@ def both(
 
 
 def materialize(mask: Mask, length: int) -> Mask:
-    """Evaluates a mask over length x length once, for all layers, keeping its static column bounds."""
+    """Evaluates a mask over length x length once, for all layers, keeping its static column
+    bounds."""
     array = dense(mask.dense(length))
-    reach = np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)]) - np.arange(length)[:, None]
-    left, right = int(max(-reach[:, 0].min(), 0)), int(max(reach[:, 1].max() - 1, 0))
+    reach = (
+        np.asarray([mask.column_bounds(row, row + 1, length) for row in range(length)])
+        - np.arange(length)[:, None]
+    )
+    left = int(max(-reach[:, 0].min(), 0))
+    right = int(max(reach[:, 1].max() - 1, 0))
     return array if min(left, right) >= length - 1 else array & Window(left, right)
 
 
@@ -261,7 +292,9 @@ def _most(a: Slot, b: Slot) -> Slot:
 
 def _operand(x: Any) -> Mask:
     if not (isinstance(x, Mask) or hasattr(x, "ndim")):
-        raise TypeError(f"{x!r}: combine masks with masks; wrap an array as padding(x) or dense(x).")
+        raise TypeError(
+            f"{x!r}: combine masks with masks; wrap an array as padding(x) or dense(x)."
+        )
     return x if isinstance(x, Mask) else dense(x)
 
 
@@ -278,8 +311,12 @@ def _array(what: str, x: Any) -> jax.Array:
 
 def _boolean(what: str, array: jax.Array, axes: str) -> jax.Array:
     array = _array(what, array)
-    if not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer)) or array.ndim != axes.count(",") + 1:
+    if (
+        not (array.dtype == jnp.bool_ or jnp.issubdtype(array.dtype, jnp.integer))
+        or array.ndim != axes.count(",") + 1
+    ):
         raise ValueError(
-            f"{what}: must be boolean {axes}, True = may attend, not {array.dtype} {array.shape}; try `x != 0`."
+            f"{what}: must be boolean {axes}, True = may attend, not {array.dtype} {array.shape};"
+            " try `x != 0`."
         )
     return array if array.dtype == jnp.bool_ else array != 0

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from flaxformer_lite.functions.pooling import to_unit_length
 
 
-def nearest(table_VD: jax.Array, vector_D: jax.Array, /, k: int = 10) -> tuple[jax.Array, jax.Array]:
+def nearest(
+    table_VD: jax.Array, vector_D: jax.Array, /, k: int = 10
+) -> tuple[jax.Array, jax.Array]:
     """Finds the rows of a table with the largest cosines to a vector.
 
     >>> cosines, rows = nearest(jnp.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0]]), jnp.array([1.0, 0.1]), 2)

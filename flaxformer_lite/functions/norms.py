@@ -1,4 +1,5 @@
-"""Layer and root-mean-square normalization over the last axis, computed in float32 for any input dtype."""
+"""Layer and root-mean-square normalization over the last axis, computed in float32 for any input
+dtype."""
 
 import functools
 from typing import Any
@@ -7,8 +8,11 @@ import jax
 import jax.numpy as jnp
 
 
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float) -> jax.Array:
-    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias, in the dtype of x.
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /, *, eps: float
+) -> jax.Array:
+    """Applies layer normalization, y = (x - E[x]) / sqrt(Var[x] + eps) * scale + bias, in the dtype
+    of x.
 
     Args:
       x: [..., D], any float dtype.
@@ -22,7 +26,8 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None = None, /,
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
-    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale, in the dtype of x.
+    """Applies root-mean-square normalization, y = x / sqrt(E[x^2] + eps) * scale, in the dtype of
+    x.
 
     Args:
       x: [..., D], any float dtype.
@@ -31,7 +36,9 @@ def rms_norm(x: jax.Array, scale: jax.Array, /, *, eps: float) -> jax.Array:
 
     Reference: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4.
     """
-    return (_standardised(x.astype(jnp.float32), eps, False) * _widen(scale, x.ndim)).astype(x.dtype)
+    return (_standardised(x.astype(jnp.float32), eps, False) * _widen(scale, x.ndim)).astype(
+        x.dtype
+    )
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
@@ -41,9 +48,13 @@ def _standardised(x: jax.Array, eps: float, centre: bool) -> jax.Array:
 
 
 @_standardised.defjvp
-def _standardised_jvp(eps: float, centre: bool, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Keeps the result and one number per row for the backward pass; plain differentiation would keep three arrays."""
-    (x,), (d_x,) = primals, tangents
+def _standardised_jvp(
+    eps: float, centre: bool, primals: Any, tangents: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Keeps the result and one number per row for the backward pass; plain differentiation would
+    keep three arrays."""
+    (x,) = primals
+    (d_x,) = tangents
     y, shrink = _standardise(x, eps, centre)
     d_x = d_x - _mean(d_x) if centre else d_x
     return y, shrink * (d_x - y * _mean(y * d_x))

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 
 def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax.Array:
-    """Pools token vectors into the unit vector along their mean, y / |y|, y = sum_t keep_t x_t, as float32 [B, D].
+    """Pools token vectors into the unit vector along their mean, y / |y|, y = sum_t keep_t x_t, as
+    float32 [B, D].
 
     Args:
       x_BTD: hidden states.
@@ -15,17 +16,25 @@ def mean_pool(x_BTD: jax.Array, keep_BT: jax.Array, *, unit: bool = True) -> jax
     Reference: Reimers and Gurevych 2019, "Sentence-BERT", section 3 (arXiv:1908.10084).
     """
     keep_BT = (keep_BT != 0).astype(jnp.float32)
-    sum_BD = jnp.einsum("BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST)
-    return to_unit_length(sum_BD) if unit else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
+    sum_BD = jnp.einsum(
+        "BTD,BT->BD", x_BTD.astype(jnp.float32), keep_BT, precision=jax.lax.Precision.HIGHEST
+    )
+    return (
+        to_unit_length(sum_BD)
+        if unit
+        else sum_BD / jnp.maximum(keep_BT.sum(axis=-1, keepdims=True), 1.0)
+    )
 
 
 def first_token(mask_BT: jax.Array) -> jax.Array:
-    """Returns the mask with the first column only: `mean_pool` then takes the vector of the first token."""
+    """Returns the mask with the first column only: `mean_pool` then takes the vector of the first
+    token."""
     return jnp.asarray(mask_BT).at[:, 1:].set(0)
 
 
 def shortened(x: jax.Array, width: int) -> jax.Array:
-    """Returns unit vectors along the first `width` components, [..., width] (Kusupati et al. 2022, arXiv:2205.13147)."""
+    """Returns unit vectors along the first `width` components, [..., width] (Kusupati et al. 2022,
+    arXiv:2205.13147)."""
     return to_unit_length(x[..., :width])
 
 

@@ -1,7 +1,8 @@
 """Recurrent cells as pure steps, `state, gates -> state`, and their scan over time.
 
-`gates` are the input's share of a cell's pre-activations, `W x + b` for all tokens at once; a step adds the state's share,
-`h U`. A state is a tuple of arrays whose first is the cell's output. The same weights give what torch and flax compute:
+`gates` are the input's share of a cell's pre-activations, `W x + b` for all tokens at once; a step
+adds the state's share, `h U`. A state is a tuple of arrays whose first is the cell's output. The
+same weights give what torch and flax compute:
 
 | here | torch, rows of `weight_ih`, `weight_hh` | flax, submodules of the cell |
 |---|---|---|
@@ -9,8 +10,9 @@
 | lstm: `i f g o` | blocks in this order | LSTMCell, OptimizedLSTMCell `i`+gate, `h`+gate |
 | gru: `r z n` | blocks in this order | GRUCell `i`+gate, `h`+gate |
 
-Both keep two biases where their sum is all that counts; here there is one for each gate, and in the GRU a second for the
-candidate, which the reset gate multiplies: torch's `bias_hh` of block n, the bias of flax's `hn`.
+Both keep two biases where their sum is all that counts; here there is one for each gate, and in the
+GRU a second for the candidate, which the reset gate multiplies: torch's `bias_hh` of block n, the
+bias of flax's `hn`.
 """
 
 from collections.abc import Callable
@@ -37,14 +39,16 @@ def rnn_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State
 
 
 def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> State:
-    """Computes `c = f c + i g`, `h = o tanh(c)`, with sigmoid gates i, f, o and the candidate g = tanh.
+    """Computes `c = f c + i g`, `h = o tanh(c)`, with sigmoid gates i, f, o and the candidate g =
+    tanh.
 
     Args:
       state: `(h, c)`, each [B, U].
       gates_BZU: `W x + b` of i, f, g, o.
       kernel_UZU: U of the four.
 
-    Reference: Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; forget gates, Gers et al. 2000.
+    Reference: Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; forget gates, Gers et al.
+      2000.
     """
     h_BU, c_BU = state
     i, f, g, o = jnp.unstack(gates_BZU + recurrent(h_BU, kernel_UZU), axis=1)
@@ -55,8 +59,8 @@ def lstm_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array) -> Stat
 def gru_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array, bias_U: jax.Array) -> State:
     """Computes `n = tanh(x_n + r (h U_n + b))`, `h = (1 - z) n + z h`, with sigmoid gates r and z.
 
-    The reset gate r multiplies the product `h U_n`, as in cuDNN, torch and flax; in the paper it multiplies h before the
-    product. Published weights of the one are no weights of the other.
+    The reset gate r multiplies the product `h U_n`, as in cuDNN, torch and flax; in the paper it
+    multiplies h before the product. Published weights of the one are no weights of the other.
 
     Args:
       state: `(h,)`, [B, U].
@@ -64,11 +68,13 @@ def gru_step(state: State, gates_BZU: jax.Array, kernel_UZU: jax.Array, bias_U: 
       kernel_UZU: U of the three.
       bias_U: b.
 
-    Reference: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder" (arXiv:1406.1078).
+    Reference: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder"
+      (arXiv:1406.1078).
     """
     (h_BU,) = state
     r_BU, z_BU, n_BU = jnp.unstack(recurrent(h_BU, kernel_UZU), axis=1)
-    r, z = jax.nn.sigmoid(gates_BZU[:, 0] + r_BU), jax.nn.sigmoid(gates_BZU[:, 1] + z_BU)
+    r = jax.nn.sigmoid(gates_BZU[:, 0] + r_BU)
+    z = jax.nn.sigmoid(gates_BZU[:, 1] + z_BU)
     n = jnp.tanh(gates_BZU[:, 2] + r * (n_BU + bias_U[None]))
     return ((1 - z) * n + z * h_BU,)
 
@@ -84,10 +90,16 @@ def first(state: State) -> jax.Array:
 
 
 def scan_cell(
-    step: Callable[[State, Any], State], state: State, tokens: Any, /,
-    starts_BT: jax.Array | None = None, keep_BT: jax.Array | None = None, *,
-    reverse: bool = False, output: Callable[[State], Any] = first,
-) -> tuple[Any, State]:  # fmt: skip
+    step: Callable[[State, Any], State],
+    state: State,
+    tokens: Any,
+    /,
+    starts_BT: jax.Array | None = None,
+    keep_BT: jax.Array | None = None,
+    *,
+    reverse: bool = False,
+    output: Callable[[State], Any] = first,
+) -> tuple[Any, State]:
     """Runs a cell over time.
 
         >>> total = lambda state, x: (state[0] + x,)
@@ -99,8 +111,10 @@ def scan_cell(
       step: a step function with its weights bound.
       state: the state before the first token; zeros, unless an earlier call left one.
       tokens: arrays [B, T, ...], of which step gets [B, ...]; usually the gates.
-      starts_BT: bool, True where a document starts: the state is zero before it. None: one document.
-      keep_BT: bool, False for padding, which leaves the state as it is; its output is that of the token before.
+      starts_BT: bool, True where a document starts: the state is zero before it. None: one
+        document.
+      keep_BT: bool, False for padding, which leaves the state as it is; its output is that of the
+        token before.
       reverse: whether to read from right to left; documents still start at `starts_BT`.
       output: what to return of each state.
 
@@ -114,7 +128,9 @@ def scan_cell(
             state = tuple(jnp.where(_like(starts_B, s), jnp.zeros_like(s), s) for s in state)
         new = step(state, x)
         if keep_B is not None:
-            new = tuple(jnp.where(_like(keep_B, s), s, old) for s, old in zip(new, state, strict=True))
+            new = tuple(
+                jnp.where(_like(keep_B, s), s, old) for s, old in zip(new, state, strict=True)
+            )
         return new, output(new)
 
     if starts_BT is not None and reverse:  # a document's last token is the first to be read

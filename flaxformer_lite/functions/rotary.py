@@ -10,11 +10,13 @@ import numpy as np
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Sines and cosines of the angles of P pairs of dimensions at each position, with YaRN's attention scaling.
+    """Sines and cosines of the angles of P pairs of dimensions at each position, with YaRN's
+    attention scaling.
 
     Attributes:
       sin_BTP, cos_BTP: float32; B is 1 if all examples share positions.
-      interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in GPT-NeoX and Llama.
+      interleaved: pairs are dimensions (2p, 2p + 1) as in GPT-J; otherwise (p, p + P) as in
+        GPT-NeoX and Llama.
       values: whether the values of attention rotate too, not only queries and keys.
     """
 
@@ -25,7 +27,11 @@ class Phase:
 
 
 def phase(
-    positions_BT: jax.Array, frequencies_P: jax.Array | np.ndarray, *, amplitude: float = 1.0, interleaved: bool = False
+    positions_BT: jax.Array,
+    frequencies_P: jax.Array | np.ndarray,
+    *,
+    amplitude: float = 1.0,
+    interleaved: bool = False,
 ) -> Phase:
     """Computes the phase `position * frequency` of every pair, as sines and cosines.
 
@@ -35,12 +41,16 @@ def phase(
       amplitude: factor on both sine and cosine; logits of two rotated vectors grow by its square.
       interleaved: the layout of pairs, see `Phase`.
     """
-    angles_BTP = positions_BT[:, :, None].astype(jnp.float32) * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]
+    angles_BTP = (
+        positions_BT[:, :, None].astype(jnp.float32)
+        * jnp.asarray(frequencies_P, jnp.float32)[None, None, :]
+    )
     return Phase(amplitude * jnp.sin(angles_BTP), amplitude * jnp.cos(angles_BTP), interleaved)
 
 
 def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
-    """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the rest is unchanged.
+    """Rotates each pair of the first 2P dimensions: `(a, b) -> (a cos - b sin, b cos + a sin)`; the
+    rest is unchanged.
 
     The dot product of a query rotated by m and a key rotated by n depends on m - n only.
 
@@ -53,12 +63,26 @@ def rotate(x_BTNH: jax.Array, phase: Phase, /) -> jax.Array:
 
     Reference: Su et al. 2021, RoFormer, section 3.2.2 (arXiv:2104.09864).
     """
-    pairs, head_dim = phase.sin_BTP.shape[-1], x_BTNH.shape[-1]
+    pairs = phase.sin_BTP.shape[-1]
+    head_dim = x_BTNH.shape[-1]
     if 2 * pairs > head_dim:
-        raise ValueError(f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this head.")
-    sin_BT1P, cos_BT1P = phase.sin_BTP[:, :, None, :], phase.cos_BTP[:, :, None, :]
-    turned, rest = x_BTNH[..., : 2 * pairs].astype(jnp.float32), x_BTNH[..., 2 * pairs :]
-    a, b = (turned[..., 0::2], turned[..., 1::2]) if phase.interleaved else jnp.split(turned, 2, axis=-1)
+        raise ValueError(
+            f"the phase rotates {2 * pairs} dimensions but head_dim={head_dim}: make it for this"
+            " head."
+        )
+    sin_BT1P = phase.sin_BTP[:, :, None, :]
+    cos_BT1P = phase.cos_BTP[:, :, None, :]
+    turned = x_BTNH[..., : 2 * pairs].astype(jnp.float32)
+    rest = x_BTNH[..., 2 * pairs :]
+    a, b = (
+        (turned[..., 0::2], turned[..., 1::2])
+        if phase.interleaved
+        else jnp.split(turned, 2, axis=-1)
+    )
     a, b = a * cos_BT1P - b * sin_BT1P, b * cos_BT1P + a * sin_BT1P
-    turned = jnp.stack([a, b], axis=-1).reshape(turned.shape) if phase.interleaved else jnp.concatenate([a, b], axis=-1)
+    turned = (
+        jnp.stack([a, b], axis=-1).reshape(turned.shape)
+        if phase.interleaved
+        else jnp.concatenate([a, b], axis=-1)
+    )
     return jnp.concatenate([turned.astype(x_BTNH.dtype), rest], axis=-1)

@@ -1,6 +1,8 @@
-"""Logits processors: pure functions from logits to logits that decide which token may come next, and how likely it is.
+"""Logits processors: pure functions from logits to logits that decide which token may come next,
+and how likely it is.
 
-A token that is ruled out has logit minus infinity. Each row is treated by itself; nothing here depends on models.
+A token that is ruled out has logit minus infinity. Each row is treated by itself; nothing here
+depends on models.
 """
 
 import jax
@@ -10,7 +12,8 @@ BLOCK = 256  # entries of a row that are summed or compared before the blocks ar
 
 
 def temperature(logits_BV: jax.Array, value: jax.Array | float) -> jax.Array:
-    """Divides logits by the temperature: below one sharpens the distribution, above one flattens it."""
+    """Divides logits by the temperature: below one sharpens the distribution, above one flattens
+    it."""
     return logits_BV / value
 
 
@@ -23,7 +26,8 @@ def top_k(logits_BV: jax.Array, k: jax.Array | int) -> jax.Array:
 
 
 def top_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
-    """Keeps the nucleus: the fewest most likely tokens with total probability p or more, and any as likely as its last.
+    """Keeps the nucleus: the fewest most likely tokens with total probability p or more, and any as
+    likely as its last.
 
     Reference: Holtzman et al. 2020, section 3.1 (arXiv:1904.09751).
     """
@@ -40,9 +44,14 @@ def min_p(logits_BV: jax.Array, p: jax.Array | float) -> jax.Array:
 
 
 def repetition_penalty(
-    logits_BV: jax.Array, tokens_BT: jax.Array, start_B: jax.Array, length: jax.Array | int, penalty: jax.Array | float
+    logits_BV: jax.Array,
+    tokens_BT: jax.Array,
+    start_B: jax.Array,
+    length: jax.Array | int,
+    penalty: jax.Array | float,
 ) -> jax.Array:
-    """Makes tokens already written less likely: positive logits are divided by the penalty, negative ones multiplied.
+    """Makes tokens already written less likely: positive logits are divided by the penalty,
+    negative ones multiplied.
 
     Args:
       logits_BV: float32.
@@ -79,10 +88,14 @@ def no_repeat_ngram(
         return logits_BV
     first_1W = jnp.arange(windows, dtype=jnp.int32)[None]
     repeats_BW = (first_1W >= start_B[:, None]) & (first_1W + n - 1 < length)
-    tail_BJ = jax.lax.dynamic_slice_in_dim(tokens_BT, jnp.maximum(length - n + 1, 0), max(n - 1, 1), axis=1)
+    tail_BJ = jax.lax.dynamic_slice_in_dim(
+        tokens_BT, jnp.maximum(length - n + 1, 0), max(n - 1, 1), axis=1
+    )
     for j in range(n - 1):
         repeats_BW &= tokens_BT[:, j : j + windows] == tail_BJ[:, j : j + 1]
-    return jnp.where(_marked(logits_BV.shape, tokens_BT[:, n - 1 :], repeats_BW), -jnp.inf, logits_BV)
+    return jnp.where(
+        _marked(logits_BV.shape, tokens_BT[:, n - 1 :], repeats_BW), -jnp.inf, logits_BV
+    )
 
 
 def suppress(logits_BV: jax.Array, token_ids_U: jax.Array) -> jax.Array:
@@ -93,11 +106,14 @@ def suppress(logits_BV: jax.Array, token_ids_U: jax.Array) -> jax.Array:
 def force(logits_BV: jax.Array, token_id: jax.Array | int) -> jax.Array:
     """Rules out every token but one, and sets its logit to zero."""
     is_it_V = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32) == token_id
-    return jnp.broadcast_to(jnp.where(is_it_V, 0.0, -jnp.inf)[None].astype(logits_BV.dtype), logits_BV.shape)
+    return jnp.broadcast_to(
+        jnp.where(is_it_V, 0.0, -jnp.inf)[None].astype(logits_BV.dtype), logits_BV.shape
+    )
 
 
 def likeliest(logits_BV: jax.Array) -> jax.Array:
-    """Returns the token with the highest logit, int32 [B], the first if tied: jnp.argmax, ten times faster on a CPU."""
+    """Returns the token with the highest logit, int32 [B], the first if tied: jnp.argmax, ten times
+    faster on a CPU."""
     highest_B1 = jnp.max(logits_BV, axis=-1, keepdims=True)
     index_1V = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)[None]
     return jnp.min(jnp.where(logits_BV == highest_B1, index_1V, logits_BV.shape[-1] - 1), axis=-1)
@@ -106,22 +122,27 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
 def draw(logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
     """Draws one token per row, int32 [B], with its softmax probability in steps of 2^-23.
 
-    Each row has its own key, so that no row's token depends on the others. One uniform number per row selects first a
-    block of tokens by the blocks' cumulative probabilities, then the token within it; a token of probability zero is
-    never drawn.
+    Each row has its own key, so that no row's token depends on the others. One uniform number per
+    row selects first a block of tokens by the blocks' cumulative probabilities, then the token
+    within it; a token of probability zero is never drawn.
     """
     weights_BV = jnp.exp(logits_BV - jnp.max(logits_BV, axis=-1, keepdims=True))
     blocks_BMW = _blocks(weights_BV, 0.0)
     total_BM = jnp.cumsum(blocks_BMW.sum(axis=-1), axis=-1)
     at_B1 = jax.vmap(jax.random.uniform)(keys_B)[:, None] * total_BM[:, -1:]
     block_B1 = _first_above(total_BM, at_B1)
-    before_B1 = jnp.take_along_axis(total_BM, jnp.maximum(block_B1 - 1, 0), axis=1) * (block_B1 > 0).astype(jnp.float32)
-    within_BW = jnp.cumsum(jnp.take_along_axis(blocks_BMW, block_B1[:, :, None], axis=1)[:, 0], axis=-1)
+    before_B1 = jnp.take_along_axis(total_BM, jnp.maximum(block_B1 - 1, 0), axis=1) * (
+        block_B1 > 0
+    ).astype(jnp.float32)
+    within_BW = jnp.cumsum(
+        jnp.take_along_axis(blocks_BMW, block_B1[:, :, None], axis=1)[:, 0], axis=-1
+    )
     return (block_B1 * BLOCK + _first_above(within_BW, at_B1 - before_B1))[:, 0]
 
 
 def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the n largest entries of each row and their indices, largest first: jax.lax.top_k for long rows.
+    """Returns the n largest entries of each row and their indices, largest first: jax.lax.top_k for
+    long rows.
 
     The n largest lie in the n blocks with the largest maxima, so only those blocks are sorted.
     """
@@ -133,19 +154,26 @@ def largest(x_BT: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     return values, jnp.take_along_axis(block_Bn, place // BLOCK, axis=1) * BLOCK + place % BLOCK
 
 
-def _from_the_top(logits_BV: jax.Array, weights_BV: jax.Array, limit: jax.Array | float) -> jax.Array:
+def _from_the_top(
+    logits_BV: jax.Array, weights_BV: jax.Array, limit: jax.Array | float
+) -> jax.Array:
     """Keeps the highest logits until their weights sum to the limit.
 
-    The lowest logit to keep is the least threshold above which the weights sum to less than the limit. Bisecting the
-    32 bits of a float finds it exactly, without a sort, which takes a CPU a hundred times longer.
+    The lowest logit to keep is the least threshold above which the weights sum to less than the
+    limit. Bisecting the 32 bits of a float finds it exactly, without a sort, which takes a CPU a
+    hundred times longer.
     """
     least_B = jnp.full(len(logits_BV), _ordinal(jnp.float32(-jnp.inf)))
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low_B, high_B = bounds
-        middle_B = (low_B >> 1) + (high_B >> 1) + (low_B & high_B & 1)  # the mean, rounded down, without overflow
+        middle_B = (
+            (low_B >> 1) + (high_B >> 1) + (low_B & high_B & 1)
+        )  # the mean, rounded down, without overflow
         above_B = jnp.where(logits_BV >= _float(middle_B + 1)[:, None], weights_BV, 0).sum(axis=-1)
-        return jnp.where(above_B < limit, low_B, middle_B), jnp.where(above_B < limit, middle_B, high_B)
+        return jnp.where(above_B < limit, low_B, middle_B), jnp.where(
+            above_B < limit, middle_B, high_B
+        )
 
     _, last_B = jax.lax.fori_loop(0, 32, halve, (least_B - 1, _ordinal(logits_BV.max(axis=-1))))
     last_B = jnp.maximum(last_B, least_B)  # a limit above the total weight keeps everything
@@ -170,7 +198,8 @@ def _blocks(x_BT: jax.Array, fill: float) -> jax.Array:
 
 
 def _first_above(cumulative_BT: jax.Array, at_B1: jax.Array) -> jax.Array:
-    """Returns the first entry above `at`, int32 [B, 1], never past the last one with weight, despite rounding."""
+    """Returns the first entry above `at`, int32 [B, 1], never past the last one with weight,
+    despite rounding."""
     at_B1 = jnp.minimum(at_B1, jnp.nextafter(cumulative_BT[:, -1:], jnp.float32(0)))
     return (cumulative_BT <= at_B1).sum(axis=-1, keepdims=True, dtype=jnp.int32)
 
@@ -179,4 +208,6 @@ def _marked(shape: tuple[int, ...], tokens_BT: jax.Array, where_BT: jax.Array) -
     """Marks tokens, bool [B, V]: True for those in the columns selected by `where_BT`."""
     B, V = shape
     rows_B1 = jnp.arange(B, dtype=jnp.int32)[:, None]
-    return jnp.zeros(shape, bool).at[rows_B1, jnp.where(where_BT, tokens_BT, V)].set(True, mode="drop")
+    return (
+        jnp.zeros(shape, bool).at[rows_B1, jnp.where(where_BT, tokens_BT, V)].set(True, mode="drop")
+    )

@@ -12,7 +12,8 @@ MLP = "mlp"  # the inputs of the activation, and of its gate
 
 
 def named(name: str, *arrays: jax.Array) -> Any:
-    """Names arrays for the policies of `model.remat` (modules/stack.py), which keep them by name; else changes nothing.
+    """Names arrays for the policies of `model.remat` (modules/stack.py), which keep them by name;
+    else changes nothing.
 
     Returns:
       A tuple, or the one array.

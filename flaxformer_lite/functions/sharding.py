@@ -1,4 +1,5 @@
-"""Where activations live: the interface that meshes implement, and its default, everything whole on one device."""
+"""Where activations live: the interface that meshes implement, and its default, everything whole on
+one device."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ Names = tuple[str, ...]
 
 
 class Shards(NamedTuple):
-    """The number of shards of an axis, and the mesh axis that splits it, as `jax.lax`'s collectives name it."""
+    """The number of shards of an axis, and the mesh axis that splits it, as `jax.lax`'s collectives
+    name it."""
 
     count: int  # type: ignore[assignment]  # hides tuple.count
     mesh_axis: str | Names
@@ -20,7 +22,8 @@ class Shards(NamedTuple):
 
 @dataclass(frozen=True)
 class ActivationSharding:
-    """A placement of activations; the base class keeps everything whole on one device. Hashable, as a static argument.
+    """A placement of activations; the base class keeps everything whole on one device. Hashable, as
+    a static argument.
 
     Attributes:
       tuned: whether the optimizations of functions/cpu_tuning.py may be used.
@@ -30,7 +33,8 @@ class ActivationSharding:
 
     @property
     def platform(self) -> str:
-        """The platform that the program is for, such as "tpu"; on a mesh it may differ from jax's default backend."""
+        """The platform that the program is for, such as "tpu"; on a mesh it may differ from jax's
+        default backend."""
         return jax.default_backend()
 
     @property
@@ -67,43 +71,57 @@ class ActivationSharding:
         return Shards(1, ())
 
     def per_shard(
-        self, function: Callable[..., Any], inputs: Sequence[Any], output: Any, *, over: str | None = None
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        output: Any,
+        *,
+        over: str | None = None,
     ) -> Callable[..., Any]:
-        """Wraps a pure function to run on each device's own shards (`jax.shard_map`), as fused kernels require.
+        """Wraps a pure function to run on each device's own shards (`jax.shard_map`), as fused
+        kernels require.
 
             attend = sharding.per_shard(kernel, ("BTNH", "BSKH", "BSKH", "B"), "BTNH")
             out_BTNH = attend(q_BTNH, k_BSKH, v_BSKH, mask)
 
-        The shards are those of `constrain`. If one array cannot be split along an axis, none is (query heads split
-        without their key heads would meet the wrong ones); only an axis of size one, which broadcasts, stays whole by
-        itself.
+        The shards are those of `constrain`. If one array cannot be split along an axis, none is
+        (query heads split without their key heads would meet the wrong ones); only an axis of size
+        one, which broadcasts, stays whole by itself.
 
         Args:
-          function: must pass on `inside_shard()`, not this sharding. Pass arrays as arguments: anything that it closes
-            over must be whole on every device.
-          inputs: for each argument the letters of its leading axes, or a tree of them; `""` keeps it whole everywhere.
+          function: must pass on `inside_shard()`, not this sharding. Pass arrays as arguments:
+            anything that it closes over must be whole on every device.
+          inputs: for each argument the letters of its leading axes, or a tree of them; `""` keeps
+            it whole everywhere.
           output: the letters of the result, or a tree of them.
-          over: letters of the axes to split by hand; the function sees the others whole, and the compiler splits them.
-            None splits all by hand.
+          over: letters of the axes to split by hand; the function sees the others whole, and the
+            compiler splits them. None splits all by hand.
 
         Returns:
-          A function with one argument per entry of `inputs`; each may be a tree or None. Here `function` itself.
+          A function with one argument per entry of `inputs`; each may be a tree or None. Here
+          `function` itself.
         """
         return function
 
     def inside_shard(self) -> "ActivationSharding":
-        """Returns the sharding for use inside `per_shard`: everything whole, on the same platform."""
+        """Returns the sharding for use inside `per_shard`: everything whole, on the same
+        platform."""
         return self
 
 
 def check_letters(caller: str, letters: str, shape: tuple[int, ...] | None = None) -> Names:
-    """Returns the names in axes.py of the letters, checked; if a shape is given, one for each axis."""
+    """Returns the names in axes.py of the letters, checked; if a shape is given, one for each
+    axis."""
     unknown = [letter for letter in letters if letter not in axes.AXES]
     if unknown:
-        raise ValueError(f"{caller} letters={letters!r}: no axis {unknown[0]!r}; choose from {''.join(axes.AXES)}.")
+        raise ValueError(
+            f"{caller} letters={letters!r}: no axis {unknown[0]!r}; choose from"
+            f" {''.join(axes.AXES)}."
+        )
     if shape is not None and len(letters) != len(shape):
         raise ValueError(
-            f"{caller} letters={letters!r}: {len(letters)} letters for an array of shape {shape}; give one letter per axis."
+            f"{caller} letters={letters!r}: {len(letters)} letters for an array of shape {shape};"
+            " give one letter per axis."
         )
     return axes.names(letters)
 

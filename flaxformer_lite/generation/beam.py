@@ -1,7 +1,8 @@
-"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that have ended.
+"""Beam search: the J likeliest continuations of each prompt, and a pool of the J best that have
+ended.
 
-Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section 7
-  (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
+Reference: Graves 2012, section 3.2 (arXiv:1211.3711); the length penalty of Wu et al. 2016, section
+  7 (arXiv:1609.08144), in transformers' form, sum of log-probabilities / length ** penalty.
 """
 
 import functools
@@ -16,7 +17,9 @@ from flaxformer_lite.generation import engine
 from flaxformer_lite.generation.engine import Params, Rows
 from flaxformer_lite.generation.rules import Rules, constrain, ends
 
-NEVER = -1e9  # score of forbidden choices; finite, as in transformers, so that ties are broken alike
+NEVER = (
+    -1e9
+)  # score of forbidden choices; finite, as in transformers, so that ties are broken alike
 
 
 class Pool(flax.struct.PyTreeNode):
@@ -41,7 +44,8 @@ class State(flax.struct.PyTreeNode):
 
 
 class Search(NamedTuple):
-    """The options of beam search beyond the rules; numpy's numbers, so that changing them does not recompile."""
+    """The options of beam search beyond the rules; numpy's numbers, so that changing them does not
+    recompile."""
 
     length_penalty: Any
     until_full: Any  # early_stopping=True
@@ -64,13 +68,17 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, search: Search, *, slots,
         new=jnp.int32(0),
         cache=None,
     )
-    logits, starts = jnp.repeat(logits_BV, beams, axis=0), jnp.repeat(start_B, beams)
+    logits = jnp.repeat(logits_BV, beams, axis=0)
+    starts = jnp.repeat(start_B, beams)
     return _write(state, logits, starts, T, rules, search)[0]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
-def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt) -> State:
-    """Runs the search to its end; `rows` are those of the beams, and `prompt` columns precede the first new token."""
+def proceed(
+    model, params: Params, state: State, rows: Rows, rules: Rules, search: Search, *, prompt
+) -> State:
+    """Runs the search to its end; `rows` are those of the beams, and `prompt` columns precede the
+    first new token."""
     B, J, S = state.tokens_BJS.shape
 
     def unfinished(state: State):
@@ -80,27 +88,35 @@ def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, searc
     def step(state: State) -> State:
         slot = prompt + state.new - 1
         last_BJ = jax.lax.dynamic_index_in_dim(state.tokens_BJS, slot, axis=2, keepdims=False)
-        logits, cache = engine.advance(model, params, last_BJ.reshape(B * J), rows, state.cache, slot, S)
+        logits, cache = engine.advance(
+            model, params, last_BJ.reshape(B * J), rows, state.cache, slot, S
+        )
         state, parents = _write(state, logits, rows.start_B, prompt, rules, search)
         return state.replace(cache=engine.reorder(model.cfg, cache, parents))
 
     return jax.lax.while_loop(unfinished, step, state)
 
 
-def _write(state: State, logits, starts, prompt: int, rules: Rules, search: Search) -> tuple[State, jax.Array]:
-    """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits` are [B * J, V].
+def _write(
+    state: State, logits, starts, prompt: int, rules: Rules, search: Search
+) -> tuple[State, jax.Array]:
+    """Extends each beam by one token, chosen among the candidates of all beams of a row; `logits`
+    are [B * J, V].
 
     Also returns, for each beam [B * J], the beam that it continues.
     """
     B, J, S = state.tokens_BJS.shape
-    column, V = prompt + state.new, logits.shape[-1]
-    tokens, logprobs = state.tokens_BJS.reshape(B * J, S), jax.nn.log_softmax(logits, axis=-1)
+    column = prompt + state.new
+    V = logits.shape[-1]
+    tokens = state.tokens_BJS.reshape(B * J, S)
+    logprobs = jax.nn.log_softmax(logits, axis=-1)
     logprobs = constrain(rules, logprobs, tokens, starts, column, state.new)
     totals = (logprobs.reshape(B, J, V) + state.scores_BJ[:, :, None]).reshape(B, J * V)
     # Enough for J of them to continue even if every stop token of every beam is among them.
     stops = 0 if rules.eos_E is None else len(rules.eos_E)
     scores, index = sampling.largest(totals, min(max(2, 1 + stops) * J, J * V))
-    beam, token = index // V, (index % V).astype(jnp.int32)
+    beam = index // V
+    token = (index % V).astype(jnp.int32)
     tokens = _pick(state.tokens_BJS, beam)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, token[:, :, None], column, axis=2)
     new = state.new + 1
@@ -136,9 +152,11 @@ def _collect(state: State, tokens, scores, ended, new: jax.Array, search: Search
 
 
 def _may_improve(running_BJ, pool: Pool, new: jax.Array, rules: Rules, search: Search) -> jax.Array:
-    """Returns whether the best beam, at the length where it would score best, can beat the worst of a full pool.
+    """Returns whether the best beam, at the length where it would score best, can beat the worst of
+    a full pool.
 
-    With `early_stopping=False` that length is the current one, a guess if the penalty favors long continuations.
+    With `early_stopping=False` that length is the current one, a guess if the penalty favors long
+    continuations.
     """
     length = jnp.where(search.never & (search.length_penalty > 0), rules.max_new, new)
     best_B = running_BJ[:, 0] / length.astype(jnp.float32) ** search.length_penalty

@@ -1,4 +1,5 @@
-"""The model interface of generation: read a prompt, then one token at a time, for decoders and encoder-decoders."""
+"""The model interface of generation: read a prompt, then one token at a time, for decoders and
+encoder-decoders."""
 
 import functools
 from typing import Any
@@ -22,7 +23,9 @@ class Rows:
     """The part of the state that is constant while rows grow."""
 
     start_B: jax.Array | np.ndarray  # int32, the first slot of each row that holds a token
-    source_mask_BS: jax.Array | np.ndarray | None = None  # bool, the encoder's tokens; None for a decoder
+    source_mask_BS: jax.Array | np.ndarray | None = (
+        None  # bool, the encoder's tokens; None for a decoder
+    )
 
 
 def is_encoder_decoder(cfg: ModelConfig) -> bool:
@@ -31,29 +34,55 @@ def is_encoder_decoder(cfg: ModelConfig) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("model", "slots"))
 def prefill(
-    model: nn.Module, params: Params, tokens_BT: jax.Array, rows: Rows, source_BS: jax.Array | None, *, slots: int
+    model: nn.Module,
+    params: Params,
+    tokens_BT: jax.Array,
+    rows: Rows,
+    source_BS: jax.Array | None,
+    *,
+    slots: int,
 ) -> tuple[jax.Array, Any]:
-    """Reads prompts, padded on the left, into new caches of `slots`, with the encoder's input `source_BS` if there is one;
-    returns the logits [B, V] of the next token, and the caches."""
+    """Reads prompts, padded on the left, into new caches of `slots`, with the encoder's input
+    `source_BS` if there is one; returns the logits [B, V] of the next token, and the caches."""
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
     encoded_BSD = None
     if source_BS is not None:
-        encoded_BSD = model.apply({"params": params}, source_BS, attention_mask=rows.source_mask_BS, method="encode")
+        encoded_BSD = model.apply(
+            {"params": params}, source_BS, attention_mask=rows.source_mask_BS, method="encode"
+        )
     return _decode(model, params, tokens_BT, rows, cache, 0, tokens_BT.shape[1], encoded_BSD)
 
 
 def advance(
-    model: nn.Module, params: Params, tokens_B: jax.Array, rows: Rows, cache: Any, slot: jax.Array, slots: int
+    model: nn.Module,
+    params: Params,
+    tokens_B: jax.Array,
+    rows: Rows,
+    cache: Any,
+    slot: jax.Array,
+    slots: int,
 ) -> tuple[jax.Array, Any]:
-    """Reads one token per row into slot `slot` of `slots`; returns the logits [B, V] of the next, and the caches."""
+    """Reads one token per row into slot `slot` of `slots`; returns the logits [B, V] of the next,
+    and the caches."""
     return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
 
 
-def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Array | int, columns: int, encoded_BSD):
+def _decode(
+    model,
+    params: Params,
+    tokens_BT,
+    rows: Rows,
+    cache,
+    first: jax.Array | int,
+    columns: int,
+    encoded_BSD,
+):
     slots_1T = (first + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32))[None]
     positions_BT = jnp.maximum(slots_1T - rows.start_B[:, None], 0)
     mask_BS = jnp.arange(columns, dtype=jnp.int32)[None] >= rows.start_B[:, None]
-    decode = functools.partial(model.apply, {"params": params}, method="decode", cache=cache, cache_index=first)
+    decode = functools.partial(
+        model.apply, {"params": params}, method="decode", cache=cache, cache_index=first
+    )
     if is_encoder_decoder(model.cfg):
         own = {"decoder_attention_mask": mask_BS, "decoder_position_ids": positions_BT}
         x_BTD, cache = decode(tokens_BT, encoded_BSD, attention_mask=rows.source_mask_BS, **own)
@@ -64,10 +93,12 @@ def _decode(model, params: Params, tokens_BT, rows: Rows, cache, first: jax.Arra
 
 
 def _logits(projection: DeferredLogits) -> jax.Array:
-    """Computes logits [B, 1, V] of one position as W x^T, hiding the transpose: XLA:CPU would otherwise compute x W^T,
-    which takes a third longer for a few rows x."""
+    """Computes logits [B, 1, V] of one position as W x^T, hiding the transpose: XLA:CPU would
+    otherwise compute x W^T, which takes a third longer for a few rows x."""
     kernel_VD = projection.kernel_VD.astype(projection.x.dtype)
-    dots_VB = jnp.einsum("VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32)
+    dots_VB = jnp.einsum(
+        "VD,BD->VB", kernel_VD, projection.x[:, 0], preferred_element_type=jnp.float32
+    )
     return projection.from_dots(jax.lax.optimization_barrier(dots_VB).T[:, None])
 
 

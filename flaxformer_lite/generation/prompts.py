@@ -1,4 +1,5 @@
-"""Preparation of prompts on the host: checked, right-aligned, and padded to one of a few lengths."""
+"""Preparation of prompts on the host: checked, right-aligned, and padded to one of a few
+lengths."""
 
 from typing import Any, NamedTuple
 
@@ -32,19 +33,32 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def read_ids(
-    vocab_size: int, input_ids: Any, attention_mask: Any, pad: int, name: str = "input_ids", *, left: bool = True
+    vocab_size: int,
+    input_ids: Any,
+    attention_mask: Any,
+    pad: int,
+    name: str = "input_ids",
+    *,
+    left: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded, left or right."""
+    """Converts ids to int32 [B, T] and a bool mask [B, T]; a list of rows of any lengths is padded,
+    left or right."""
     lists = isinstance(input_ids, (list, tuple)) and all(np.ndim(row) == 1 for row in input_ids)
     if lists and attention_mask is None and len({len(row) for row in input_ids}) > 1:
         attention_mask = _rectangle([[1] * len(row) for row in input_ids], 0, left)
         input_ids = _rectangle(input_ids, pad, left)
     ids_BT = np.asarray(input_ids)
     if ids_BT.ndim != 2 or not ids_BT.size or ids_BT.dtype.kind not in "iu":
-        raise ValueError(f"{name}: must be integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}.")
-    mask_BT = np.ones(ids_BT.shape, bool) if attention_mask is None else np.asarray(attention_mask) != 0
+        raise ValueError(
+            f"{name}: must be integer token ids [batch, length], not {ids_BT.dtype} {ids_BT.shape}."
+        )
+    mask_BT = (
+        np.ones(ids_BT.shape, bool) if attention_mask is None else np.asarray(attention_mask) != 0
+    )
     if mask_BT.shape != ids_BT.shape:
-        raise ValueError(f"attention_mask has shape {mask_BT.shape}: must match {name}, {ids_BT.shape}.")
+        raise ValueError(
+            f"attention_mask has shape {mask_BT.shape}: must match {name}, {ids_BT.shape}."
+        )
     if not mask_BT.any(axis=1).all():
         row = int(np.argmin(mask_BT.any(axis=1)))
         raise ValueError(f"attention_mask: row {row} keeps no token; a prompt needs at least one.")
@@ -53,7 +67,7 @@ def read_ids(
         bad = int(real.min() if real.min() < 0 else real.max())
         raise ValueError(
             f"{name} holds the id {bad}: must be in 0..{vocab_size - 1}, the model's vocabulary;"
-            f" is it this model's tokenizer?"
+            " is it this model's tokenizer?"
         )
     known_BT = (ids_BT >= 0) & (ids_BT < vocab_size)  # masked ids may be any number
     return np.where(known_BT, ids_BT, pad).astype(np.int32), mask_BT
@@ -66,12 +80,15 @@ def _rectangle(rows: list[list[int]], fill: int, left: bool) -> list[list[int]]:
 
 
 def align(ids_BT: np.ndarray, mask_BT: np.ndarray, pad: int, limit: int) -> Prompt:
-    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length, or of `limit` if that is less."""
+    """Right-aligns each row's tokens, padded on either side, in a row of a bucket's length, or of
+    `limit` if that is less."""
     B, width = ids_BT.shape
     lengths_B = mask_BT.sum(axis=1)
     T = 1 if width == 1 else max(int(lengths_B.max()), min(bucket(width), limit))
     tokens_BT = np.full((B, max(T, width)), pad, np.int32)
-    tokens_BT[:, -width:] = np.take_along_axis(ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1)
+    tokens_BT[:, -width:] = np.take_along_axis(
+        ids_BT, np.argsort(mask_BT, axis=1, kind="stable"), axis=1
+    )
     return Prompt(tokens_BT[:, -T:], (T - lengths_B).astype(np.int32), min(width, T))
 
 
@@ -83,10 +100,15 @@ def pad_source(ids_BS: np.ndarray, mask_BS: np.ndarray, pad: int, limit: int) ->
 
 
 def check_length(limit: int, name: str, tokens: int, new: int = 0) -> None:
-    """Refuses lengths beyond `limit`, the end of the model's position table or LONGEST, before anything is traced."""
+    """Refuses lengths beyond `limit`, the end of the model's position table or LONGEST, before
+    anything is traced."""
     if tokens + new <= limit:
         return
-    way = f"ask for at most {limit - tokens} new tokens" if new and tokens < limit else f"shorten {name}"
+    way = (
+        f"ask for at most {limit - tokens} new tokens"
+        if new and tokens < limit
+        else f"shorten {name}"
+    )
     new_tokens = f" and {new} new tokens" if new else ""
     most = limit if limit == LONGEST else f"the model's max_length={limit}"
     raise ConfigError(f"{name} of {tokens} tokens{new_tokens}: rows end at {most}; {way}.")

@@ -1,4 +1,5 @@
-"""The generation settings of published weights, from generation_config.json or, in older ones, config.json."""
+"""The generation settings of published weights, from generation_config.json or, in older ones,
+config.json."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,33 @@ from flaxformer_lite.files.read import Kind, read_object
 from flaxformer_lite.pretrained import places
 
 SAME = (
-    "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "min_length",
-    "min_new_tokens", "repetition_penalty", "no_repeat_ngram_size", "num_beams", "length_penalty", "early_stopping",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
     "suppress_tokens",
-)  # fmt: skip
+)
 KINDS: dict[str, Kind] = {
-    "eos_token_id": (int, list), "suppress_tokens": list, "bad_words_ids": list, "do_sample": bool, "num_beams": int,
-}  # fmt: skip
-DRAWS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": 0.0}  # transformers' defaults if do_sample is on
+    "eos_token_id": (int, list),
+    "suppress_tokens": list,
+    "bad_words_ids": list,
+    "do_sample": bool,
+    "num_beams": int,
+}
+DRAWS = {
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "min_p": 0.0,
+}  # transformers' defaults if do_sample is on
 
 
 def published_settings(path: str | Path) -> dict[str, Any]:
@@ -23,7 +43,8 @@ def published_settings(path: str | Path) -> dict[str, Any]:
         >>> generate(model, params, prompts, **published_settings(path) | {"max_new_tokens": 64})  # doctest: +SKIP
 
     Args:
-      path: a directory written by transformers' save_pretrained; without either file, nothing is set.
+      path: a directory written by transformers' save_pretrained; without either file, nothing is
+        set.
 
     Raises:
       ConfigError: a file is not JSON, or a setting has another type.
@@ -33,9 +54,19 @@ def published_settings(path: str | Path) -> dict[str, Any]:
     for name in ("config.json", "generation_config.json"):
         file = folder / name
         if file.exists():
-            found |= {key: value for key, value in read_object(file, KINDS).items() if value is not None}
-    settings = {key: tuple(value) if isinstance(value := found[key], list) else value for key in SAME if key in found}
-    words = [word[0] for word in found.get("bad_words_ids", ()) if isinstance(word, list) and len(word) == 1]
+            found |= {
+                key: value for key, value in read_object(file, KINDS).items() if value is not None
+            }
+    settings = {
+        key: tuple(value) if isinstance(value := found[key], list) else value
+        for key in SAME
+        if key in found
+    }
+    words = [
+        word[0]
+        for word in found.get("bad_words_ids", ())
+        if isinstance(word, list) and len(word) == 1
+    ]
     if words:
         settings["suppress_tokens"] = (*settings.get("suppress_tokens", ()), *words)
     if found.get("do_sample") and settings.get("num_beams", 1) == 1:

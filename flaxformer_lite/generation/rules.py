@@ -1,5 +1,5 @@
-"""Settings in the form of the compiled loop: numbers are arrays, so that a new temperature does not recompile; a rule
-that is off is None, and costs nothing."""
+"""Settings in the form of the compiled loop: numbers are arrays, so that a new temperature does not
+recompile; a rule that is off is None, and costs nothing."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,8 @@ Number = Any  # numpy's outside of jit, jax's within
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of generation; see `Settings`. `max_new` and `min_new` count new tokens, `eos_E` are the stop tokens."""
+    """The rules of generation; see `Settings`. `max_new` and `min_new` count new tokens, `eos_E`
+    are the stop tokens."""
 
     max_new: Number
     pad: Number
@@ -59,29 +60,45 @@ def rules_of(s: Settings, max_new: int, min_new: int) -> Rules:
 
 
 def constrain(
-    rules: Rules, logits_BV: jax.Array, tokens_BT: jax.Array, start_B: jax.Array, length: jax.Array, new: jax.Array
+    rules: Rules,
+    logits_BV: jax.Array,
+    tokens_BT: jax.Array,
+    start_B: jax.Array,
+    length: jax.Array,
+    new: jax.Array,
 ) -> jax.Array:
-    """Applies the rules on which tokens may come next to logits or log-probabilities, in transformers' order.
+    """Applies the rules on which tokens may come next to logits or log-probabilities, in
+    transformers' order.
 
-    Columns start .. length - 1 of a row of `tokens_BT` are written, the last `new` of them by the model.
+    Columns start .. length - 1 of a row of `tokens_BT` are written, the last `new` of them by the
+    model.
     """
     if rules.repetition_penalty is not None:
-        logits_BV = sampling.repetition_penalty(logits_BV, tokens_BT, start_B, length, rules.repetition_penalty)
+        logits_BV = sampling.repetition_penalty(
+            logits_BV, tokens_BT, start_B, length, rules.repetition_penalty
+        )
     if rules.no_repeat_ngram:
-        logits_BV = sampling.no_repeat_ngram(logits_BV, tokens_BT, start_B, length, rules.no_repeat_ngram)
+        logits_BV = sampling.no_repeat_ngram(
+            logits_BV, tokens_BT, start_B, length, rules.no_repeat_ngram
+        )
     if rules.suppress_U is not None:
         logits_BV = sampling.suppress(logits_BV, rules.suppress_U)
     if rules.min_new is not None and rules.eos_E is not None:
-        logits_BV = jnp.where(new < rules.min_new, sampling.suppress(logits_BV, rules.eos_E), logits_BV)
+        logits_BV = jnp.where(
+            new < rules.min_new, sampling.suppress(logits_BV, rules.eos_E), logits_BV
+        )
     if rules.forced_bos is not None:
         logits_BV = jnp.where(new == 0, sampling.force(logits_BV, rules.forced_bos), logits_BV)
     if rules.forced_eos is not None:
-        logits_BV = jnp.where(new == rules.max_new - 1, sampling.force(logits_BV, rules.forced_eos), logits_BV)
+        logits_BV = jnp.where(
+            new == rules.max_new - 1, sampling.force(logits_BV, rules.forced_eos), logits_BV
+        )
     return logits_BV
 
 
 def choose(rules: Rules, logits_BV: jax.Array, keys_B: jax.Array) -> jax.Array:
-    """Chooses the next token of each row, int32 [B]: the likeliest, or a draw if there is a temperature."""
+    """Chooses the next token of each row, int32 [B]: the likeliest, or a draw if there is a
+    temperature."""
     if rules.temperature is None:
         return sampling.likeliest(logits_BV)
     logits_BV = sampling.temperature(logits_BV, rules.temperature)

@@ -16,7 +16,9 @@ class State(flax.struct.PyTreeNode):
     """The state of the loop."""
 
     tokens_BS: jax.Array  # int32, prompt and continuation
-    logprobs_BS: jax.Array | None  # float32, log-probabilities under the model itself; None if not asked for
+    logprobs_BS: (
+        jax.Array | None
+    )  # float32, log-probabilities under the model itself; None if not asked for
     done_B: jax.Array  # bool, rows that have ended
     lengths_B: jax.Array  # int32, new tokens of each row, including the one that ended it
     new: jax.Array  # int32, columns of the continuation so far
@@ -47,8 +49,11 @@ def start(logits_BV, tokens_BT, start_B, rules: Rules, seed, *, slots, samples, 
 
 
 @functools.partial(jax.jit, static_argnames=("model", "prompt"), donate_argnames=("state",))
-def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt) -> State:
-    """Writes tokens until each row has `until` of them, or all are done; `prompt` columns precede the first."""
+def proceed(
+    model, params: Params, state: State, rows: Rows, rules: Rules, seed, until, *, prompt
+) -> State:
+    """Writes tokens until each row has `until` of them, or all are done; `prompt` columns precede
+    the first."""
     slots = state.tokens_BS.shape[1]
 
     def unfinished(state: State):
@@ -66,7 +71,9 @@ def proceed(model, params: Params, state: State, rows: Rows, rules: Rules, seed,
 def _write(state: State, logits_BV, start_B, prompt: int, rules: Rules, seed) -> State:
     column = prompt + state.new
     rows_B = jnp.arange(len(logits_BV), dtype=jnp.int32)
-    keys_B = jax.vmap(lambda row: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), state.new))(rows_B)
+    keys_B = jax.vmap(
+        lambda row: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), state.new)
+    )(rows_B)
     allowed_BV = constrain(rules, logits_BV, state.tokens_BS, start_B, column, state.new)
     token_B = jnp.where(state.done_B, rules.pad, choose(rules, allowed_BV, keys_B))
     logprobs_BS = state.logprobs_BS
@@ -76,7 +83,9 @@ def _write(state: State, logits_BV, start_B, prompt: int, rules: Rules, seed) ->
         logprob_B1 = jnp.where(state.done_B[:, None], 0.0, logprob_B1)
         logprobs_BS = jax.lax.dynamic_update_slice_in_dim(logprobs_BS, logprob_B1, column, axis=1)
     return state.replace(
-        tokens_BS=jax.lax.dynamic_update_slice_in_dim(state.tokens_BS, token_B[:, None], column, axis=1),
+        tokens_BS=jax.lax.dynamic_update_slice_in_dim(
+            state.tokens_BS, token_B[:, None], column, axis=1
+        ),
         logprobs_BS=logprobs_BS,
         done_B=state.done_B | ends(rules, token_B),
         lengths_B=state.lengths_B + (~state.done_B).astype(jnp.int32),

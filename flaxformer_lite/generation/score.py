@@ -1,4 +1,5 @@
-"""Log-likelihoods of given continuations, for choosing between answers and for evaluation harnesses."""
+"""Log-likelihoods of given continuations, for choosing between answers and for evaluation
+harnesses."""
 
 import functools
 from typing import Any
@@ -41,64 +42,92 @@ def score(
     *,
     decoder_start_token_id: int | None = None,
 ) -> Scores:
-    """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one forward pass.
+    """Computes the log-likelihood of each continuation, `sum_t log p(c_t | prompt, c_<t)`, in one
+    forward pass.
 
         >>> score(model, params, [[5, 7], [5, 7]], [[9, 1], [4]]).log_likelihood.argmax()  # the likelier answer
 
-    Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon compile nothing.
+    Lengths are rounded up to the buckets of `generate`, so that calls with the same batch size soon
+    compile nothing.
 
     Args:
       model: a decoder or an encoder-decoder with its language-model head.
       params: its weights.
       prompts: ids of each prompt (an encoder-decoder's input); at least one id each.
       continuations: ids of each continuation; at least one id each.
-      decoder_start_token_id: first token of an encoder-decoder's decoder; None is the model's, or 0, as in T5.
+      decoder_start_token_id: first token of an encoder-decoder's decoder; None is the model's, or
+        0, as in T5.
 
     Raises:
-      ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is longer than the
-        model's position table, or the model has no language-model head.
+      ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is
+        longer than the model's position table, or the model has no language-model head.
     """
     cfg = model.cfg
     check_writes(cfg)
     if len(prompts) != len(continuations):
-        raise ConfigError(f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many.")
+        raise ConfigError(
+            f"{len(prompts)} prompts and {len(continuations)} continuations: must be equally many."
+        )
     if not all(prompts) or not all(continuations):
-        raise ConfigError("an empty prompt or continuation: each needs at least one token; start texts with bos.")
-    limit, sources = longest(cfg), None
+        raise ConfigError(
+            "an empty prompt or continuation: each needs at least one token; start texts with bos."
+        )
+    limit = longest(cfg)
+    sources = None
     if is_encoder_decoder(cfg):
         check_length(limit, "a prompt", max(map(len, prompts)))
         ids_BS, mask_BS = read_ids(cfg.vocab_size, prompts, None, 0, "prompts", left=False)
         sources = pad_source(ids_BS, mask_BS, 0, limit)
-        start = cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
+        start = (
+            cfg.decoder_start_token_id if decoder_start_token_id is None else decoder_start_token_id
+        )
         prompts = [[start or 0]] * len(prompts)
-    rows = [[*prompt, *continuation] for prompt, continuation in zip(prompts, continuations, strict=True)]
+    rows = [
+        [*prompt, *continuation]
+        for prompt, continuation in zip(prompts, continuations, strict=True)
+    ]
     # The last token of a row is scored but never read.
     width = max(map(len, rows)) - 1
     check_length(limit, "a prompt and its continuation", width)
-    ids, _ = read_ids(cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False)
+    ids, _ = read_ids(
+        cfg.of_decoder.vocab_size, rows, None, 0, "prompts and continuations", left=False
+    )
     lengths = [len(continuation) for continuation in continuations]
     columns_BU, targets_BU = np.zeros((2, len(rows), bucket(max(lengths))), np.int32)
     for i, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
         columns_BU[i, : lengths[i]] = len(prompt) - 1 + np.arange(lengths[i])
         targets_BU[i, : lengths[i]] = continuation
     tokens_BT = pad_source(ids[:, :width], ids[:, :width] == 0, 0, limit).tokens_BS
-    logprobs_BU, best_BU = map(np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU))
+    logprobs_BU, best_BU = map(
+        np.asarray, _score(model, params, sources, tokens_BT, columns_BU, targets_BU)
+    )
     kept_BU = np.arange(columns_BU.shape[1])[None] < np.asarray(lengths)[:, None]
     logprobs_BU = np.where(kept_BU, logprobs_BU, np.float32(0))[:, : max(lengths)]
-    return Scores(logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1)))
+    return Scores(
+        logprobs_BU.sum(axis=1), logprobs_BU, np.asarray(np.all(best_BU | ~kept_BU, axis=1))
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
 def _score(
-    model: Any, params: Any, source: Any, tokens_BT: jax.Array, columns_BU: jax.Array, targets_BU: jax.Array
+    model: Any,
+    params: Any,
+    source: Any,
+    tokens_BT: jax.Array,
+    columns_BU: jax.Array,
+    targets_BU: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Computes log-probabilities of the targets [B, U], and whether each is the likeliest."""
     variables = {"params": params}
     if source is None:
         x_BTD, _ = model.apply(variables, tokens_BT, method="decode")
     else:
-        encoded_BSD = model.apply(variables, source.tokens_BS, attention_mask=source.mask_BS, method="encode")
-        x_BTD, _ = model.apply(variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode")
+        encoded_BSD = model.apply(
+            variables, source.tokens_BS, attention_mask=source.mask_BS, method="encode"
+        )
+        x_BTD, _ = model.apply(
+            variables, tokens_BT, encoded_BSD, attention_mask=source.mask_BS, method="decode"
+        )
     x_BUD = gather_positions(x_BTD, columns_BU)
 
     def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

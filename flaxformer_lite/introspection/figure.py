@@ -7,12 +7,14 @@ import numpy as np
 
 from flaxformer_lite.introspection.inside import AttentionMaps
 
-SMALLEST, LARGEST = 0.62, 1.8  # inches of a map
+SMALLEST = 0.62  # inches of a map
+LARGEST = 1.8
 HIDDEN = "#dcdcd6"  # what a row may not attend to
 
 
 def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None:
-    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind of attention.
+    """Draws the attention maps of every layer (rows) and head (columns), one panel for each kind of
+    attention.
 
     Args:
       path: the file; its suffix decides the format.
@@ -39,8 +41,14 @@ def save_figure(path: Path, attentions: list[AttentionMaps], title: str) -> None
         image = axes.imshow(mosaic(maps), cmap=blues, norm=PowerNorm(0.5, 0, 1), **place)
         axes.set_box_aspect(layers / heads)
         axes.set_anchor("W")
-        axes.set_yticks([i + 0.5 for i in range(layers)], [f"layer {i}" for i in maps.layers], fontsize="x-small")
-        axes.set_xticks([n + 0.5 for n in range(heads)], [f"head {n}" for n in range(heads)], fontsize="x-small")
+        axes.set_yticks(
+            [i + 0.5 for i in range(layers)],
+            [f"layer {i}" for i in maps.layers],
+            fontsize="x-small",
+        )
+        axes.set_xticks(
+            [n + 0.5 for n in range(heads)], [f"head {n}" for n in range(heads)], fontsize="x-small"
+        )
         axes.hlines(range(1, layers), 0, heads, color="white", linewidth=2)
         axes.vlines(range(1, heads), 0, layers, color="white", linewidth=2)
         axes.set_title(maps.name if len(attentions) > 1 else "", loc="left", fontsize="small")

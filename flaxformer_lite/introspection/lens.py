@@ -11,7 +11,8 @@ from flaxformer_lite.introspection.capture import capture
 
 
 class Lens(NamedTuple):
-    """The K likeliest tokens by layer and position, with their probabilities; layers are `embeddings`, `layer 0`, ..."""
+    """The K likeliest tokens by layer and position, with their probabilities; layers are
+    `embeddings`, `layer 0`, ..."""
 
     layers: tuple[str, ...]
     ids_LBTK: jax.Array
@@ -19,8 +20,8 @@ class Lens(NamedTuple):
 
 
 def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
-    """Reads the hidden state after each layer as the model reads its last one, by the final norm, if there is one, and the
-    head. In an encoder-decoder, these are the decoder's layers.
+    """Reads the hidden state after each layer as the model reads its last one, by the final norm,
+    if there is one, and the head. In an encoder-decoder, these are the decoder's layers.
 
         >>> logit_lens(model, params, input_ids).ids_LBTK[:, 0, -1, 0]  # doctest: +SKIP
 
@@ -37,7 +38,9 @@ def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
     """
     names = hidden_names(model, running_stacks(model)[-1])
     check_lens(model, top_k)
-    _, states = jax.jit(lambda params, inputs: capture(model, params, inputs, tuple(names.values())))(params, inputs)
+    _, states = jax.jit(
+        lambda params, inputs: capture(model, params, inputs, tuple(names.values()))
+    )(params, inputs)
     return read_states(model, params, inputs, states, top_k)
 
 
@@ -46,13 +49,18 @@ def check_lens(model: Any, top_k: int) -> None:
     cfg = model.cfg
     if cfg.head not in model.vocab_heads:
         heads = " or ".join(repr(head) for head in model.vocab_heads)
-        raise ConfigError(f"head={cfg.head!r}: predicts no tokens; the logit lens needs a model with head={heads}.")
+        raise ConfigError(
+            f"head={cfg.head!r}: predicts no tokens; the logit lens needs a model with"
+            f" head={heads}."
+        )
     vocab = cfg.of_decoder.vocab_size if cfg.decoder_layers else cfg.vocab_size
     if not 1 <= top_k <= vocab:
         raise ConfigError(f"top_k={top_k}: must be in 1..{vocab}, the model's vocabulary.")
 
 
-def read_states(model: Any, params: Any, inputs: Any, found: dict[str, jax.Array], top_k: int) -> Lens:
+def read_states(
+    model: Any, params: Any, inputs: Any, found: dict[str, jax.Array], top_k: int
+) -> Lens:
     """Computes `logit_lens` from states that `capture` has found."""
     names = hidden_names(model, running_stacks(model)[-1])
     *_, last = names.values()
@@ -61,28 +69,38 @@ def read_states(model: Any, params: Any, inputs: Any, found: dict[str, jax.Array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _read(model: Any, last: str, top_k: int, params: Any, inputs: Any, x_BTD: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _read(
+    model: Any, last: str, top_k: int, params: Any, inputs: Any, x_BTD: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     # All that leads to the replaced state is dead code, which the compiler removes.
     output, _ = capture(model, params, inputs, (), patch={last: x_BTD})
-    probabilities_BTK, ids_BTK = jax.lax.top_k(jax.nn.softmax(vocabulary_logits(output), axis=-1), top_k)
+    probabilities_BTK, ids_BTK = jax.lax.top_k(
+        jax.nn.softmax(vocabulary_logits(output), axis=-1), top_k
+    )
     return ids_BTK, probabilities_BTK
 
 
 def vocabulary_logits(output: Any) -> jax.Array:
-    """Returns the float32 logits over the vocabulary, which BERT's pretraining head calls otherwise."""
-    return (output.logits if output.prediction_logits is None else output.prediction_logits).astype("float32")
+    """Returns the float32 logits over the vocabulary, which BERT's pretraining head calls
+    otherwise."""
+    return (output.logits if output.prediction_logits is None else output.prediction_logits).astype(
+        "float32"
+    )
 
 
 def running_stacks(model: Any) -> tuple[str, ...]:
     """Returns which of `encoder` and `decoder` the model runs, in order."""
     stacks = tuple(side for side in ("encoder", "decoder") if getattr(model.cfg, f"{side}_layers"))
     if not stacks:
-        raise ConfigError(f"family={model.cfg.family!r}: has no layers to look into; `similar` shows its vectors.")
+        raise ConfigError(
+            f"family={model.cfg.family!r}: has no layers to look into; `similar` shows its vectors."
+        )
     return stacks[:1] if model.cfg.head in getattr(model, "encoder_heads", ()) else stacks
 
 
 def hidden_names(model: Any, side: str) -> dict[str, str]:
-    """Returns what `capture` calls the states before the first layer of a stack and after each, by words for a reader."""
+    """Returns what `capture` calls the states before the first layer of a stack and after each, by
+    words for a reader."""
     embedded = f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed"
     layers = range(getattr(model.cfg, f"{side}_layers"))
     return {"embeddings": embedded} | {f"layer {i}": f"{side}/layer_{i}" for i in layers}

@@ -1,4 +1,5 @@
-"""The page that shows the inside of a model: one HTML file without network, its numbers packed beside its script."""
+"""The page that shows the inside of a model: one HTML file without network, its numbers packed
+beside its script."""
 
 import base64
 import hashlib
@@ -26,8 +27,16 @@ def render(inside: Inside, spell: Spell, *, title: str, facts: dict[str, str]) -
       title: title of the page.
       facts: what else to tell about the model, by name.
     """
-    data = json.dumps(page_data(inside, spell) | {"facts": list(facts.items())}, ensure_ascii=False, allow_nan=False)
-    template = resources.files("flaxformer_lite.introspection").joinpath("page.html").read_text(encoding="utf-8")
+    data = json.dumps(
+        page_data(inside, spell) | {"facts": list(facts.items())},
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+    template = (
+        resources.files("flaxformer_lite.introspection")
+        .joinpath("page.html")
+        .read_text(encoding="utf-8")
+    )
     (script,) = re.findall(r"<script>(.*?)</script>", template, re.S)
     # Only this script may run, whatever else a text might smuggle in.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -45,7 +54,13 @@ def page_data(inside: Inside, spell: Spell) -> dict[str, Any]:
         "losses": _losses(inside, spell),
         "norms": [_norms(side, norms_LT, words[side]) for side, norms_LT in inside.norms.items()],
         "positions": [
-            {"name": name, "note": note, "rows": rows, "columns": columns, "values": pack(values_RC)}
+            {
+                "name": name,
+                "note": note,
+                "rows": rows,
+                "columns": columns,
+                "values": pack(values_RC),
+            }
             for name, note, rows, columns, values_RC in inside.positions
         ],
     }
@@ -57,19 +72,32 @@ def pack(values: np.ndarray, *, bits: int = 8, power: float = 1.0) -> dict[str, 
     Args:
       power: 2 rounds square roots, so that small numbers keep more digits; the least is then zero.
     """
-    low, high = 0.0 if power != 1 else float(values.min()), float(values.max())
+    low = 0.0 if power != 1 else float(values.min())
+    high = float(values.max())
     share = (np.asarray(values, np.float64) - low) / ((high - low) or 1.0)
     codes = np.rint(share ** (1 / power) * (2**bits - 1)).astype(f"<u{bits // 8}")
     data = base64.b64encode(zlib.compress(codes.tobytes(), 9)).decode()
-    return {"shape": list(values.shape), "bits": bits, "low": low, "high": high, "power": power, "data": data}
+    return {
+        "shape": list(values.shape),
+        "bits": bits,
+        "low": low,
+        "high": high,
+        "power": power,
+        "data": data,
+    }
 
 
 def _attention(maps: AttentionMaps) -> dict[str, Any]:
     masks_KTS, kinds_L = np.unique(maps.visible_LTS, axis=0, return_inverse=True)
     return {
-        "name": maps.name, "rows": maps.rows, "columns": maps.columns, "layers": list(maps.layers),
-        "weights": pack(maps.weights_LNTS, power=2.0), "masks": pack(masks_KTS), "kinds": kinds_L.reshape(-1).tolist(),
-    }  # fmt: skip
+        "name": maps.name,
+        "rows": maps.rows,
+        "columns": maps.columns,
+        "layers": list(maps.layers),
+        "weights": pack(maps.weights_LNTS, power=2.0),
+        "masks": pack(masks_KTS),
+        "kinds": kinds_L.reshape(-1).tolist(),
+    }
 
 
 def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
@@ -79,19 +107,26 @@ def _lens(inside: Inside, spell: Spell) -> dict[str, Any] | None:
     vocabulary, codes_LTK = np.unique(ids_LTK, return_inverse=True)
     places = {int(i): place for place, i in enumerate(vocabulary)}
     return {
-        "sequence": list(inside.sequences)[-1], "layers": list(inside.lens.layers),
+        "sequence": list(inside.sequences)[-1],
+        "layers": list(inside.lens.layers),
         "words": [spell(int(i)) for i in vocabulary],
-        "tokens": pack(codes_LTK.reshape(ids_LTK.shape), bits=32),  # the script rounds them to numbers of words
+        "tokens": pack(
+            codes_LTK.reshape(ids_LTK.shape), bits=32
+        ),  # the script rounds them to numbers of words
         "probabilities": pack(probabilities_LTK, bits=16, power=2.0),
         "goals": [places.get(int(i)) for i in inside.goals_T],
-    }  # fmt: skip
+    }
 
 
 def _losses(inside: Inside, spell: Spell) -> dict[str, Any] | None:
     if inside.losses is None:
         return None
     nats = [None if np.isnan(value) else round(float(value), 5) for value in inside.losses.nats_T]
-    return {"words": [spell(int(i)) for i in inside.losses.ids_T], "values": nats, "given": inside.losses.given}
+    return {
+        "words": [spell(int(i)) for i in inside.losses.ids_T],
+        "values": nats,
+        "given": inside.losses.given,
+    }
 
 
 def _norms(side: str, norms_LT: np.ndarray, words: list[str]) -> dict[str, Any]:

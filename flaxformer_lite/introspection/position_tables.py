@@ -1,4 +1,5 @@
-"""The tables of a model's position encodings: what is added to embeddings, how heads turn, and logits by distance."""
+"""The tables of a model's position encodings: what is added to embeddings, how heads turn, and
+logits by distance."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,7 +29,8 @@ class Table(NamedTuple):
 
 
 def position_tables(model: Any, params: Any, length: int) -> list[Table]:
-    """Computes the tables of each position encoding of a model, for `length` positions or as many as it has."""
+    """Computes the tables of each position encoding of a model, for `length` positions or as many
+    as it has."""
     params = unstack_layers(params)
     sides = [side for side in ("encoder", "decoder") if side in params]
     return [table for side in sides for table in _tables(model, params, side, max(length, FEWEST))]
@@ -38,14 +40,22 @@ def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
     cfg = model.cfg.of_decoder if side == "decoder" else model.cfg
     span = cfg.position.span(cfg.max_length)
     count = length if span is None else min(length, span.stop)
-    positions_1T, numbers = jnp.arange(count, dtype=jnp.int32)[None], [str(i) for i in range(count)]
+    positions_1T = jnp.arange(count, dtype=jnp.int32)[None]
+    numbers = [str(i) for i in range(count)]
     if "embed" in hooks(cfg.position):
-        own = params.get(f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed", {}).get("position", {})
+        own = params.get(
+            f"{side}_embed" if model.skeleton == "encoder_decoder" else "embed", {}
+        ).get("position", {})
         width = model.inner_width if model.skeleton == "decoder" else cfg.embedding_width
-        added_TD = np.asarray(cfg.position.embed(own, jnp.zeros((1, count, width), jnp.float32), positions_1T))[0]
-        name, columns = f"{side}: {type(cfg.position).__name__}", [str(i) for i in range(width)]
+        added_TD = np.asarray(
+            cfg.position.embed(own, jnp.zeros((1, count, width), jnp.float32), positions_1T)
+        )[0]
+        name = f"{side}: {type(cfg.position).__name__}"
+        columns = [str(i) for i in range(width)]
         if own:
-            units_TD = added_TD / np.maximum(np.linalg.norm(added_TD, axis=-1, keepdims=True), 1e-12)
+            units_TD = added_TD / np.maximum(
+                np.linalg.norm(added_TD, axis=-1, keepdims=True), 1e-12
+            )
             yield Table(name, LEARNED, numbers, numbers, units_TD @ units_TD.T)
         else:
             yield Table(name, ADDED, numbers, columns, added_TD)
@@ -60,12 +70,18 @@ def _tables(model: Any, params: Any, side: str, length: int) -> Iterator[Table]:
             cos_TP = np.asarray(phase.cos_BTP)[0]
             yield Table(name, TURNED, numbers, [str(i) for i in range(cos_TP.shape[1])], cos_TP)
         if encoding.by_distance:
-            home = params[side][f"layer_{layer}"][kind.mixer.name] if encoding.per_layer else params[side]
+            home = (
+                params[side][f"layer_{layer}"][kind.mixer.name]
+                if encoding.per_layer
+                else params[side]
+            )
             tables = home.get("position" if encoding.per_layer else shared[encoding], {})
             ahead_S = np.arange(1 - count, count if side == "encoder" else 1)
             heads = jnp.zeros((1, 1, cfg.num_heads, 1))  # only their number is read
-            columns_1S, row_11 = jnp.asarray(ahead_S, jnp.int32)[None], jnp.zeros((1, 1), jnp.int32)
+            columns_1S = jnp.asarray(ahead_S, jnp.int32)[None]
+            row_11 = jnp.zeros((1, 1), jnp.int32)
             bias = encoding.bias(tables, heads, row_11, columns_1S, bidirectional=side == "encoder")
             values_NS = np.broadcast_to(np.asarray(bias)[0, :, 0], (cfg.num_heads, len(ahead_S)))
-            rows, name = [f"head {i}" for i in range(cfg.num_heads)], name + f", layer {layer}" * encoding.per_layer
+            rows = [f"head {i}" for i in range(cfg.num_heads)]
+            name = name + f", layer {layer}" * encoding.per_layer
             yield Table(name, BIAS, rows, [str(i) for i in ahead_S], values_NS)

@@ -1,4 +1,5 @@
-"""The LSTM layer: `lstm_step` of functions/recurrent.py over time, in both directions in encoders."""
+"""The LSTM layer: `lstm_step` of functions/recurrent.py over time, in both directions in
+encoders."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,8 @@ from flaxformer_lite.mixers.recurrent import RecurrentConfig
 class LstmConfig(RecurrentConfig):
     """The record of the LSTM layer; its options are those of RecurrentConfig.
 
-    Reference: Hochreiter and Schmidhuber 1997; Zaremba et al. 2014 (arXiv:1409.2329) for stacks of layers.
+    Reference: Hochreiter and Schmidhuber 1997; Zaremba et al. 2014 (arXiv:1409.2329) for stacks of
+      layers.
     """
 
     name: ClassVar[str] = "lstm"

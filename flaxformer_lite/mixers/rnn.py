@@ -1,4 +1,5 @@
-"""The simple recurrent layer: `rnn_step` of functions/recurrent.py over time, in both directions in encoders."""
+"""The simple recurrent layer: `rnn_step` of functions/recurrent.py over time, in both directions in
+encoders."""
 
 from dataclasses import dataclass
 from typing import ClassVar

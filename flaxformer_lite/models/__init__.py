@@ -1,4 +1,5 @@
-"""Model families: each file holds a family's published sizes, its skeleton, and its published weights and config."""
+"""Model families: each file holds a family's published sizes, its skeleton, and its published
+weights and config."""
 
 import dataclasses
 from typing import Any
@@ -22,13 +23,16 @@ def build_model(family: str | ModelConfig, preset: str | None = None, /, **overr
 
     Raises:
       ValueError: there is no such family.
-      ConfigError: there is no such preset, or none may be named, or the sizes do not fit each other.
+      ConfigError: there is no such preset, or none may be named, or the sizes do not fit each
+        other.
     """
     versions.notice_untested()
     if isinstance(family, ModelConfig):
         if preset is not None:
-            raise ConfigError(f"preset={preset!r}: is of a family by name, and a ModelConfig has its sizes already; leave it"
-                              f" out, or pass {family.family!r}.")  # fmt: skip
+            raise ConfigError(
+                f"preset={preset!r}: is of a family by name, and a ModelConfig has its sizes"
+                f" already; leave it out, or pass {family.family!r}."
+            )
         cfg = dataclasses.replace(family, **overrides)
     else:
         plugin = registry.resolve("models", family)

@@ -1,6 +1,8 @@
-"""ALBERT: BERT with shared layer weights, embeddings narrower than the model, and sentence-order prediction.
+"""ALBERT: BERT with shared layer weights, embeddings narrower than the model, and sentence-order
+prediction.
 
-Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations" (2020), section 3.
+Reference: Lan et al., "ALBERT: A Lite BERT for Self-supervised Learning of Language
+  Representations" (2020), section 3.
 """
 
 from typing import Any
@@ -14,8 +16,12 @@ from flaxformer_lite.models.weight_map import Fields, Published, heads, projecti
 __all__ = ["PRESETS", "PUBLISHED", "Model", "config"]
 
 BASE = bert.BASE | dict(
-    vocab_size=30000, embedding_size=128, bias_at=("embed", *bert.BASE["bias_at"]), activation="gelu_tanh", dropout=0.0,
-)  # fmt: skip
+    vocab_size=30000,
+    embedding_size=128,
+    bias_at=("embed", *bert.BASE["bias_at"]),
+    activation="gelu_tanh",
+    dropout=0.0,
+)
 DEEPEST = 256  # layers, which the size of the file says nothing about
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=4, embedding_size=64),
@@ -32,27 +38,39 @@ class Model(EncoderModel):
 
 
 def config(preset: str = "base", **overrides) -> ModelConfig:
-    """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout); keyword arguments override its fields."""
+    """Builds a config with ALBERT's sizes (table 1; version 2 drops dropout); keyword arguments
+    override its fields."""
     layers = (PRESETS.get(preset, {}) | overrides).get("encoder_layers", 0)
     return build("albert", BASE, PRESETS, preset, **{"share_layers": (0,) * layers, **overrides})
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the groups of shared layers. Steps are divided among groups, and each step runs all layers of its group in
-    turn. With as many groups as steps and one layer per group, nothing is shared."""
+    """Reads the groups of shared layers. Steps are divided among groups, and each step runs all
+    layers of its group in turn. With as many groups as steps and one layer per group, nothing is
+    shared."""
     depth = fields.size("num_hidden_layers", 12)
     groups, inner = (fields.size(name, 1) for name in ("num_hidden_groups", "inner_group_num"))
     if fields.get("embedding_size", 128) == fields.get("hidden_size", 4096):
-        raise ConfigError("config.json: embedding_size equals hidden_size, but ALBERT's square projection is not supported"
-                          " here.")  # fmt: skip
+        raise ConfigError(
+            "config.json: embedding_size equals hidden_size, but ALBERT's square projection is not"
+            " supported here."
+        )
     if groups == depth > 1:
         if inner > 1:
-            raise ConfigError(f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is supported"
-                              f" here.")  # fmt: skip
+            raise ConfigError(
+                f"config.json: inner_group_num={inner}: with as many groups as layers, only 1 is"
+                " supported here."
+            )
         return {"encoder_layers": depth, "share_layers": ()}
     if depth * inner > DEEPEST:
-        raise ConfigError(f"config.json: num_hidden_layers={depth}, inner_group_num={inner}: no model is so deep.")
-    order = tuple(int(step / (depth / groups)) * inner + layer for step in range(depth) for layer in range(inner))
+        raise ConfigError(
+            f"config.json: num_hidden_layers={depth}, inner_group_num={inner}: no model is so deep."
+        )
+    order = tuple(
+        int(step / (depth / groups)) * inner + layer
+        for step in range(depth)
+        for layer in range(inner)
+    )
     return {"encoder_layers": depth * inner, "share_layers": order}
 
 
@@ -63,7 +81,8 @@ def inner_layers(cfg: ModelConfig) -> int:
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    inner, sets = inner_layers(cfg), len(set(cfg.share_layers)) or cfg.encoder_layers
+    inner = inner_layers(cfg)
+    sets = len(set(cfg.share_layers)) or cfg.encoder_layers
     return {
         "num_hidden_layers": cfg.encoder_layers // inner,
         "num_hidden_groups": sets // inner,
@@ -99,8 +118,15 @@ PUBLISHED = Published(
     defaults=dict(hidden_size=4096, num_attention_heads=64, intermediate_size=16384),
     prefix="albert.",
     names=lambda cfg: BODY,
-    heads=heads("Albert", none=(), masked_lm=PREDICTIONS, pretraining=PREDICTIONS + PAIRS, **bert.CLASSIFIERS),
-    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"} | {"embedding_size": "embedding_size"},
+    heads=heads(
+        "Albert",
+        none=(),
+        masked_lm=PREDICTIONS,
+        pretraining=PREDICTIONS + PAIRS,
+        **bert.CLASSIFIERS,
+    ),
+    fields={k: v for k, v in bert.FIELDS.items() if k != "num_hidden_layers"}
+    | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,
     write=write,

@@ -1,4 +1,5 @@
-"""BART: a post-norm encoder-decoder with learned positions, a norm after the embeddings, and a bias on the logits.
+"""BART: a post-norm encoder-decoder with learned positions, a norm after the embeddings, and a bias
+on the logits.
 
 Reference: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training" (2020), section 2.
 """
@@ -13,14 +14,29 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.models import bert, weight_map
 from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
-from flaxformer_lite.models.weight_map import Fields, Head, Published, Row, projections, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Head,
+    Published,
+    Row,
+    projections,
+    rows,
+    within,
+)
 from flaxformer_lite.positions.learned import Learned
 
 BASE = dict(
-    vocab_size=50265, max_length=1024, position=Learned(offset=2), norm_eps=1e-5, norm_at=("embed", "out"),
-    bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, pad_token_id=1,
-    eos_token_id=2, decoder_start_token_id=2,
-)  # fmt: skip
+    vocab_size=50265,
+    max_length=1024,
+    position=Learned(offset=2),
+    norm_eps=1e-5,
+    norm_at=("embed", "out"),
+    bias_at=("query", "key", "value", "out", "mlp", "logits"),
+    dropout=0.1,
+    pad_token_id=1,
+    eos_token_id=2,
+    decoder_start_token_id=2,
+)
 PRESETS = {  # section 3
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, encoder_layers=2, decoder_layers=2),
     "base": dict(d_model=768, num_heads=12, mlp_dim=3072, encoder_layers=6, decoder_layers=6),
@@ -30,7 +46,8 @@ config = partial(build, "bart", BASE, PRESETS, "large")
 
 
 class Model(EncoderDecoderModel):
-    """BART; without decoder_input_ids the decoder reads the input shifted right, as classification requires."""
+    """BART; without decoder_input_ids the decoder reads the input shifted right, as classification
+    requires."""
 
     heads = ("lm", "none", "encoder", "sequence_classification", "question_answering")
     trained_bias = False
@@ -38,7 +55,8 @@ class Model(EncoderDecoderModel):
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.decoder_start_token_id is None:
             raise ConfigError(
-                "decoder_start_token_id=None: what the decoder reads first; set it, or pass decoder_input_ids."
+                "decoder_start_token_id=None: what the decoder reads first; set it, or pass"
+                " decoder_input_ids."
             )
         start_B1 = jnp.full_like(input_ids[:, :1], self.cfg.decoder_start_token_id)
         return jnp.concatenate([start_B1, input_ids[:, :-1]], axis=1)
@@ -48,7 +66,8 @@ ATTENTION = projections("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def names(cfg: ModelConfig) -> tuple:
-    """Returns the weight rows of BART and its relatives; norms have the same names before a layer and after it."""
+    """Returns the weight rows of BART and its relatives; norms have the same names before a layer
+    and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
     layer = within("self_attn", "attention", ATTENTION) + rows(
         ("self_attn_layer_norm", f"attention_{slot}_norm"),
@@ -67,33 +86,56 @@ def names(cfg: ModelConfig) -> tuple:
         )
     if not cfg.decoder_vocab_size:
         return found + rows(("shared", "token_embed"))
-    return found + rows(("encoder.embed_tokens", "token_embed"), ("decoder.embed_tokens", "decoder_token_embed"))
+    return found + rows(
+        ("encoder.embed_tokens", "token_embed"), ("decoder.embed_tokens", "decoder_token_embed")
+    )
 
 
 LM_HEAD = rows(("lm_head.weight", "lm_head/kernel"), ("final_logits_bias", "lm_head/bias", "1O"))
-CLASSIFIER = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
+CLASSIFIER = rows(
+    ("classification_head.dense", "pooler/dense"),
+    ("classification_head.out_proj", "classifier/dense"),
+)
 FIELDS = dict(
-    d_model="d_model", encoder_layers="encoder_layers", decoder_layers="decoder_layers",
-    encoder_attention_heads="num_heads", encoder_ffn_dim="mlp_dim", max_position_embeddings="max_length",
-    activation_function="activation", dropout="dropout",
-)  # fmt: skip
+    d_model="d_model",
+    encoder_layers="encoder_layers",
+    decoder_layers="decoder_layers",
+    encoder_attention_heads="num_heads",
+    encoder_ffn_dim="mlp_dim",
+    max_position_embeddings="max_length",
+    activation_function="activation",
+    dropout="dropout",
+)
 ENDS = {"eos_token_id": "eos_token_id", "decoder_start_token_id": "decoder_start_token_id"}
-DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+DUPLICATES = {
+    "encoder.embed_tokens.weight": "shared.weight",
+    "decoder.embed_tokens.weight": "shared.weight",
+}
 # Leftovers of the first releases, which no current version of transformers reads.
 HARMLESS = (
-    "add_bias_logits", "add_final_layer_norm", "do_blenderbot_90_layernorm", "extra_pos_embeddings",
-    "force_bos_token_to_be_generated", "normalize_before", "normalize_embedding", "num_hidden_layers",
-)  # fmt: skip
+    "add_bias_logits",
+    "add_final_layer_norm",
+    "do_blenderbot_90_layernorm",
+    "extra_pos_embeddings",
+    "force_bos_token_to_be_generated",
+    "normalize_before",
+    "normalize_embedding",
+    "num_hidden_layers",
+)
 
 
 def heads(name: str, **classifiers: tuple[Row, ...]) -> dict[str, Head]:
-    return weight_map.heads(name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers)
+    return weight_map.heads(
+        name, lm=Head(f"{name}ForConditionalGeneration", LM_HEAD), none=(), **classifiers
+    )
 
 
 def read(fields: Fields) -> dict[str, Any]:
     """Reads the sizes of the decoder that differ from the encoder's."""
-    heads, mlp_dim = fields.get("encoder_attention_heads", 16), fields.get("encoder_ffn_dim", 4096)
-    own_heads, own_mlp_dim = fields.get("decoder_attention_heads", 16), fields.get("decoder_ffn_dim", 4096)
+    heads = fields.get("encoder_attention_heads", 16)
+    mlp_dim = fields.get("encoder_ffn_dim", 4096)
+    own_heads = fields.get("decoder_attention_heads", 16)
+    own_mlp_dim = fields.get("decoder_ffn_dim", 4096)
     return {
         "decoder_num_heads": own_heads if own_heads != heads else 0,
         "decoder_mlp_dim": own_mlp_dim if own_mlp_dim != mlp_dim else 0,

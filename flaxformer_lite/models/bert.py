@@ -1,6 +1,7 @@
 """BERT: a post-norm encoder with learned positions and token types.
 
-Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers" (2019).
+Reference: Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers"
+  (2019).
 """
 
 from functools import partial
@@ -12,9 +13,16 @@ from flaxformer_lite.models.weight_map import Head, Published, heads, projection
 from flaxformer_lite.positions.learned import Learned
 
 BASE: dict[str, Any] = dict(
-    vocab_size=30522, max_length=512, type_vocab_size=2, position=Learned(), norm_eps=1e-12, norm_at=("embed", "out"),
-    bias_at=("query", "key", "value", "out", "mlp", "logits"), dropout=0.1, head="pretraining",
-)  # fmt: skip
+    vocab_size=30522,
+    max_length=512,
+    type_vocab_size=2,
+    position=Learned(),
+    norm_eps=1e-12,
+    norm_at=("embed", "out"),
+    bias_at=("query", "key", "value", "out", "mlp", "logits"),
+    dropout=0.1,
+    head="pretraining",
+)
 PRESETS = {  # section 3; tiny and mini: Turc et al. (2019)
     "tiny": dict(d_model=128, num_heads=2, mlp_dim=512, encoder_layers=2),
     "mini": dict(d_model=256, num_heads=4, mlp_dim=1024, encoder_layers=4),
@@ -25,7 +33,9 @@ config = partial(build, "bert", BASE, PRESETS, "base")
 Model = EncoderModel
 
 
-LAYER = within("attention", "attention", projections("self.query", "self.key", "self.value", "output.dense")) + rows(
+LAYER = within(
+    "attention", "attention", projections("self.query", "self.key", "self.value", "output.dense")
+) + rows(
     ("attention.output.LayerNorm", "attention_out_norm"),
     ("intermediate.dense", "mlp/up"),
     ("output.dense", "mlp/down"),
@@ -51,13 +61,22 @@ PAIRS = rows(("cls.seq_relationship", "next_sentence/dense"))
 CLASSIFIER = rows(("classifier", "classifier/dense"))
 SPANS = rows(("qa_outputs", "classifier/dense"))
 CLASSIFIERS = dict(
-    sequence_classification=CLASSIFIER, token_classification=CLASSIFIER, question_answering=SPANS, multiple_choice=CLASSIFIER
-)  # fmt: skip
+    sequence_classification=CLASSIFIER,
+    token_classification=CLASSIFIER,
+    question_answering=SPANS,
+    multiple_choice=CLASSIFIER,
+)
 FIELDS = dict(
-    hidden_size="d_model", num_hidden_layers="encoder_layers", num_attention_heads="num_heads", intermediate_size="mlp_dim",
-    max_position_embeddings="max_length", type_vocab_size="type_vocab_size", hidden_act="activation",
-    layer_norm_eps="norm_eps", hidden_dropout_prob="dropout",
-)  # fmt: skip
+    hidden_size="d_model",
+    num_hidden_layers="encoder_layers",
+    num_attention_heads="num_heads",
+    intermediate_size="mlp_dim",
+    max_position_embeddings="max_length",
+    type_vocab_size="type_vocab_size",
+    hidden_act="activation",
+    layer_norm_eps="norm_eps",
+    hidden_dropout_prob="dropout",
+)
 FIXED = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
 BUFFERS = (r"embeddings\.(position_ids|token_type_ids)",)
 PUBLISHED = Published(

@@ -1,6 +1,7 @@
 """BLOOM: a decoder with ALiBi and a norm right after the embeddings.
 
-Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model" (2022), section 3.2.
+Reference: BigScience Workshop, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model"
+  (2022), section 3.2.
 """
 
 from functools import partial
@@ -13,9 +14,15 @@ from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, wi
 from flaxformer_lite.positions.alibi import Alibi
 
 BASE = dict(
-    vocab_size=250880, max_length=2048, position=Alibi(), norm_eps=1e-5, norm_at=("embed", "in", "final"),
-    activation="gelu_tanh", bias_at=("query", "key", "value", "out", "mlp"), pad_token_id=3,
-)  # fmt: skip
+    vocab_size=250880,
+    max_length=2048,
+    position=Alibi(),
+    norm_eps=1e-5,
+    norm_at=("embed", "in", "final"),
+    activation="gelu_tanh",
+    bias_at=("query", "key", "value", "out", "mlp"),
+    pad_token_id=3,
+)
 PRESETS = {  # table 3
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "560m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24),
@@ -26,7 +33,11 @@ config = partial(build, "bloom", BASE, PRESETS, "560m")
 Model = DecoderModel
 LAYER = rows(
     ("input_layernorm", "attention_in_norm"),
-    ("self_attention.query_key_value", ("attention/query", "attention/key", "attention/value"), "N3HI"),
+    (
+        "self_attention.query_key_value",
+        ("attention/query", "attention/key", "attention/value"),
+        "N3HI",
+    ),
     ("self_attention.dense", "attention/out"),
     ("post_attention_layernorm", "mlp_in_norm"),
     ("mlp.dense_h_to_4h", "mlp/up"),
@@ -34,7 +45,9 @@ LAYER = rows(
 )
 BODY = (
     *rows(
-        ("word_embeddings", "token_embed"), ("word_embeddings_layernorm", "embed/norm"), ("ln_f", "decoder/final_norm")
+        ("word_embeddings", "token_embed"),
+        ("word_embeddings_layernorm", "embed/norm"),
+        ("ln_f", "decoder/final_norm"),
     ),
     *within("h.{i}", "decoder/layer_{i}", LAYER),
 )
@@ -53,9 +66,15 @@ def read(fields: Fields) -> dict[str, Any]:
 
 # Fields about parallel training.
 HARMLESS = (
-    "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "seq_length",
-    "skip_bias_add", "skip_bias_add_qkv", "unk_token_id",
-)  # fmt: skip
+    "attention_softmax_in_fp32",
+    "bias_dropout_fusion",
+    "masked_softmax_fusion",
+    "offset_alibi",
+    "seq_length",
+    "skip_bias_add",
+    "skip_bias_add_qkv",
+    "unk_token_id",
+)
 PUBLISHED = Published(
     model_type="bloom",
     prefix="transformer.",
@@ -65,5 +84,9 @@ PUBLISHED = Published(
     fixed={"apply_residual_connection_post_layernorm": False, "n_inner": None},
     harmless=HARMLESS,
     read=read,
-    write=lambda cfg: {"hidden_size": cfg.d_model, "n_layer": cfg.decoder_layers, "n_head": cfg.num_heads},
+    write=lambda cfg: {
+        "hidden_size": cfg.d_model,
+        "n_layer": cfg.decoder_layers,
+        "n_head": cfg.num_heads,
+    },
 )

@@ -43,15 +43,22 @@ PREDICTIONS = rows(
 FIRST_TOKEN = rows(("pre_classifier", "pooler/dense"), ("classifier", "classifier/dense"))
 POOLED = dict(sequence_classification=FIRST_TOKEN, multiple_choice=FIRST_TOKEN)
 FIELDS = dict(
-    dim="d_model", n_layers="encoder_layers", n_heads="num_heads", hidden_dim="mlp_dim",
-    max_position_embeddings="max_length", activation="activation", dropout="dropout",
-)  # fmt: skip
+    dim="d_model",
+    n_layers="encoder_layers",
+    n_heads="num_heads",
+    hidden_dim="mlp_dim",
+    max_position_embeddings="max_length",
+    activation="activation",
+    dropout="dropout",
+)
 PUBLISHED = Published(
     model_type="distilbert",
     prefix="distilbert.",
     names=lambda cfg: BODY,
     heads=heads("DistilBert", none=(), masked_lm=PREDICTIONS, **bert.CLASSIFIERS | POOLED),
     fields=FIELDS,
-    harmless=("sinusoidal_pos_embds",),  # only says how the position table, which the file holds, was initialized
+    harmless=(
+        "sinusoidal_pos_embds",
+    ),  # only says how the position table, which the file holds, was initialized
     ignored=bert.BUFFERS,
 )

@@ -1,6 +1,8 @@
-"""ELECTRA: BERT trained to detect which tokens a small generator has replaced; the small size has narrow embeddings.
+"""ELECTRA: BERT trained to detect which tokens a small generator has replaced; the small size has
+narrow embeddings.
 
-Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators" (2020), section
+Reference: Clark et al., "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+  Generators" (2020), section
 2.
 """
 
@@ -36,14 +38,18 @@ class Discriminator(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
-        cfg, sizes = self.cfg, {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
+        cfg = self.cfg
+        sizes = {"D": self.cfg.d_model, "A": self.cfg.d_model, "C": 1}
         how: dict[str, Any] = {"initial": cfg.initial, "execution": cfg.execution}
-        h_BTA = ACTIVATIONS[cfg.activation](Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD))
+        h_BTA = ACTIVATIONS[cfg.activation](
+            Einsum("BTD,DA->BTA", sizes, True, **how, name="dense")(x_BTD)
+        )
         return Einsum("BTA,AC->BTC", sizes, True, **how, name="output")(h_BTA)[..., 0]
 
 
 class Model(EncoderModel):
-    """The generator (`masked_lm`), the discriminator (`pretraining`, logits [B, T]), and heads on the discriminator."""
+    """The generator (`masked_lm`), the discriminator (`pretraining`, logits [B, T]), and heads on
+    the discriminator."""
 
     heads = ("none", "masked_lm", "causal_lm", "pretraining", *bert.CLASSIFIERS)
     vocab_heads = ("masked_lm", "causal_lm")
@@ -58,8 +64,10 @@ class Model(EncoderModel):
 
     def features(self, input_ids, **inputs) -> Features:
         if self.cfg.head == "pretraining":
-            raise ValueError("electra's head='pretraining' judges tokens and predicts none: call the model for logits"
-                             " [B, T], or train a generator, head='masked_lm'.")  # fmt: skip
+            raise ValueError(
+                "electra's head='pretraining' judges tokens and predicts none: call the model for"
+                " logits [B, T], or train a generator, head='masked_lm'."
+            )
         return super().features(input_ids, **inputs)
 
     def forward(self, input_ids, **inputs) -> Output:
@@ -79,11 +87,15 @@ DISCRIMINATOR = rows(
     ("discriminator_predictions.dense", "discriminator/dense"),
     ("discriminator_predictions.dense_prediction", "discriminator/output"),
 )
-FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense"))
+FIRST_TOKEN = rows(
+    ("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense")
+)
 SUMMARY = rows(("sequence_summary.summary", "pooler/dense"))
 PUBLISHED = Published(
     model_type="electra",
-    defaults=dict(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
+    defaults=dict(
+        embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024
+    ),
     prefix="electra.",
     names=lambda cfg: bert.BODY + PROJECT,
     heads=heads(
@@ -92,10 +104,16 @@ PUBLISHED = Published(
         masked_lm=PREDICTIONS,
         causal_lm=PREDICTIONS,
         pretraining=DISCRIMINATOR,
-        **bert.CLASSIFIERS | dict(sequence_classification=FIRST_TOKEN, multiple_choice=bert.CLASSIFIER + SUMMARY),
+        **bert.CLASSIFIERS
+        | dict(sequence_classification=FIRST_TOKEN, multiple_choice=bert.CLASSIFIER + SUMMARY),
     ),
     fields=bert.FIELDS | {"embedding_size": "embedding_size"},
-    fixed=bert.FIXED | {"summary_type": "first", "summary_activation": "gelu", "summary_use_proj": True},
+    fixed=bert.FIXED
+    | {
+        "summary_type": "first",
+        "summary_activation": "gelu",
+        "summary_use_proj": True,
+    },
     write=lambda cfg: {"embedding_size": cfg.embedding_width},
     ignored=bert.BUFFERS,
 )

@@ -1,6 +1,8 @@
-"""Gemma: Llama with embeddings scaled by sqrt(D), a tanh GELU gate, norms that store scale - 1, and tied logits.
+"""Gemma: Llama with embeddings scaled by sqrt(D), a tanh GELU gate, norms that store scale - 1, and
+tied logits.
 
-Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section 2.
+Reference: Gemma Team, "Gemma: Open Models Based on Gemini Research and Technology" (2024), section
+  2.
 """
 
 from functools import partial
@@ -13,11 +15,20 @@ from flaxformer_lite.models.skeletons.decoder import DecoderModel
 from flaxformer_lite.models.weight_map import Fields, Head, Published
 
 BASE = llama.BASE | dict(
-    vocab_size=256000, max_length=8192, norm="rms_offset", norm_eps=1e-6, activation="gelu_tanh", embed_power=0.5,
-    tie_embeddings=True, head_dim=256, pad_token_id=0,
-)  # fmt: skip
+    vocab_size=256000,
+    max_length=8192,
+    norm="rms_offset",
+    norm_eps=1e-6,
+    activation="gelu_tanh",
+    embed_power=0.5,
+    tie_embeddings=True,
+    head_dim=256,
+    pad_token_id=0,
+)
 PRESETS = {  # table 1; mlp_dim is per branch of the gate
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=1, head_dim=48, mlp_dim=344, decoder_layers=4),
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=1, head_dim=48, mlp_dim=344, decoder_layers=4
+    ),
     "2b": dict(d_model=2048, num_heads=8, num_kv_heads=1, mlp_dim=16384, decoder_layers=18),
     "7b": dict(d_model=3072, num_heads=16, mlp_dim=24576, decoder_layers=28),
 }
@@ -29,14 +40,16 @@ class Model(DecoderModel):
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the activation: `gelu` has always meant the tanh form here, and nothing reads `hidden_activation`."""
+    """Reads the activation: `gelu` has always meant the tanh form here, and nothing reads
+    `hidden_activation`."""
     act = {"activation": "gelu_tanh"} if fields.get("hidden_act") in (None, "gelu") else {}
     fields.get("hidden_activation")
     return llama.read_heads(fields, kv_heads=16, head_dim=256) | act
 
 
 def write_activation(cfg: ModelConfig, field: str) -> dict[str, str]:
-    """Writes the tanh form under this family's name for it, and other activations under their usual names."""
+    """Writes the tanh form under this family's name for it, and other activations under their usual
+    names."""
     return {field: "gelu_pytorch_tanh"} if cfg.activation == "gelu_tanh" else {}
 
 

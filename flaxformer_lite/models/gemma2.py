@@ -1,6 +1,8 @@
-"""Gemma 2: Gemma with norms on both sides of every layer, soft caps on logits, and windows in every other layer.
+"""Gemma 2: Gemma with norms on both sides of every layer, soft caps on logits, and windows in every
+other layer.
 
-Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section 2.
+Reference: Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size" (2024), section
+  2.
 """
 
 from functools import partial
@@ -9,23 +11,45 @@ from typing import Any
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.models import gemma, llama
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, layer_types, read_windows, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Published,
+    layer_types,
+    read_windows,
+    rows,
+    within,
+)
 
 BASE = gemma.BASE | dict(
-    norm_at=("in", "branch", "final"), attention_softcap=50.0, logit_softcap=30.0, windows=(4096, 0),
+    norm_at=("in", "branch", "final"),
+    attention_softcap=50.0,
+    logit_softcap=30.0,
+    windows=(4096, 0),
     attention_scale=256**-0.5,
-)  # fmt: skip
+)
 PRESETS = {  # table 1
     "tiny": dict(
-        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4, windows=(64, 0),
+        d_model=128,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=48,
+        mlp_dim=344,
+        decoder_layers=4,
+        windows=(64, 0),
         attention_scale=48**-0.5,
     ),
     "2b": dict(d_model=2304, num_heads=8, num_kv_heads=4, mlp_dim=9216, decoder_layers=26),
     "9b": dict(d_model=3584, num_heads=16, num_kv_heads=8, mlp_dim=14336, decoder_layers=42),
     "27b": dict(
-        d_model=4608, num_heads=32, num_kv_heads=16, head_dim=128, mlp_dim=36864, decoder_layers=46, attention_scale=144**-0.5
+        d_model=4608,
+        num_heads=32,
+        num_kv_heads=16,
+        head_dim=128,
+        mlp_dim=36864,
+        decoder_layers=46,
+        attention_scale=144**-0.5,
     ),
-}  # fmt: skip
+}
 config = partial(build, "gemma2", BASE, PRESETS, "9b")
 Model = gemma.Model
 NORMS = rows(
@@ -35,12 +59,16 @@ NORMS = rows(
 )
 LAYER = tuple(row for row in llama.LAYER if row.name != "post_attention_layernorm") + NORMS
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
-FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {"hidden_activation": "activation"}
+FIELDS = {k: v for k, v in llama.FIELDS.items() if k != "hidden_act"} | {
+    "hidden_activation": "activation"
+}
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads windows and caps: every other layer slides, from the first on; null means no cap, absent the default."""
-    layers, window = fields.get("num_hidden_layers", 26), fields.get("sliding_window", 4096)
+    """Reads windows and caps: every other layer slides, from the first on; null means no cap,
+    absent the default."""
+    layers = fields.get("num_hidden_layers", 26)
+    window = fields.get("sliding_window", 4096)
     caps = {ours: fields.nullable(name, BASE[ours]) for name, ours in CAPS.items()}
     return llama.read_heads(fields, kv_heads=4, head_dim=256) | {
         "windows": read_windows(fields, layers, lambda i: i % 2 == 0, window),
@@ -52,18 +80,24 @@ def read(fields: Fields) -> dict[str, Any]:
 def write(cfg: ModelConfig) -> dict[str, Any]:
     scalar = cfg.scale**-2
     whole = round(scalar) if round(scalar) ** -0.5 == cfg.scale else scalar
-    return llama.write_heads(cfg) | gemma.write_activation(cfg, "hidden_activation") | {
-        "sliding_window": max(cfg.windows) or 4096,
-        "layer_types": layer_types(cfg),
-        "query_pre_attn_scalar": whole,
-        **{name: getattr(cfg, ours) or None for name, ours in CAPS.items()},
-    }  # fmt: skip
+    return (
+        llama.write_heads(cfg)
+        | gemma.write_activation(cfg, "hidden_activation")
+        | {
+            "sliding_window": max(cfg.windows) or 4096,
+            "layer_types": layer_types(cfg),
+            "query_pre_attn_scalar": whole,
+            **{name: getattr(cfg, ours) or None for name, ours in CAPS.items()},
+        }
+    )
 
 
 CAPS = {"attn_logit_softcapping": "attention_softcap", "final_logit_softcapping": "logit_softcap"}
 PUBLISHED = Published(
     model_type="gemma2",
-    defaults=dict(hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8),
+    defaults=dict(
+        hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8
+    ),
     prefix="model.",
     names=lambda cfg: BODY,
     heads=gemma.heads("Gemma2"),

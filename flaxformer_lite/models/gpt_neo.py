@@ -1,6 +1,7 @@
 """GPT-Neo: GPT-2 with a local window in every other layer and attention logits that are not scaled.
 
-Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling with Mesh-Tensorflow" (2021).
+Reference: Black et al., "GPT-Neo: Large Scale Autoregressive Language Modeling with
+  Mesh-Tensorflow" (2021).
 """
 
 from functools import partial
@@ -10,10 +11,23 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import brief
 from flaxformer_lite.models import gpt2
 from flaxformer_lite.models.presets import build
-from flaxformer_lite.models.weight_map import Fields, Published, heads, projections, read_windows, rows, within
+from flaxformer_lite.models.weight_map import (
+    Fields,
+    Published,
+    heads,
+    projections,
+    read_windows,
+    rows,
+    within,
+)
 
 BASE = gpt2.BASE | dict(
-    max_length=2048, attention_scale=1.0, bias_at=("out", "mlp"), windows=(0, 256), dropout=0.0, init="normal"
+    max_length=2048,
+    attention_scale=1.0,
+    bias_at=("out", "mlp"),
+    windows=(0, 256),
+    dropout=0.0,
+    init="normal",
 )
 PRESETS = {
     "tiny": dict(gpt2.PRESETS["tiny"], windows=(0, 64)),
@@ -23,14 +37,20 @@ PRESETS = {
 }
 config = partial(build, "gpt_neo", BASE, PRESETS, "1.3b")
 Model = gpt2.Model
-LAYER = within("attn.attention", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")) + rows(
-    ("ln_1", "attention_in_norm"), ("ln_2", "mlp_in_norm"), ("mlp.c_fc", "mlp/up"), ("mlp.c_proj", "mlp/down")
+LAYER = within(
+    "attn.attention", "attention", projections("q_proj", "k_proj", "v_proj", "out_proj")
+) + rows(
+    ("ln_1", "attention_in_norm"),
+    ("ln_2", "mlp_in_norm"),
+    ("mlp.c_fc", "mlp/up"),
+    ("mlp.c_proj", "mlp/down"),
 )
 BODY = gpt2.ENDS + within("h.{i}", "decoder/layer_{i}", LAYER)
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads the windows from `attention_types`, [[pattern, times] ...]; `attention_layers` only spells it out."""
+    """Reads the windows from `attention_types`, [[pattern, times] ...]; `attention_layers` only
+    spells it out."""
     layers = fields.get("num_layers", 24)
     types = fields.get("attention_types", [[["global", "local"], layers // 2]])
     try:
@@ -38,14 +58,24 @@ def read(fields: Fields) -> dict[str, Any]:
     except (TypeError, ValueError):
         pattern = types
     if any(kind not in ("global", "local") for kind in pattern) or len(pattern) != layers:
-        raise ConfigError(f"config.json: attention_types gives {brief(pattern)}; must be global or local for each of {layers}"
-                          f" layers.")  # fmt: skip
-    windows = read_windows(fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256))
-    return {"windows": windows, "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048))}
+        raise ConfigError(
+            f"config.json: attention_types gives {brief(pattern)}; must be global or local for each"
+            f" of {layers} layers."
+        )
+    windows = read_windows(
+        fields, layers, lambda i: pattern[i] == "local", fields.get("window_size", 256)
+    )
+    return {
+        "windows": windows,
+        "mlp_dim": fields.get("intermediate_size", 4 * fields.get("hidden_size", 2048)),
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    kinds = ["local" if cfg.windows[i % len(cfg.windows)] else "global" for i in range(cfg.decoder_layers)]
+    kinds = [
+        "local" if cfg.windows[i % len(cfg.windows)] else "global"
+        for i in range(cfg.decoder_layers)
+    ]
     return {
         "attention_types": [[kinds, 1]],
         "attention_layers": kinds,
@@ -55,9 +85,13 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 
 
 FIELDS = dict(
-    hidden_size="d_model", num_layers="decoder_layers", num_heads="num_heads",
-    max_position_embeddings="max_length", activation_function="activation", layer_norm_epsilon="norm_eps",
-)  # fmt: skip
+    hidden_size="d_model",
+    num_layers="decoder_layers",
+    num_heads="num_heads",
+    max_position_embeddings="max_length",
+    activation_function="activation",
+    layer_norm_epsilon="norm_eps",
+)
 PUBLISHED = Published(
     model_type="gpt_neo",
     prefix="transformer.",

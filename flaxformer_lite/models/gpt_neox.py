@@ -1,6 +1,8 @@
-"""GPT-NeoX and Pythia: parallel attention and feed-forward, each with its own norm, rotary on a quarter of each head.
+"""GPT-NeoX and Pythia: parallel attention and feed-forward, each with its own norm, rotary on a
+quarter of each head.
 
-Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022), section 2.
+Reference: Black et al., "GPT-NeoX-20B: An Open-Source Autoregressive Language Model" (2022),
+  section 2.
 """
 
 from functools import partial
@@ -15,12 +17,19 @@ from flaxformer_lite.models.weight_map import Fields, Published, heads, rows, wi
 from flaxformer_lite.positions.rope import Rope
 
 BASE = dict(
-    vocab_size=50432, max_length=2048, position=Rope(fraction=0.25), norm_eps=1e-5, residual="parallel",
-    bias_at=("query", "key", "value", "out", "mlp"), tie_embeddings=False,
-)  # fmt: skip
+    vocab_size=50432,
+    max_length=2048,
+    position=Rope(fraction=0.25),
+    norm_eps=1e-5,
+    residual="parallel",
+    bias_at=("query", "key", "value", "out", "mlp"),
+    tie_embeddings=False,
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
-    "pythia_160m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12, vocab_size=50304),
+    "pythia_160m": dict(
+        d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12, vocab_size=50304
+    ),
     "20b": dict(d_model=6144, num_heads=64, mlp_dim=24576, decoder_layers=44),
 }
 config = partial(build, "gpt_neox", BASE, PRESETS, "20b")
@@ -44,7 +53,11 @@ def read(fields: Fields) -> dict[str, Any]:
     return {
         "position": rope,
         "residual": "parallel" if fields.get("use_parallel_residual", True) else "sequential",
-        "bias_at": ("query", "key", "value", "out", "mlp") if fields.get("attention_bias", True) else ("mlp",),
+        "bias_at": (
+            ("query", "key", "value", "out", "mlp")
+            if fields.get("attention_bias", True)
+            else ("mlp",)
+        ),
     }
 
 
@@ -63,7 +76,8 @@ PUBLISHED = Published(
     prefix="gpt_neox.",
     names=lambda cfg: BODY,
     heads=heads("GPTNeoX", **gpt2.HEADS | {"lm": rows(("embed_out.weight", "lm_head/kernel"))}),
-    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"} | {"layer_norm_eps": "norm_eps"},
+    fields={k: v for k, v in llama.FIELDS.items() if k != "rms_norm_eps"}
+    | {"layer_norm_eps": "norm_eps"},
     fixed={"is_decoder": False},
     read=read,
     write=write,

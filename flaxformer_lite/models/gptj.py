@@ -1,6 +1,7 @@
 """GPT-J: parallel attention and feed-forward after one norm, rotary positions on part of each head.
 
-Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model" (2021).
+Reference: Wang and Komatsuzaki, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model"
+  (2021).
 """
 
 from functools import partial
@@ -13,9 +14,15 @@ from flaxformer_lite.models.weight_map import Fields, Published, heads, projecti
 from flaxformer_lite.positions.rope import Rope
 
 BASE = gpt2.BASE | dict(
-    vocab_size=50400, max_length=2048, position=Rope(layout="interleaved", fraction=0.25), residual="parallel_shared",
-    bias_at=("mlp", "logits"), tie_embeddings=False, dropout=0.0, init="normal",
-)  # fmt: skip
+    vocab_size=50400,
+    max_length=2048,
+    position=Rope(layout="interleaved", fraction=0.25),
+    residual="parallel_shared",
+    bias_at=("mlp", "logits"),
+    tie_embeddings=False,
+    dropout=0.0,
+    init="normal",
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "6b": dict(d_model=4096, num_heads=16, mlp_dim=16384, decoder_layers=28),
@@ -35,10 +42,15 @@ class Model(gpt2.Model):
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    width, heads = fields.get("n_embd", 4096), fields.get("n_head", 16)
-    turning, head_dim = fields.nullable("rotary_dim", 64), width // heads
+    width = fields.get("n_embd", 4096)
+    heads = fields.get("n_head", 16)
+    turning = fields.nullable("rotary_dim", 64)
+    head_dim = width // heads
     if turning % 2 or not 2 <= turning <= head_dim:
-        raise ConfigError(f"config.json: rotary_dim={turning or None}: must be even and at most the head's {head_dim}.")
+        raise ConfigError(
+            f"config.json: rotary_dim={turning or None}: must be even and at most the head's"
+            f" {head_dim}."
+        )
     position = Rope(layout="interleaved", fraction=turning / head_dim)
     return {"mlp_dim": fields.get("n_inner", 4 * width), "position": position}
 
@@ -47,7 +59,13 @@ PUBLISHED = Published(
     model_type="gptj",
     prefix="transformer.",
     names=lambda cfg: BODY,
-    heads=heads("GPTJ", lm=LM_HEAD, sequence_classification=gpt2.SCORE, question_answering=bert.SPANS, none=()),
+    heads=heads(
+        "GPTJ",
+        lm=LM_HEAD,
+        sequence_classification=gpt2.SCORE,
+        question_answering=bert.SPANS,
+        none=(),
+    ),
     fields=gpt2.FIELDS,
     harmless=("scale_attn_weights", "rotary", *gpt2.HARMLESS),
     read=read,

@@ -1,6 +1,8 @@
-"""Llama: a pre-norm decoder with RMS norms, gated SiLU, rotary positions and grouped-query attention.
+"""Llama: a pre-norm decoder with RMS norms, gated SiLU, rotary positions and grouped-query
+attention.
 
-Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), section 2.2; Grattafiori et al., "The Llama 3
+Reference: Touvron et al., "LLaMA" (2023), section 2.2; "Llama 2" (2023), section 2.2; Grattafiori
+  et al., "The Llama 3
 Herd of Models" (2024), section 3.2.
 """
 
@@ -16,24 +18,48 @@ from flaxformer_lite.models.weight_map import Fields, Head, Published, projectio
 from flaxformer_lite.positions.rope import Rope
 
 BASE = dict(
-    vocab_size=32000, max_length=2048, position=Rope(), norm="rms", norm_eps=1e-5, norm_at=("in", "final"),
-    activation="silu", mlp="gated", tie_embeddings=False,
-)  # fmt: skip
+    vocab_size=32000,
+    max_length=2048,
+    position=Rope(),
+    norm="rms",
+    norm_eps=1e-5,
+    norm_at=("in", "final"),
+    activation="silu",
+    mlp="gated",
+    tie_embeddings=False,
+)
 PRESETS = {
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
-    "1b": dict(d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22),  # TinyLlama's shape
+    "1b": dict(
+        d_model=2048, num_heads=32, num_kv_heads=4, mlp_dim=5632, decoder_layers=22
+    ),  # TinyLlama's shape
     "7b": dict(d_model=4096, num_heads=32, mlp_dim=11008, decoder_layers=32),
-    "llama2_70b": dict(d_model=8192, num_heads=64, num_kv_heads=8, mlp_dim=28672, decoder_layers=80, max_length=4096),
+    "llama2_70b": dict(
+        d_model=8192,
+        num_heads=64,
+        num_kv_heads=8,
+        mlp_dim=28672,
+        decoder_layers=80,
+        max_length=4096,
+    ),
     "llama3_8b": dict(
-        d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32, vocab_size=128256, max_length=8192,
+        d_model=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        mlp_dim=14336,
+        decoder_layers=32,
+        vocab_size=128256,
+        max_length=8192,
         position=Rope(base=500000.0),
     ),
-}  # fmt: skip
+}
 config = partial(build, "llama", BASE, PRESETS, "7b")
 Model = DecoderModel
 
 
-LAYER = within("self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")) + rows(
+LAYER = within(
+    "self_attn", "attention", projections("q_proj", "k_proj", "v_proj", "o_proj")
+) + rows(
     ("input_layernorm", "attention_in_norm"),
     ("post_attention_layernorm", "mlp_in_norm"),
     ("mlp.gate_proj", "mlp/gate"),
@@ -44,21 +70,27 @@ ENDS = rows(("embed_tokens", "token_embed"), ("norm", "decoder/final_norm"))
 BODY = ENDS + within("layers.{i}", "decoder/layer_{i}", LAYER)
 BUFFERS = (r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)
 FIELDS = dict(
-    hidden_size="d_model", intermediate_size="mlp_dim", num_hidden_layers="decoder_layers",
-    num_attention_heads="num_heads", max_position_embeddings="max_length", hidden_act="activation",
+    hidden_size="d_model",
+    intermediate_size="mlp_dim",
+    num_hidden_layers="decoder_layers",
+    num_attention_heads="num_heads",
+    max_position_embeddings="max_length",
+    hidden_act="activation",
     rms_norm_eps="norm_eps",
-)  # fmt: skip
+)
 
 
 def heads(name: str, spans_prefix: str = "transformer.") -> dict[str, Head]:
     """Returns the heads of decoders that are variations of Llama."""
-    own: dict[str, Head | tuple] = {"question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)}
+    own: dict[str, Head | tuple] = {
+        "question_answering": Head(f"{name}ForQuestionAnswering", bert.SPANS, spans_prefix)
+    }
     return weight_map.heads(name, **{**gpt2.HEADS, "token_classification": gpt2.SCORE, **own})
 
 
 def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str, Any]:
-    """Reads the number of key and value heads and their width, with a family's defaults; 0 derives them. An absent norm
-    epsilon is 1e-6, not the preset's value."""
+    """Reads the number of key and value heads and their width, with a family's defaults; 0 derives
+    them. An absent norm epsilon is 1e-6, not the preset's value."""
     return {
         "num_kv_heads": fields.get("num_key_value_heads", kv_heads),
         "head_dim": fields.get("head_dim", head_dim),
@@ -68,16 +100,25 @@ def read_heads(fields: Fields, kv_heads: int = 0, head_dim: int = 0) -> dict[str
 
 
 def write_heads(cfg: ModelConfig) -> dict[str, Any]:
-    return {"num_key_value_heads": cfg.kv_heads, "head_dim": cfg.head_width, **write_rope(cfg.position)}
+    return {
+        "num_key_value_heads": cfg.kv_heads,
+        "head_dim": cfg.head_width,
+        **write_rope(cfg.position),
+    }
 
 
 def read(fields: Fields) -> dict[str, Any]:
     attention = ("query", "key", "value", "out") if fields.get("attention_bias", False) else ()
-    return read_heads(fields) | {"bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ())}
+    return read_heads(fields) | {
+        "bias_at": attention + (("mlp",) if fields.get("mlp_bias", False) else ())
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    return write_heads(cfg) | {"attention_bias": "query" in cfg.bias_at, "mlp_bias": "mlp" in cfg.bias_at}
+    return write_heads(cfg) | {
+        "attention_bias": "query" in cfg.bias_at,
+        "mlp_bias": "mlp" in cfg.bias_at,
+    }
 
 
 PUBLISHED = Published(

@@ -1,6 +1,7 @@
 """Marian: the original Transformer as trained for translation between hundreds of language pairs.
 
-Reference: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018); Tiedemann and Thottingal,
+Reference: Junczys-Dowmunt et al., "Marian: Fast Neural Machine Translation in C++" (2018);
+  Tiedemann and Thottingal,
 "OPUS-MT" (2020).
 """
 
@@ -16,9 +17,16 @@ from flaxformer_lite.models.weight_map import Fields, Head
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 BASE = bart.BASE | dict(
-    vocab_size=58101, max_length=512, position=Sinusoidal(layout="halves"), norm_at=("out",), activation="silu",
-    embed_power=0.5, pad_token_id=58100, eos_token_id=None, decoder_start_token_id=None,
-)  # fmt: skip
+    vocab_size=58101,
+    max_length=512,
+    position=Sinusoidal(layout="halves"),
+    norm_at=("out",),
+    activation="silu",
+    embed_power=0.5,
+    pad_token_id=58100,
+    eos_token_id=None,
+    decoder_start_token_id=None,
+)
 PRESETS = {  # OPUS-MT's size
     "tiny": bart.PRESETS["tiny"],
     "base": dict(d_model=512, num_heads=8, mlp_dim=2048, encoder_layers=6, decoder_layers=6),
@@ -39,14 +47,21 @@ def read(fields: Fields) -> dict[str, Any]:
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     own = {"decoder_vocab_size": cfg.decoder_vocab_size} if cfg.decoder_vocab_size else {}
-    start = {"decoder_start_token_id": cfg.pad_token_id}  # transformers' default lies outside most vocabularies
+    start = {
+        "decoder_start_token_id": cfg.pad_token_id
+    }  # transformers' default lies outside most vocabularies
     return bart.write(cfg) | start | {"share_encoder_decoder_embeddings": not own} | own
 
 
 DEFAULTS = dict(
-    d_model=1024, encoder_layers=12, decoder_layers=12, encoder_attention_heads=16, encoder_ffn_dim=4096,
-    max_position_embeddings=1024, activation_function="gelu",
-)  # fmt: skip
+    d_model=1024,
+    encoder_layers=12,
+    decoder_layers=12,
+    encoder_attention_heads=16,
+    encoder_ffn_dim=4096,
+    max_position_embeddings=1024,
+    activation_function="gelu",
+)
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="marian",

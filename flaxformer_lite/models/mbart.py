@@ -1,6 +1,7 @@
 """mBART: BART for many languages, pre-norm, with a norm at the end of each stack.
 
-Reference: Liu et al., "Multilingual Denoising Pre-training for Neural Machine Translation" (2020), section 2.
+Reference: Liu et al., "Multilingual Denoising Pre-training for Neural Machine Translation" (2020),
+  section 2.
 """
 
 import dataclasses
@@ -14,8 +15,12 @@ from flaxformer_lite.models.presets import build
 from flaxformer_lite.models.skeletons.inputs import last_token
 
 BASE = bart.BASE | dict(
-    vocab_size=250027, norm_at=("embed", "in", "final"), activation="relu", embed_power=0.5, decoder_start_token_id=None
-)  # fmt: skip
+    vocab_size=250027,
+    norm_at=("embed", "in", "final"),
+    activation="relu",
+    embed_power=0.5,
+    decoder_start_token_id=None,
+)
 PRESETS = {"tiny": bart.PRESETS["tiny"], "large": bart.PRESETS["large"]}
 config = partial(build, "mbart", BASE, PRESETS, "large")
 
@@ -25,13 +30,17 @@ class Model(bart.Model):
 
     def shift_right(self, input_ids) -> jax.Array:
         last_B1 = last_token(input_ids, self.cfg.pad_token_id)[:, None]
-        return jnp.concatenate([jnp.take_along_axis(input_ids, last_B1, axis=1), input_ids[:, :-1]], axis=1)
+        return jnp.concatenate(
+            [jnp.take_along_axis(input_ids, last_B1, axis=1), input_ids[:, :-1]], axis=1
+        )
 
 
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="mbart",
     defaults=dict(vocab_size=50265, activation_function="gelu"),
-    heads=bart.heads("MBart", sequence_classification=bart.CLASSIFIER, question_answering=bert.SPANS),
+    heads=bart.heads(
+        "MBart", sequence_classification=bart.CLASSIFIER, question_answering=bert.SPANS
+    ),
     read=lambda fields: bart.read(fields) | {"num_labels": 2},
 )

@@ -14,7 +14,9 @@ from flaxformer_lite.models.weight_map import Fields, Published
 
 BASE = llama.BASE | dict(max_length=32768, windows=(4096,))
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)),
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4, windows=(64,)
+    ),
     "7b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=14336, decoder_layers=32),
 }
 config = partial(build, "mistral", BASE, PRESETS, "7b")
@@ -22,7 +24,9 @@ Model = DecoderModel
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    return llama.read_heads(fields, kv_heads=8) | {"windows": (fields.nullable("sliding_window", 4096),)}
+    return llama.read_heads(fields, kv_heads=8) | {
+        "windows": (fields.nullable("sliding_window", 4096),)
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """mT5: T5 1.1 for a hundred languages.
 
-Reference: Xue et al., "mT5: A Massively Multilingual Pre-trained Text-to-Text Transformer" (2021), section 3.
+Reference: Xue et al., "mT5: A Massively Multilingual Pre-trained Text-to-Text Transformer" (2021),
+  section 3.
 """
 
 import dataclasses
@@ -10,7 +11,11 @@ from flaxformer_lite.models import t5
 from flaxformer_lite.models.presets import build
 
 BASE = t5.BASE | t5.V1_1 | dict(vocab_size=250112)
-PRESETS = {name.removeprefix("v1_1_"): sizes for name, sizes in t5.PRESETS.items() if name.startswith("v1_1_")}
+PRESETS = {
+    name.removeprefix("v1_1_"): sizes
+    for name, sizes in t5.PRESETS.items()
+    if name.startswith("v1_1_")
+}
 config = partial(build, "mt5", BASE, PRESETS, "small")
 Model = t5.Model
 

@@ -1,4 +1,5 @@
-"""OPT: a decoder with ReLU and learned positions; its 350M size is post-norm, with embeddings narrower than the model.
+"""OPT: a decoder with ReLU and learned positions; its 350M size is post-norm, with embeddings
+narrower than the model.
 
 Reference: Zhang et al., "OPT: Open Pre-trained Transformer Language Models" (2022), section 2.
 """
@@ -17,13 +18,26 @@ from flaxformer_lite.modules.einsum import Einsum
 from flaxformer_lite.positions.learned import Learned
 
 BASE = dict(
-    vocab_size=50272, max_length=2048, position=Learned(offset=2), norm_eps=1e-5, activation="relu",
-    bias_at=("query", "key", "value", "out", "mlp"), dropout=0.1, pad_token_id=1,
-)  # fmt: skip
+    vocab_size=50272,
+    max_length=2048,
+    position=Learned(offset=2),
+    norm_eps=1e-5,
+    activation="relu",
+    bias_at=("query", "key", "value", "out", "mlp"),
+    dropout=0.1,
+    pad_token_id=1,
+)
 PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, mlp_dim=512, decoder_layers=4),
     "125m": dict(d_model=768, num_heads=12, mlp_dim=3072, decoder_layers=12),
-    "350m": dict(d_model=1024, num_heads=16, mlp_dim=4096, decoder_layers=24, embedding_size=512, norm_at=("out",)),
+    "350m": dict(
+        d_model=1024,
+        num_heads=16,
+        mlp_dim=4096,
+        decoder_layers=24,
+        embedding_size=512,
+        norm_at=("out",),
+    ),
     "1.3b": dict(d_model=2048, num_heads=32, mlp_dim=8192, decoder_layers=24),
     "6.7b": dict(d_model=4096, num_heads=32, mlp_dim=16384, decoder_layers=32),
 }
@@ -31,7 +45,8 @@ config = partial(build, "opt", BASE, PRESETS, "125m")
 
 
 class Model(DecoderModel):
-    """OPT; narrow embeddings are widened before positions are added, and the decoder's output is narrowed again."""
+    """OPT; narrow embeddings are widened before positions are added, and the decoder's output is
+    narrowed again."""
 
     heads = ("lm", "sequence_classification", "question_answering", "none")
 
@@ -67,7 +82,9 @@ LAYER += rows(("fc1", "mlp/up"), ("fc2", "mlp/down"))
 def names(cfg: ModelConfig) -> tuple:
     """Returns the weight rows; norms have the same names before a layer and after it."""
     slot = "out" if "out" in cfg.norm_at else "in"
-    norms = rows(("self_attn_layer_norm", f"attention_{slot}_norm"), ("final_layer_norm", f"mlp_{slot}_norm"))
+    norms = rows(
+        ("self_attn_layer_norm", f"attention_{slot}_norm"), ("final_layer_norm", f"mlp_{slot}_norm")
+    )
     ends = rows(
         ("embed_tokens", "token_embed"),
         ("embed_positions.weight", "embed/position/position"),
@@ -79,8 +96,10 @@ def names(cfg: ModelConfig) -> tuple:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    width, hidden = fields.get("word_embed_proj_dim", 0), fields.get("hidden_size", 768)
-    before, endless = fields.get("do_layer_norm_before", True), fields.get("_remove_final_layer_norm", False)
+    width = fields.get("word_embed_proj_dim", 0)
+    hidden = fields.get("hidden_size", 768)
+    before = fields.get("do_layer_norm_before", True)
+    endless = fields.get("_remove_final_layer_norm", False)
     return {
         "embedding_size": width if width != hidden else 0,
         "norm_at": ("out",) if not before else ("in",) if endless else ("in", "final"),
@@ -96,14 +115,25 @@ def write(cfg: ModelConfig) -> dict[str, Any]:
 
 
 FIELDS = dict(
-    hidden_size="d_model", ffn_dim="mlp_dim", num_hidden_layers="decoder_layers", num_attention_heads="num_heads",
-    max_position_embeddings="max_length", activation_function="activation", dropout="dropout",
-)  # fmt: skip
+    hidden_size="d_model",
+    ffn_dim="mlp_dim",
+    num_hidden_layers="decoder_layers",
+    num_attention_heads="num_heads",
+    max_position_embeddings="max_length",
+    activation_function="activation",
+    dropout="dropout",
+)
 PUBLISHED = Published(
     model_type="opt",
     prefix="model.",
     names=names,
-    heads=heads("OPT", lm=gpt2.LM_HEAD, sequence_classification=gpt2.SCORE, question_answering=bert.SPANS, none=()),
+    heads=heads(
+        "OPT",
+        lm=gpt2.LM_HEAD,
+        sequence_classification=gpt2.SCORE,
+        question_answering=bert.SPANS,
+        none=(),
+    ),
     fields=FIELDS,
     harmless=("output_projection",),
     fixed={"enable_bias": True, "layer_norm_elementwise_affine": True},

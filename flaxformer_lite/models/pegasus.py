@@ -1,6 +1,8 @@
-"""Pegasus: a pre-norm encoder-decoder with sinusoidal positions, trained to write the sentences left out of a text.
+"""Pegasus: a pre-norm encoder-decoder with sinusoidal positions, trained to write the sentences
+left out of a text.
 
-Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization" (2020).
+Reference: Zhang et al., "PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive
+  Summarization" (2020).
 """
 
 import dataclasses
@@ -15,9 +17,15 @@ from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 BASE = bart.BASE | dict(
-    vocab_size=96103, position=Sinusoidal(layout="halves"), norm_at=("in", "final"), activation="relu", embed_power=0.5,
-    pad_token_id=0, eos_token_id=None, decoder_start_token_id=None,
-)  # fmt: skip
+    vocab_size=96103,
+    position=Sinusoidal(layout="halves"),
+    norm_at=("in", "final"),
+    activation="relu",
+    embed_power=0.5,
+    pad_token_id=0,
+    eos_token_id=None,
+    decoder_start_token_id=None,
+)
 PRESETS = {  # section 5
     "tiny": bart.PRESETS["tiny"],
     "large": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=16, decoder_layers=16),
@@ -30,8 +38,12 @@ class Model(EncoderDecoderModel):
 
 
 def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Computes the position tables of both stacks, which the file holds although they follow from the sizes."""
-    angles_TP = np.arange(cfg.max_length)[:, None] * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]
+    """Computes the position tables of both stacks, which the file holds although they follow from
+    the sizes."""
+    angles_TP = (
+        np.arange(cfg.max_length)[:, None]
+        * 10000.0 ** (-np.arange(0, cfg.d_model, 2) / cfg.d_model)[None]
+    )
     table = np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], axis=1)
     return {f"{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
@@ -39,7 +51,9 @@ def sinusoids(cfg: ModelConfig) -> dict[str, np.ndarray]:
 PUBLISHED = dataclasses.replace(
     bart.PUBLISHED,
     model_type="pegasus",
-    defaults=dict(vocab_size=50265, encoder_layers=12, decoder_layers=12, activation_function="gelu"),
+    defaults=dict(
+        vocab_size=50265, encoder_layers=12, decoder_layers=12, activation_function="gelu"
+    ),
     heads=bart.heads("Pegasus"),
     fields=bart.FIELDS,
     derived=sinusoids,

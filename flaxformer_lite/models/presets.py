@@ -16,7 +16,8 @@ def build(
     preset: str = "",
     **overrides: Any,
 ) -> ModelConfig:
-    """Builds a config from the family's base, overridden by the preset's sizes, then by the caller's fields.
+    """Builds a config from the family's base, overridden by the preset's sizes, then by the
+    caller's fields.
 
     A family binds the first four: `config = partial(build, "gpt2", BASE, PRESETS, "small")`.
 
@@ -26,7 +27,9 @@ def build(
     preset = preset or default
     if preset not in presets:
         near = nearest(preset, list(presets))
-        raise ConfigError(f"{family}: no preset {preset!r}{near}; choose from {', '.join(presets)}.")
+        raise ConfigError(
+            f"{family}: no preset {preset!r}{near}; choose from {', '.join(presets)}."
+        )
     cfg = ModelConfig(**{"family": family, **base, **presets[preset], **overrides})
     check_family(cfg)
     return cfg

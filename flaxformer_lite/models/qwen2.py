@@ -14,7 +14,11 @@ from flaxformer_lite.models.weight_map import Fields, Published, layer_types, re
 from flaxformer_lite.positions.rope import Rope
 
 BASE = llama.BASE | dict(
-    vocab_size=151936, max_length=32768, norm_eps=1e-6, bias_at=("query", "key", "value"), position=Rope(base=1000000.0)
+    vocab_size=151936,
+    max_length=32768,
+    norm_eps=1e-6,
+    bias_at=("query", "key", "value"),
+    position=Rope(base=1000000.0),
 )
 PRESETS = {  # table 1
     "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, mlp_dim=344, decoder_layers=4),
@@ -27,7 +31,14 @@ PRESETS = {  # table 1
         tie_embeddings=True,
         max_length=131072,
     ),
-    "7b": dict(d_model=3584, num_heads=28, num_kv_heads=4, mlp_dim=18944, decoder_layers=28, vocab_size=152064),
+    "7b": dict(
+        d_model=3584,
+        num_heads=28,
+        num_kv_heads=4,
+        mlp_dim=18944,
+        decoder_layers=28,
+        vocab_size=152064,
+    ),
 }
 config = partial(build, "qwen2", BASE, PRESETS, "7b")
 Model = DecoderModel
@@ -35,7 +46,8 @@ Model = DecoderModel
 
 def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str, Any]:
     """Reads heads and windows: if windows are on, the layers from `max_window_layers` on slide."""
-    layers, first = fields.get("num_hidden_layers", 32), fields.get("max_window_layers", 28)
+    layers = fields.get("num_hidden_layers", 32)
+    first = fields.get("max_window_layers", 28)
     window = fields.nullable("sliding_window", 4096)
     on = fields.get("use_sliding_window", False)
     windows = read_windows(fields, layers, lambda i: on and i >= first, window if on else 0)
@@ -44,13 +56,21 @@ def read_attention(fields: Fields, kv_heads: int, head_dim: int = 0) -> dict[str
 
 def write_attention(cfg: ModelConfig) -> dict[str, Any]:
     found = llama.write_heads(cfg) | {"use_sliding_window": any(cfg.windows)}
-    return found | ({"sliding_window": max(cfg.windows), "layer_types": layer_types(cfg)} if any(cfg.windows) else {})
+    return found | (
+        {"sliding_window": max(cfg.windows), "layer_types": layer_types(cfg)}
+        if any(cfg.windows)
+        else {}
+    )
 
 
 PUBLISHED = Published(
     model_type="qwen2",
     defaults=dict(
-        vocab_size=151936, hidden_size=4096, intermediate_size=22016, num_hidden_layers=32, num_attention_heads=32
+        vocab_size=151936,
+        hidden_size=4096,
+        intermediate_size=22016,
+        num_hidden_layers=32,
+        num_attention_heads=32,
     ),
     prefix="model.",
     names=lambda cfg: llama.BODY,

@@ -1,4 +1,5 @@
-"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than d_model / num_heads.
+"""Qwen3: Llama with a norm on each head's queries and keys, and heads wider than d_model /
+num_heads.
 
 Reference: Yang et al., "Qwen3 Technical Report" (2025), section 2.
 """
@@ -13,13 +14,24 @@ from flaxformer_lite.models.weight_map import Fields, Published, rows, within
 
 BASE = qwen2.BASE | dict(bias_at=(), qk_norm="rms", head_dim=128, max_length=40960)
 PRESETS = {  # table 1
-    "tiny": dict(d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4),
-    "0.6b": dict(d_model=1024, num_heads=16, num_kv_heads=8, mlp_dim=3072, decoder_layers=28, tie_embeddings=True),
+    "tiny": dict(
+        d_model=128, num_heads=4, num_kv_heads=2, head_dim=48, mlp_dim=344, decoder_layers=4
+    ),
+    "0.6b": dict(
+        d_model=1024,
+        num_heads=16,
+        num_kv_heads=8,
+        mlp_dim=3072,
+        decoder_layers=28,
+        tie_embeddings=True,
+    ),
     "8b": dict(d_model=4096, num_heads=32, num_kv_heads=8, mlp_dim=12288, decoder_layers=36),
 }
 config = partial(build, "qwen3", BASE, PRESETS, "8b")
 Model = DecoderModel
-QK_NORMS = rows(("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm"))
+QK_NORMS = rows(
+    ("self_attn.q_norm", "attention/query_norm"), ("self_attn.k_norm", "attention/key_norm")
+)
 BODY = llama.ENDS + within("layers.{i}", "decoder/layer_{i}", llama.LAYER + QK_NORMS)
 
 

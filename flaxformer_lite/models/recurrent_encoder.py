@@ -1,6 +1,8 @@
-"""Bidirectional recurrent encoders for texts and their words: embeddings, layers that read both ways, and a head.
+"""Bidirectional recurrent encoders for texts and their words: embeddings, layers that read both
+ways, and a head.
 
-Reference: Graves and Schmidhuber, "Framewise Phoneme Classification with Bidirectional LSTM" (2005); Huang et al.,
+Reference: Graves and Schmidhuber, "Framewise Phoneme Classification with Bidirectional LSTM"
+  (2005); Huang et al.,
 "Bidirectional LSTM-CRF Models for Sequence Tagging" (2015), without the CRF.
 """
 
@@ -23,17 +25,33 @@ config = partial(build, "recurrent_encoder", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """An encoder whose summary of a sequence is where each direction ends: the forward half of its last token's vector, and
-    the backward half of its first token's. Each has read the whole; at the other end it has read one token."""
+    """An encoder whose summary of a sequence is where each direction ends: the forward half of its
+    last token's vector, and the backward half of its first token's. Each has read the whole; at the
+    other end it has read one token.
+    """
 
     heads = (
-        "masked_lm", "none", "sequence_classification", "token_classification", "question_answering", "multiple_choice",
-    )  # fmt: skip
+        "masked_lm",
+        "none",
+        "sequence_classification",
+        "token_classification",
+        "question_answering",
+        "multiple_choice",
+    )
     pooled = ("sequence_classification", "multiple_choice")
 
     def summarise(self, x_BTD: jax.Array, attention_mask_BT: jax.Array | None) -> jax.Array:
         batch, length, width = x_BTD.shape
-        keep_BT = jnp.ones((batch, length), bool) if attention_mask_BT is None else jnp.asarray(attention_mask_BT) != 0
-        first_B, last_B = jnp.argmax(keep_BT, axis=1), length - 1 - jnp.argmax(keep_BT[:, ::-1], axis=1)
-        forward, backward = (jnp.take_along_axis(x_BTD, at[:, None, None], axis=1) for at in (last_B, first_B))
-        return self.pooler(jnp.concatenate([forward[..., : width // 2], backward[..., width // 2 :]], axis=-1))
+        keep_BT = (
+            jnp.ones((batch, length), bool)
+            if attention_mask_BT is None
+            else jnp.asarray(attention_mask_BT) != 0
+        )
+        first_B = jnp.argmax(keep_BT, axis=1)
+        last_B = length - 1 - jnp.argmax(keep_BT[:, ::-1], axis=1)
+        forward, backward = (
+            jnp.take_along_axis(x_BTD, at[:, None, None], axis=1) for at in (last_B, first_B)
+        )
+        return self.pooler(
+            jnp.concatenate([forward[..., : width // 2], backward[..., width // 2 :]], axis=-1)
+        )

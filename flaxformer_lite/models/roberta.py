@@ -1,6 +1,8 @@
-"""RoBERTa: BERT without segments and next-sentence prediction; positions count the tokens that are not padding.
+"""RoBERTa: BERT without segments and next-sentence prediction; positions count the tokens that are
+not padding.
 
-Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2 and 4.
+Reference: Liu et al., "RoBERTa: A Robustly Optimized BERT Pretraining Approach" (2019), sections 2
+  and 4.
 """
 
 from functools import partial
@@ -15,14 +17,20 @@ from flaxformer_lite.models.skeletons.encoder import EncoderModel
 from flaxformer_lite.models.weight_map import Published, heads, rows
 
 BASE = bert.BASE | dict(
-    vocab_size=50265, max_length=514, type_vocab_size=1, norm_eps=1e-5, pad_token_id=1, head="masked_lm"
+    vocab_size=50265,
+    max_length=514,
+    type_vocab_size=1,
+    norm_eps=1e-5,
+    pad_token_id=1,
+    head="masked_lm",
 )
 PRESETS = bert.PRESETS
 config = partial(build, "roberta", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """RoBERTa; positions start after row `pad_token_id` of their table, and position_ids are rows of that table."""
+    """RoBERTa; positions start after row `pad_token_id` of their table, and position_ids are rows
+    of that table."""
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     masked_lm_activation = "gelu"
@@ -32,7 +40,10 @@ class Model(EncoderModel):
             return super().positions(input_ids, position_ids, attention_mask, segment_ids)
         pad = self.cfg.pad_token_id
         if pad is None:
-            raise ConfigError("pad_token_id=None: RoBERTa's positions count from it; set it, or pass position_ids.")
+            raise ConfigError(
+                "pad_token_id=None: RoBERTa's positions count from it; set it, or pass"
+                " position_ids."
+            )
         if segment_ids is not None:
             return positions_in_segments(segment_ids) + (pad + 1)
         real_BT = (input_ids != pad).astype(jnp.int32)
@@ -45,7 +56,9 @@ LM_HEAD = rows(
     ("lm_head.decoder.weight", "masked_lm/vocab/kernel"),
     ("lm_head.bias", "masked_lm/vocab/bias"),
 )
-FIRST_TOKEN = rows(("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense"))
+FIRST_TOKEN = rows(
+    ("classifier.dense", "pooler/dense"), ("classifier.out_proj", "classifier/dense")
+)
 
 
 POOLED = dict(sequence_classification=FIRST_TOKEN)

@@ -1,6 +1,7 @@
 """RoFormer: BERT with rotary queries and keys instead of added positions, and without a pooler.
 
-Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), section 3.
+Reference: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021),
+  section 3.
 """
 
 from functools import partial
@@ -16,9 +17,12 @@ from flaxformer_lite.models.weight_map import Fields, Published, heads, rows
 from flaxformer_lite.positions.rope import Rope
 
 BASE = bert.BASE | dict(
-    vocab_size=50000, max_length=1536, position=Rope(layout="interleaved"), bias_at=("embed", *bert.BASE["bias_at"]),
+    vocab_size=50000,
+    max_length=1536,
+    position=Rope(layout="interleaved"),
+    bias_at=("embed", *bert.BASE["bias_at"]),
     head="masked_lm",
-)  # fmt: skip
+)
 PRESETS = {  # the published Chinese models
     "tiny": bert.PRESETS["tiny"],
     "small": dict(d_model=384, num_heads=6, mlp_dim=1536, encoder_layers=6),
@@ -28,14 +32,19 @@ config = partial(build, "roformer", BASE, PRESETS, "base")
 
 
 class Model(EncoderModel):
-    """RoFormer; multiple choice reads the last column, like the published class, so pad those batches on the left."""
+    """RoFormer; multiple choice reads the last column, like the published class, so pad those
+    batches on the left."""
 
     heads = ("none", "masked_lm", "causal_lm", *bert.CLASSIFIERS)
     pooled = ("sequence_classification",)
     pooler_activation = ""
 
     def summarise(self, x_BTD, attention_mask_BT):
-        return x_BTD[:, -1] if self.cfg.head == "multiple_choice" else super().summarise(x_BTD, attention_mask_BT)
+        return (
+            x_BTD[:, -1]
+            if self.cfg.head == "multiple_choice"
+            else super().summarise(x_BTD, attention_mask_BT)
+        )
 
 
 def read(fields: Fields) -> dict[str, Any]:
@@ -43,20 +52,27 @@ def read(fields: Fields) -> dict[str, Any]:
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
-    return {"rotary_value": getattr(cfg.position, "values", False), "embedding_size": cfg.embedding_width}
+    return {
+        "rotary_value": getattr(cfg.position, "values", False),
+        "embedding_size": cfg.embedding_width,
+    }
 
 
 def derived(cfg: ModelConfig) -> dict[str, np.ndarray]:
     """Computes the sines and cosines, which the file holds although they follow from the sizes."""
     angles_TP = np.arange(cfg.max_length)[:, None] * Rope().frequencies(cfg.head_width)[None]
-    return {"encoder.embed_positions.weight": np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], 1)}
+    return {
+        "encoder.embed_positions.weight": np.concatenate([np.sin(angles_TP), np.cos(angles_TP)], 1)
+    }
 
 
 PUBLISHED = Published(
     model_type="roformer",
     prefix="roformer.",
     names=lambda cfg: bert.BODY + rows(("embeddings_project", "embed/project")),
-    heads=heads("RoFormer", **roberta.HEADS | dict(masked_lm=bert.PREDICTIONS, causal_lm=bert.PREDICTIONS)),
+    heads=heads(
+        "RoFormer", **roberta.HEADS | dict(masked_lm=bert.PREDICTIONS, causal_lm=bert.PREDICTIONS)
+    ),
     fields=bert.FIELDS | {"embedding_size": "embedding_size"},
     fixed=bert.FIXED,
     read=read,

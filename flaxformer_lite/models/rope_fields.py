@@ -6,25 +6,54 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import Fields
 from flaxformer_lite.positions.rope import Rope
 
-# rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none" for "default"
+# rope_type: (required fields of Rope, optional fields); our scaling has the same name, or "none"
+# for "default"
 SCALINGS = {
     "default": ((), ()),
     "linear": (("factor",), ()),
     "dynamic": (("factor",), ()),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
-    "yarn": (("factor",), ("original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "attention_factor",
-                           "mscale", "mscale_all_dim")),
-    "longrope": (("short_factor", "long_factor"), ("original_max_position_embeddings", "factor", "attention_factor")),
-}  # fmt: skip
-KINDS_OF = {"original_max_position_embeddings": int, "truncate": bool, "short_factor": list, "long_factor": list}
+    "llama3": (
+        ("factor", "low_freq_factor", "high_freq_factor"),
+        ("original_max_position_embeddings",),
+    ),
+    "yarn": (
+        ("factor",),
+        (
+            "original_max_position_embeddings",
+            "beta_fast",
+            "beta_slow",
+            "truncate",
+            "attention_factor",
+            "mscale",
+            "mscale_all_dim",
+        ),
+    ),
+    "longrope": (
+        ("short_factor", "long_factor"),
+        ("original_max_position_embeddings", "factor", "attention_factor"),
+    ),
+}
+KINDS_OF = {
+    "original_max_position_embeddings": int,
+    "truncate": bool,
+    "short_factor": list,
+    "long_factor": list,
+}
 # Fields that only some types or families read; transformers ignores them in all others.
-NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {"finetuned", "mrope_section"}
+NAMES = {name for both in SCALINGS.values() for name in both[0] + both[1]} | {
+    "finetuned",
+    "mrope_section",
+}
 
 
-def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0) -> Rope:
-    """Reads the encoding from `rope_scaling` or, if that is absent, from `rope_parameters` (transformers 5).
+def read_rope(
+    fields: Fields, *, base: str = "rope_theta", fraction: str = "", default_fraction: float = 1.0
+) -> Rope:
+    """Reads the encoding from `rope_scaling` or, if that is absent, from `rope_parameters`
+    (transformers 5).
 
-    As in transformers, the two are never merged; a base or fraction missing there is read from the top level.
+    As in transformers, the two are never merged; a base or fraction missing there is read from the
+    top level.
 
     Args:
       fields: the fields of config.json.
@@ -33,7 +62,8 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
       default_fraction: the value if neither name is present.
 
     Raises:
-      ConfigError: an unsupported scaling, an unknown or missing parameter of one, or an impossible value.
+      ConfigError: an unsupported scaling, an unknown or missing parameter of one, or an impossible
+        value.
     """
     where = "rope_scaling" if fields.get("rope_scaling", {}) else "rope_parameters"
     inner = Fields(fields.get(where, {}), f"{where}.")
@@ -46,13 +76,20 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
     if options["base"] <= 0:
         raise ConfigError(f"config.json: rope_theta={options['base']}: must be positive.")
     if not fraction and options["fraction"] != 1:
-        raise ConfigError(f"config.json: partial_rotary_factor={options['fraction']}: must be 1 in this family.")
+        raise ConfigError(
+            f"config.json: partial_rotary_factor={options['fraction']}: must be 1 in this family."
+        )
     kind = inner.values.get("rope_type", inner.values.get("type", "default"))
     if not isinstance(kind, str) or kind not in SCALINGS:
-        raise ConfigError(f"config.json: {where} of type {kind!r} is not supported; choose from {', '.join(SCALINGS)}.")
+        raise ConfigError(
+            f"config.json: {where} of type {kind!r} is not supported; choose from"
+            f" {', '.join(SCALINGS)}."
+        )
     if unknown := sorted(set(inner.values) - inner.read - NAMES - {"rope_type", "type"}):
-        raise ConfigError(f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r} and"
-                          f" might change the numbers.")  # fmt: skip
+        raise ConfigError(
+            f"{inner.where}{unknown[0]}={inner.values[unknown[0]]!r} is not known for type {kind!r}"
+            " and might change the numbers."
+        )
     options |= _options(kind, inner, f"{where}.") | _lengths(kind, inner, fields)
     try:
         return Rope(scaling="none" if kind == "default" else kind, **options)
@@ -61,34 +98,51 @@ def read_rope(fields: Fields, *, base: str = "rope_theta", fraction: str = "", d
 
 
 def _options(kind: str, inner: Fields, where: str) -> dict[str, Any]:
-    """Reads the parameters of a scaling; zero or null yarn betas mean their defaults, a null truncate means false."""
+    """Reads the parameters of a scaling; zero or null yarn betas mean their defaults, a null
+    truncate means false."""
     required, optional = SCALINGS[kind]
     found = {name: inner.get(name, kind=KINDS_OF.get(name, float)) for name in required + optional}
-    for name in (*required, "rope_theta", *{"original_max_position_embeddings"}.intersection(optional)):
-        given = name in inner.values if kind == "yarn" and name == "factor" else inner.values.get(name) is not None
+    for name in (
+        *required,
+        "rope_theta",
+        *{"original_max_position_embeddings"}.intersection(optional),
+    ):
+        given = (
+            name in inner.values
+            if kind == "yarn" and name == "factor"
+            else inner.values.get(name) is not None
+        )
         if not given and (name in required or name in inner.values):
             raise ConfigError(f"{inner.where}{name} is missing or null: type {kind!r} needs it.")
     for name in ("short_factor", "long_factor"):
         if name in found:
-            numbers = Fields({f"{name}[{i}]": number for i, number in enumerate(found[name])}, where)
+            numbers = Fields(
+                {f"{name}[{i}]": number for i, number in enumerate(found[name])}, where
+            )
             found[name] = tuple(numbers.get(number, 0.0) for number in numbers.values)
     for name in ("beta_fast", "beta_slow"):
         found[name] = found.get(name) or None
     if found.get("attention_factor") == 0:
-        raise ConfigError(f"{inner.where}attention_factor=0: all logits would be equal; null derives it from factor.")
+        raise ConfigError(
+            f"{inner.where}attention_factor=0: all logits would be equal; null derives it from"
+            " factor."
+        )
     if "truncate" in inner.values and inner.values["truncate"] is None:
         found["truncate"] = False
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _lengths(kind: str, inner: Fields, fields: Fields) -> dict[str, Any]:
-    """Reads the original length and, if the scaling has no factor, derives it from the longest and original lengths."""
+    """Reads the original length and, if the scaling has no factor, derives it from the longest and
+    original lengths."""
     if kind in ("default", "linear"):
         return {}
     longest = fields.get("max_position_embeddings", 0)
     if kind == "dynamic":
         return {"original_max_position_embeddings": longest}
-    original = fields.get("original_max_position_embeddings", inner.get("original_max_position_embeddings", longest))
+    original = fields.get(
+        "original_max_position_embeddings", inner.get("original_max_position_embeddings", longest)
+    )
     found: dict[str, Any] = {"original_max_position_embeddings": original}
     if kind in ("yarn", "longrope") and inner.values.get("factor") is None and original > 0:
         found["factor"] = max(longest / original, 1.0) if kind == "longrope" else longest / original
@@ -101,7 +155,12 @@ def write_rope(rope: Rope) -> dict[str, Any]:
     if rope.scaling != "none":
         required, optional = SCALINGS.get(rope.scaling, ((), ()))
         options = {name: getattr(rope, name) for name in required + optional}
-        given = {name: value for name, value in options.items() if value != 0 or name == "truncate"}  # 0 is unset
-        lists = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        given = {
+            name: value for name, value in options.items() if value != 0 or name == "truncate"
+        }  # 0 is unset
+        lists = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in given.items()
+        }
         found["rope_scaling"] = {"rope_type": rope.scaling, **lists}
     return found

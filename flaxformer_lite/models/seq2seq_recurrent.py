@@ -1,8 +1,10 @@
-"""Recurrent encoder-decoders with attention: an encoder that reads both ways, and a decoder whose state attends to it.
+"""Recurrent encoder-decoders with attention: an encoder that reads both ways, and a decoder whose
+state attends to it.
 
-`tiny` is wired as in Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (2015): a GRU,
-and additive scores of the state before (arXiv:1409.0473). `tiny_luong` as in Luong et al., "Effective Approaches to
-Attention-based Neural Machine Translation" (2015): an LSTM, and multiplicative scores of the state after (arXiv:1508.04025).
+`tiny` is wired as in Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and
+Translate" (2015): a GRU, and additive scores of the state before (arXiv:1409.0473). `tiny_luong` as
+in Luong et al., "Effective Approaches to Attention-based Neural Machine Translation" (2015): an
+LSTM, and multiplicative scores of the state after (arXiv:1508.04025).
 """
 
 from functools import partial
@@ -16,8 +18,9 @@ from flaxformer_lite.models.skeletons.encoder_decoder import EncoderDecoderModel
 
 BASE = dict(vocab_size=30000, mixer=GruConfig(), decoder_mixer=AttentiveConfig(), **STACK)
 LUONG = dict(
-    mixer=LstmConfig(), decoder_mixer=AttentiveConfig(cell="lstm", score="multiplicative", query="current")
-)  # fmt: skip
+    mixer=LstmConfig(),
+    decoder_mixer=AttentiveConfig(cell="lstm", score="multiplicative", query="current"),
+)
 SIZES = dict(d_model=128, mlp_dim=512, encoder_layers=1, decoder_layers=1)
 PRESETS = {"tiny": SIZES, "tiny_luong": SIZES | LUONG}
 config = partial(build, "seq2seq_recurrent", BASE, PRESETS, "tiny")

@@ -1,7 +1,10 @@
-"""T5 1.0 and 1.1: a pre-norm encoder-decoder with bucketed relative positions, no biases and unscaled logits.
+"""T5 1.0 and 1.1: a pre-norm encoder-decoder with bucketed relative positions, no biases and
+unscaled logits.
 
-Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020),
-section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shazeer, "GLU Variants" (2020).
+Reference: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+  Transformer" (2020),
+section 2.1; for 1.1 (gated GELU, untied logits, no dropout in pretraining) Shazeer, "GLU Variants"
+(2020).
 """
 
 from functools import partial
@@ -27,10 +30,18 @@ from flaxformer_lite.models.weight_map import (
 from flaxformer_lite.positions.t5_buckets import T5Buckets
 
 BASE = dict(
-    vocab_size=32128, max_length=512, position=T5Buckets(), norm="rms", norm_at=("in", "final"), activation="relu",
-    attention_scale=1.0, logit_power=-0.5, dropout=0.1, dropout_at=("embed", "attention", "mlp", "branch", "final"),
+    vocab_size=32128,
+    max_length=512,
+    position=T5Buckets(),
+    norm="rms",
+    norm_at=("in", "final"),
+    activation="relu",
+    attention_scale=1.0,
+    logit_power=-0.5,
+    dropout=0.1,
+    dropout_at=("embed", "attention", "mlp", "branch", "final"),
     init="fan_in",
-)  # fmt: skip
+)
 V1_1 = dict(activation="gelu_tanh", mlp="gated", tie_embeddings=False, logit_power=0.0, dropout=0.0)
 
 
@@ -59,13 +70,21 @@ PRESETS = {
 }
 config = partial(build, "t5", BASE, PRESETS, "small")
 
-START, END = 0, 1  # the ids that start the decoder and end an input, if the config names none
+START = 0  # the ids that start the decoder and end an input, if the config names none
+END = 1
 
 
 class Model(EncoderDecoderModel):
     """T5; classifiers shift the input right for the decoder if decoder_input_ids are not given."""
 
-    heads = ("lm", "none", "encoder", "sequence_classification", "token_classification", "question_answering")
+    heads = (
+        "lm",
+        "none",
+        "encoder",
+        "sequence_classification",
+        "token_classification",
+        "question_answering",
+    )
 
     def shift_right(self, input_ids) -> jax.Array:
         if self.cfg.head in ("lm", "none"):
@@ -81,16 +100,25 @@ class Model(EncoderDecoderModel):
 ATTENTION = weight_map.projections("q", "k", "v", "o")
 FIXED = {"is_decoder": False}
 HARMLESS = ("n_positions", "scalable_attention", "scale_decoder_outputs")
-DUPLICATES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+DUPLICATES = {
+    "encoder.embed_tokens.weight": "shared.weight",
+    "decoder.embed_tokens.weight": "shared.weight",
+}
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 FIELDS = dict(
-    d_model="d_model", d_kv="head_dim", d_ff="mlp_dim", num_layers="encoder_layers", num_heads="num_heads",
-    layer_norm_epsilon="norm_eps", dropout_rate="dropout",
-)  # fmt: skip
+    d_model="d_model",
+    d_kv="head_dim",
+    d_ff="mlp_dim",
+    num_layers="encoder_layers",
+    num_heads="num_heads",
+    layer_norm_epsilon="norm_eps",
+    dropout_rate="dropout",
+)
 
 
 def names(cfg: ModelConfig) -> tuple[Row, ...]:
-    """Returns the rows of both stacks: layer.0 is self-, a decoder's layer.1 cross-attention, the last the mlp."""
+    """Returns the rows of both stacks: layer.0 is self-, a decoder's layer.1 cross-attention, the
+    last the mlp."""
     ups = (("wi_0", "gate"), ("wi_1", "up")) if cfg.mlp == "gated" else (("wi", "up"),)
     table = "SelfAttention.relative_attention_bias.weight"
     found = rows(("shared", "token_embed"), ("lm_head.weight", "lm_head/kernel"))
@@ -114,16 +142,19 @@ def names(cfg: ModelConfig) -> tuple[Row, ...]:
 
 
 def read_sizes(fields: Fields) -> dict[str, Any]:
-    """Reads the fields that T5, mT5 and UMT5 share: depth of the decoder, buckets, and kind of feed-forward."""
+    """Reads the fields that T5, mT5 and UMT5 share: depth of the decoder, buckets, and kind of
+    feed-forward."""
     projection = fields.get("feed_forward_proj", "relu")
-    gated, name = projection.startswith("gated-"), projection.removeprefix("gated-")
+    gated = projection.startswith("gated-")
+    name = projection.removeprefix("gated-")
     name = fields.get("dense_act_fn", "gelu_new" if projection == "gated-gelu" else name)
     fields.require("is_gated_act", gated)
     buckets = T5Buckets(
         num_buckets=fields.get("relative_attention_num_buckets", 32),
         max_distance=fields.get("relative_attention_max_distance", 128),
     )
-    start, end = fields.get("decoder_start_token_id", START), fields.get("eos_token_id", END)
+    start = fields.get("decoder_start_token_id", START)
+    end = fields.get("eos_token_id", END)
     return {
         "decoder_start_token_id": None if start == START else start,
         "eos_token_id": None if end == END else end,
@@ -151,17 +182,25 @@ def write_sizes(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def read(fields: Fields) -> dict[str, Any]:
-    """Reads T5's fields; T5 1.0 scales the decoder's output down before its tied table, 1.1 and Flan do not."""
+    """Reads T5's fields; T5 1.0 scales the decoder's output down before its tied table, 1.1 and
+    Flan do not."""
     tied = fields.get("tie_word_embeddings", True)
-    return read_sizes(fields) | {"logit_power": -0.5 if fields.get("scale_decoder_outputs", tied) else 0.0}
+    return read_sizes(fields) | {
+        "logit_power": -0.5 if fields.get("scale_decoder_outputs", tied) else 0.0
+    }
 
 
 def write(cfg: ModelConfig) -> dict[str, Any]:
     scaled = bool(cfg.logit_power)
-    return write_sizes(cfg) | ({} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled})
+    return write_sizes(cfg) | (
+        {} if scaled == cfg.tie_embeddings else {"scale_decoder_outputs": scaled}
+    )
 
 
-SEQUENCE = rows(("classification_head.dense", "pooler/dense"), ("classification_head.out_proj", "classifier/dense"))
+SEQUENCE = rows(
+    ("classification_head.dense", "pooler/dense"),
+    ("classification_head.out_proj", "classifier/dense"),
+)
 
 
 def heads(name: str) -> dict[str, Head]:

@@ -1,6 +1,7 @@
 """UMT5: mT5 where every layer has its own relative positions.
 
-Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling for Large-Scale Multilingual Pretraining"
+Reference: Chung et al., "UniMax: Fairer and more Effective Language Sampling for Large-Scale
+  Multilingual Pretraining"
 (2023).
 """
 
@@ -22,9 +23,10 @@ Model = t5.Model
 def read(fields: Fields) -> dict[str, Any]:
     """Reads T5's fields, with a table of positions in each layer.
 
-    Published models have tie_word_embeddings=false: their logits were trained without a scale, as in transformers 4.
-    Transformers 5 always treats the field as true, scales, and writes true; files that it saved are therefore scaled
-    here too. Greedy search writes the same text either way; probabilities differ.
+    Published models have tie_word_embeddings=false: their logits were trained without a scale, as
+    in transformers 4. Transformers 5 always treats the field as true, scales, and writes true;
+    files that it saved are therefore scaled here too. Greedy search writes the same text either
+    way; probabilities differ.
     """
     sizes = t5.read(fields)
     return sizes | {"position": dataclasses.replace(sizes["position"], per_layer=True)}

@@ -1,7 +1,9 @@
-"""The names and layouts of a family's published parameters and config, as tables that pretrained/ uses both ways.
+"""The names and layouts of a family's published parameters and config, as tables that pretrained/
+uses both ways.
 
-A row pairs a published name with ours. A name is that of a module, followed by its `weight` and `bias`, or of a whole
-tensor; `{i}` is the number of a layer. Weights have torch's layout in the file unless the row says otherwise:
+A row pairs a published name with ours. A name is that of a module, followed by its `weight` and
+`bias`, or of a whole tensor; `{i}` is the number of a layer. Weights have torch's layout in the
+file unless the row says otherwise:
 
     OI     a torch Linear, [outputs, inputs]; heads major, head_dim minor
     IO     [inputs, outputs] (GPT-2)
@@ -9,8 +11,9 @@ tensor; `{i}` is the number of a layer. Weights have torch's layout in the file 
     N3HI   [(heads, query | key | value, head_dim), inputs] (GPT-NeoX, BLOOM)
     1O     a vector with a leading axis of one
 
-A layout is spelled with I for all input axes and O for all output axes, or N for the first output axis and H for the rest.
-A digit means that the file stacks that many parameters of the same shape: 3OI is query, key and value stacked.
+A layout is spelled with I for all input axes and O for all output axes, or N for the first output
+axis and H for the rest. A digit means that the file stacks that many parameters of the same shape:
+3OI is query, key and value stacked.
 """
 
 import math
@@ -26,10 +29,17 @@ from flaxformer_lite.config import ConfigError, ModelConfig
 from flaxformer_lite.files.read import KINDS, brief, is_kind
 from flaxformer_lite.registry import nearest
 
-# Our activations by their names in published configs; if several names mean the same function, the first is written.
+# Our activations by their names in published configs; if several names mean the same function, the
+# first is written.
 ACTIVATION_NAMES = {
     "gelu": ("gelu", "gelu_python"),
-    "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
+    "gelu_tanh": (
+        "gelu_new",
+        "gelu_pytorch_tanh",
+        "gelu_python_tanh",
+        "gelu_fast",
+        "gelu_accurate",
+    ),
     "quick_gelu": ("quick_gelu",),
     "relu": ("relu",),
     "relu_squared": ("relu2",),
@@ -52,8 +62,10 @@ class Row(NamedTuple):
         stacked = math.prod(map(int, re.findall(r"\d", self.layout)))
         if not re.fullmatch(r"1?[INOH2-9]+", self.layout) or stacked != len(paths):
             example = f"{len(paths) if len(paths) > 1 else ''}OI"
-            raise ConfigError(f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N and H, and a"
-                              f" digit that says how many are stacked, like {example}.")  # fmt: skip
+            raise ConfigError(
+                f"{self.name}: layout={self.layout!r} of {len(paths)} parameters: letters I, O, N"
+                f" and H, and a digit that says how many are stacked, like {example}."
+            )
         return paths
 
 
@@ -75,30 +87,45 @@ class Head(NamedTuple):
 
 # transformers' endings of the names of classes, by our name of the head.
 ENDINGS = {
-    "none": "Model", "encoder": "EncoderModel", "lm": "ForCausalLM", "causal_lm": "ForCausalLM",
-    "masked_lm": "ForMaskedLM", "pretraining": "ForPreTraining", "next_sentence": "ForNextSentencePrediction",
-    "sequence_classification": "ForSequenceClassification", "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice",
-}  # fmt: skip
+    "none": "Model",
+    "encoder": "EncoderModel",
+    "lm": "ForCausalLM",
+    "causal_lm": "ForCausalLM",
+    "masked_lm": "ForMaskedLM",
+    "pretraining": "ForPreTraining",
+    "next_sentence": "ForNextSentencePrediction",
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
 
 
 def heads(name: str, **found: "Head | tuple[Row, ...]") -> dict[str, Head]:
     """Builds heads from their rows; their classes are called `name` with the usual ending."""
     fixed = {"causal_lm": {"is_decoder": True}}
     return {
-        head: rows if isinstance(rows, Head) else Head(name + ENDINGS[head], rows, fixed=fixed.get(head, {}))
+        head: (
+            rows
+            if isinstance(rows, Head)
+            else Head(name + ENDINGS[head], rows, fixed=fixed.get(head, {}))
+        )
         for head, rows in found.items()
     }
 
 
-LARGEST, DEEPEST, CLASSES = 2**31 - 1, 2_000, 10**6  # upper bounds on sizes, layers and labels
+LARGEST = 2**31 - 1  # upper bounds on sizes, layers and labels
+DEEPEST = 2_000
+CLASSES = 10**6
 
 
 class Fields:
     """A published config that records which of its fields were read; null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = ""):
-        self.values, self.where, self.read = dict(values), f"config.json: {where}", set[str]()
+        self.values = dict(values)
+        self.where = f"config.json: {where}"
+        self.read = set[str]()
 
     def get(self, name: str, default: Any = None, kind: type | None = None) -> Any:
         """Returns a field's value, or the default.
@@ -118,8 +145,12 @@ class Fields:
         kind = kind or type(default)
         if kind in KINDS and not is_kind(value, kind):
             raise ConfigError(f"{self.where}{name}={brief(value)}: must be {KINDS[kind]}.")
-        if kind is int and abs(value) > (DEEPEST if "layer" in name else CLASSES if name == "num_labels" else LARGEST):
-            raise ConfigError(f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?")
+        if kind is int and abs(value) > (
+            DEEPEST if "layer" in name else CLASSES if name == "num_labels" else LARGEST
+        ):
+            raise ConfigError(
+                f"{self.where}{name}={brief(value)}: no model is so large; is it damaged?"
+            )
         return float(value) if kind is float else value
 
     def size(self, name: str, default: Any) -> Any:
@@ -132,14 +163,17 @@ class Fields:
         """Reads a field where null means off and a missing key means the family's default."""
         value = self.get(name, null if name in self.values else absent, type(absent))
         if self.values.get(name) is not None and value <= 0:
-            raise ConfigError(f"config.json: {name}={brief(value)}: must be positive; null turns it off.")
+            raise ConfigError(
+                f"config.json: {name}={brief(value)}: must be positive; null turns it off."
+            )
         return value
 
     def require(self, name: str, allowed: Any) -> None:
         """Refuses values of a field that we do not compute."""
         if (value := self.get(name, allowed)) != allowed:
             raise ConfigError(
-                f"config.json: {name}={brief(value)} changes the numbers, and only {allowed!r} is supported here."
+                f"config.json: {name}={brief(value)} changes the numbers, and only {allowed!r} is"
+                " supported here."
             )
 
 
@@ -155,11 +189,14 @@ def activation_of(field: str, value: str) -> str:
     known = [name for names in ACTIVATION_NAMES.values() for name in names]
     near = nearest(str(value), known)
     raise ConfigError(
-        f"config.json: {field}={brief(value)}: no such activation here{near}; choose from {', '.join(known)}."
+        f"config.json: {field}={brief(value)}: no such activation here{near}; choose from"
+        f" {', '.join(known)}."
     )
 
 
-def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], window: int) -> tuple[int, ...]:
+def read_windows(
+    fields: Fields, layers: int, sliding: Callable[[int], bool], window: int
+) -> tuple[int, ...]:
     """Returns the shortest pattern of sliding windows that the layers repeat.
 
     Args:
@@ -169,19 +206,34 @@ def read_windows(fields: Fields, layers: int, sliding: Callable[[int], bool], wi
       window: window of the sliding layers; 0 for none.
     """
     types = fields.get("layer_types", kind=list)
-    kinds = ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)] if types is None else types
-    if any(kind not in ("sliding_attention", "full_attention") for kind in kinds) or len(kinds) != layers:
-        raise ConfigError(f"config.json: layer_types={brief(kinds)}: must be {layers} entries, each sliding_attention or"
-                          f" full_attention.")  # fmt: skip
+    kinds = (
+        ["sliding_attention" if sliding(i) else "full_attention" for i in range(layers)]
+        if types is None
+        else types
+    )
+    if (
+        any(kind not in ("sliding_attention", "full_attention") for kind in kinds)
+        or len(kinds) != layers
+    ):
+        raise ConfigError(
+            f"config.json: layer_types={brief(kinds)}: must be {layers} entries, each"
+            " sliding_attention or full_attention."
+        )
     if "sliding_attention" in kinds and window < 1:
-        raise ConfigError(f"config.json: a layer slides over a window of {window}: must be at least 1.")
+        raise ConfigError(
+            f"config.json: a layer slides over a window of {window}: must be at least 1."
+        )
     pattern = tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    period = next(n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers)))
+    period = next(
+        n for n in range(1, layers + 1) if all(pattern[i] == pattern[i % n] for i in range(layers))
+    )
     return pattern[:period]
 
 
 def layer_types(cfg: ModelConfig) -> list[str]:
-    windows = [cfg.kinds[i % len(cfg.kinds)].window for i in range(cfg.encoder_layers + cfg.decoder_layers)]
+    windows = [
+        cfg.kinds[i % len(cfg.kinds)].window for i in range(cfg.encoder_layers + cfg.decoder_layers)
+    ]
     return ["sliding_attention" if window else "full_attention" for window in windows]
 
 
@@ -198,14 +250,17 @@ class Published:
       prefix: prefix of `names` in all files except the bare model's.
       names: rows of the body, as a function of the config.
       heads: our name of a head -> head; its rows take precedence over the body's.
-      fields: published field -> our field, besides SHARED_FIELDS. Absent ones have the value of the default preset.
-      defaults: published field -> its value in transformers if absent, where that differs from the default preset's.
+      fields: published field -> our field, besides SHARED_FIELDS. Absent ones have the value of the
+        default preset.
+      defaults: published field -> its value in transformers if absent, where that differs from the
+        default preset's.
       harmless: fields that change no number in this family, in addition to those that never do.
       fixed: fields of which we support only one value.
       read: returns overrides of ModelConfig that `fields` cannot express.
       write: inverse of `read`.
       duplicates: names that repeat another tensor; checked when loading, left out when saving.
-      derived: names of tensors that follow from the config; checked when loading, written when saving.
+      derived: names of tensors that follow from the config; checked when loading, written when
+        saving.
       optional: names that old files lack; zeros are used.
       ignored: patterns of names that hold no weights (buffers of old versions).
       index: numbers in the published name of a layer.
@@ -245,9 +300,12 @@ def projections(query: str, key: str, value: str, out: str) -> tuple[Row, ...]:
 
 
 def within(name: str, ours: str, inner: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Returns the rows of a part that is called `name` in the file and `ours` in our tree ("": its root)."""
+    """Returns the rows of a part that is called `name` in the file and `ours` in our tree ("": its
+    root)."""
 
     def place(path: str | tuple[str, ...]):
-        return f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
+        return (
+            f"{ours}/{path}".lstrip("/") if isinstance(path, str) else tuple(place(p) for p in path)
+        )
 
     return tuple(Row(f"{name}.{row.name}", place(row.ours), row.layout) for row in inner)

@@ -1,7 +1,10 @@
-"""Word2vec: one vector for each word, another for it as a context, and nothing between the two tables.
+"""Word2vec: one vector for each word, another for it as a context, and nothing between the two
+tables.
 
-Reference: Mikolov, Chen, Corrado, Dean, "Efficient Estimation of Word Representations in Vector Space" (2013), section 3;
-Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of Words and Phrases and their Compositionality" (2013).
+Reference: Mikolov, Chen, Corrado, Dean, "Efficient Estimation of Word Representations in Vector
+  Space" (2013), section 3;
+Mikolov, Sutskever, Chen, Corrado, Dean, "Distributed Representations of Words and Phrases and their
+Compositionality" (2013).
 """
 
 from functools import partial
@@ -18,14 +21,21 @@ from flaxformer_lite.modules.embed import TokenEmbed
 from flaxformer_lite.modules.heads import VocabHead
 
 BASE: dict[str, Any] = dict(
-    vocab_size=30000, num_heads=1, mlp_dim=1, mlp="none", norm_at=(), tie_embeddings=False, init_stddev=0.01,
-)  # fmt: skip
+    vocab_size=30000,
+    num_heads=1,
+    mlp_dim=1,
+    mlp="none",
+    norm_at=(),
+    tie_embeddings=False,
+    init_stddev=0.01,
+)
 PRESETS = {"tiny": dict(d_model=64), "small": dict(d_model=100), "base": dict(d_model=300)}
 config = partial(build, "word2vec", BASE, PRESETS, "small")
 
 
 class Model(nn.Module):
-    """Two tables, called with input_ids [B, T]: `token_embed` holds the words' vectors, `lm_head` those of contexts.
+    """Two tables, called with input_ids [B, T]: `token_embed` holds the words' vectors, `lm_head`
+    those of contexts.
 
     The logits of a word are the dot products of its vector with those of all contexts.
     """
@@ -44,7 +54,8 @@ class Model(nn.Module):
         self.lm_head = VocabHead(parts.vocab(self.cfg), self.cfg.execution)
 
     def features(self, input_ids) -> Features:
-        """Returns the words' vectors with the table of contexts, for losses that read a few of its rows."""
+        """Returns the words' vectors with the table of contexts, for losses that read a few of its
+        rows."""
         x_BTD = self.token_embed(ids_of("input_ids", input_ids, self.cfg.vocab_size))
         return Features(self.lm_head(x_BTD, self.token_embed.embedding))
 

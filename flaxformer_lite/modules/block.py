@@ -1,4 +1,5 @@
-"""One block for all families: residual connections are written once, and norm slots that are not named do nothing."""
+"""One block for all families: residual connections are written once, and norm slots that are not
+named do nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ from flaxformer_lite.modules.sharding import sharding_of
 
 
 class Block(nn.Module):
-    """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and residual.
+    """A mixer, cross-attention if the record has it, and a feed-forward, each with its norms and
+    residual.
 
     y = out(x + branch(layer(in(x))))       post-norm, pre-norm or sandwich-norm, as `cfg.norm_at` says
     y = out(branch(layer(in(x))))           if cfg.residual is none
@@ -27,9 +29,17 @@ class Block(nn.Module):
     causal: bool = False  # whether each token sees only itself and earlier ones
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, context: Context | None = None, cache: Any = None, *, mask: Any = None) -> Any:
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: Context | None = None,
+        cache: Any = None,
+        *,
+        mask: Any = None,
+    ) -> Any:
         """Returns y [B, T, D], or (y, cache) if a cache was passed."""
-        cfg, context = self.cfg, with_options(context, x_BTD, cache, mask=mask)
+        cfg = self.cfg
+        context = with_options(context, x_BTD, cache, mask=mask)
         has_cache = cache is not None
 
         def mixed(name: str, mixer: Any) -> Callable[[jax.Array], jax.Array]:
@@ -45,7 +55,11 @@ class Block(nn.Module):
             return apply
 
         apply = {
-            name: part.module(self.execution, name=name) if part is cfg.feed_forward else mixed(name, part)
+            name: (
+                part.module(self.execution, name=name)
+                if part is cfg.feed_forward
+                else mixed(name, part)
+            )
             for name, part in cfg.parts.items()
         }
         if not cfg.residual.startswith("parallel"):
@@ -55,17 +69,25 @@ class Block(nn.Module):
             x_BTD = self._parallel(apply, x_BTD)
         return (x_BTD, cache) if has_cache else x_BTD
 
-    def _residual(self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        h_BTD = materialize(self._norm(part, "in", x_BTD), sharding_of(self.execution).device_kind, value=False)
+    def _residual(
+        self, part: str, x_BTD: jax.Array, apply: Callable[[jax.Array], jax.Array]
+    ) -> jax.Array:
+        h_BTD = materialize(
+            self._norm(part, "in", x_BTD), sharding_of(self.execution).device_kind, value=False
+        )
         y_BTD = self._drop(part, self._norm(part, "branch", apply(h_BTD)))
         y_BTD = y_BTD if self.cfg.residual == "none" else x_BTD + y_BTD
         return self._norm(part, "out", sharding_of(self.execution).constrain(y_BTD, "BTD"))
 
-    def _parallel(self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array) -> jax.Array:
+    def _parallel(
+        self, apply: dict[str, Callable[[jax.Array], jax.Array]], x_BTD: jax.Array
+    ) -> jax.Array:
         (mixer, mix), (fed, feed) = apply.items()
         h_BTD = self._norm(mixer, "in", x_BTD)
         mixed_BTD = mix(h_BTD)
-        fed_BTD = feed(h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD))
+        fed_BTD = feed(
+            h_BTD if self.cfg.residual == "parallel_shared" else self._norm(fed, "in", x_BTD)
+        )
         x_BTD = x_BTD + self._drop(mixer, mixed_BTD) + self._drop(fed, fed_BTD)
         return sharding_of(self.execution).constrain(x_BTD, "BTD")
 

@@ -1,4 +1,5 @@
-"""Documents and padding, read off a mask for layers that go token by token: where documents start, what is padding."""
+"""Documents and padding, read off a mask for layers that go token by token: where documents start,
+what is padding."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,12 @@ from flaxformer_lite.modules.context import Context
 
 
 def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Context:
-    """Sets `starts_BT` and `keep_BT` as the mask says; each stays None where nothing starts or nothing is padding.
+    """Sets `starts_BT` and `keep_BT` as the mask says; each stays None where nothing starts or
+    nothing is padding.
 
     Raises:
-      ConfigError: a reader from left to right (`causal`), or of both ways, cannot follow the mask: it is a window or a
-        prefix, or an array.
+      ConfigError: a reader from left to right (`causal`), or of both ways, cannot follow the mask:
+        it is a window or a prefix, or an array.
     """
     batch, length = x_BTD.shape[:2]
     structure = None
@@ -28,9 +30,11 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
         or structure.right not in right
         or structure.k_segments_BS is not None
     ):
-        raise ConfigError("mask, prefix_mask, windows: a recurrent layer reads token by token, so it follows padding and"
-                          " segments, and causal in a decoder, but no prefix, window or array; leave those out, or use"
-                          " attention.")  # fmt: skip
+        raise ConfigError(
+            "mask, prefix_mask, windows: a recurrent layer reads token by token, so it follows"
+            " padding and segments, and causal in a decoder, but no prefix, window or array; leave"
+            " those out, or use attention."
+        )
     if context.index is None:
         check_mask(context.mask, batch, length, length)
     else:
@@ -42,9 +46,13 @@ def with_documents(context: Context, x_BTD: jax.Array, *, causal: bool) -> Conte
             return x_BS[:, :length]
         return jax.lax.dynamic_slice_in_dim(x_BS, context.index, length, axis=1)
 
-    ids_BS, keep_BT = structure.q_segments_BT, None if structure.keep_BS is None else own(structure.keep_BS)
+    ids_BS = structure.q_segments_BT
+    keep_BT = None if structure.keep_BS is None else own(structure.keep_BS)
     if ids_BS is None:
         return context.replace(keep_BT=keep_BT)
-    real_BT, before_BS = own(ids_BS) != 0, jnp.pad(ids_BS, ((0, 0), (1, 0)))[:, :-1]
+    real_BT = own(ids_BS) != 0
+    before_BS = jnp.pad(ids_BS, ((0, 0), (1, 0)))[:, :-1]
     starts_BT = own(ids_BS != before_BS) & real_BT
-    return context.replace(starts_BT=starts_BT, keep_BT=real_BT if keep_BT is None else keep_BT & real_BT)
+    return context.replace(
+        starts_BT=starts_BT, keep_BT=real_BT if keep_BT is None else keep_BT & real_BT
+    )

@@ -1,4 +1,5 @@
-"""Dropout that is on exactly when a `dropout` key is passed to apply, so that no call needs a `deterministic` flag."""
+"""Dropout that is on exactly when a `dropout` key is passed to apply, so that no call needs a
+`deterministic` flag."""
 
 import flax.linen as nn
 import jax
@@ -7,14 +8,19 @@ from flaxformer_lite.config import Execution
 
 
 class Dropout(nn.Module):
-    """Dropout at the rate `execution.dropout` if `execution.dropout_at` names this slot, else the identity."""
+    """Dropout at the rate `execution.dropout` if `execution.dropout_at` names this slot, else the
+    identity."""
 
     slot: str
     execution: Execution = Execution()
 
     @property
     def on(self) -> bool:
-        return self.slot in self.execution.dropout_at and self.execution.dropout > 0 and self.has_rng("dropout")
+        return (
+            self.slot in self.execution.dropout_at
+            and self.execution.dropout > 0
+            and self.has_rng("dropout")
+        )
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -14,7 +14,9 @@ from flaxformer_lite.functions.tpu_tuning import has_narrow_heads, matmul_of_hea
 from flaxformer_lite.modules.sharding import sharding_of
 
 
-def initializer(cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0) -> Callable:
+def initializer(
+    cfg: InitConfig, fan_in: int, fan_out: int, *, residual: bool = False, gain: float = 1.0
+) -> Callable:
     """Builds the initializer that a record names.
 
     Args:
@@ -36,7 +38,8 @@ class Einsum(nn.Module):
     """y = einsum(equation, x, kernel) + bias, in the dtype of x.
 
     Attributes:
-      equation: such as `BTD,DNH->BTNH`, with summed letters last in the input and first in the weight.
+      equation: such as `BTD,DNH->BTNH`, with summed letters last in the input and first in the
+        weight.
       sizes: size of each letter of the weight.
       bias: whether to add a bias over the output letters of the weight.
       initial: the distribution that the weight starts from.
@@ -57,8 +60,8 @@ class Einsum(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, prepare: Callable[[Any], jax.Array] | None = None) -> jax.Array:
-        """Applies the layer to an array `x`, or to the elementwise `prepare(x)` of a tree of arrays, which is recomputed in
-        the backward pass (functions/cpu_tuning.py)."""
+        """Applies the layer to an array `x`, or to the elementwise `prepare(x)` of a tree of
+        arrays, which is recomputed in the backward pass (functions/cpu_tuning.py)."""
         inputs, out = self.equation.split("->")
         x_letters, w_letters = inputs.split(",")
         shape = tuple(self.sizes[c] for c in w_letters)
@@ -67,12 +70,14 @@ class Einsum(nn.Module):
         fan_out = math.prod(self.sizes[c] for c in w_letters if c in out)
         init = initializer(self.initial, fan_in, fan_out, residual=self.residual, gain=self.gain)
         dtype = jnp.dtype(self.execution.param_dtype)
-        # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and no other shape.
+        # Cast and multiplied as qwix intercepts it: a quantized kernel has no other casts, and no
+        # other shape.
         kernel = jnp.asarray(self.param("kernel", init, shape, dtype), jax.tree.leaves(x)[0].dtype)
         adapter = self.execution.adapter
         adapted = adapter is not None and adapter.adapts("/".join((*self.path, "kernel")))
         if adapted and prepare:
-            x, prepare = prepare(x), None
+            x = prepare(x)
+            prepare = None
         sharding = sharding_of(self.execution)
         on_tpu = sharding.platform == "tpu" and not self.is_initializing()  # when qwix reads shapes
         if self.heads_together and on_tpu and has_narrow_heads(kernel, summed):
@@ -87,5 +92,7 @@ class Einsum(nn.Module):
         if self.bias:
             shape = tuple(self.sizes[c] for c in out if c not in x_letters)
             bias = self.param("bias", nn.initializers.zeros, shape, dtype)
-            y = y + bias.astype(y.dtype).reshape(tuple(1 if c in x_letters else self.sizes[c] for c in out))
+            y = y + bias.astype(y.dtype).reshape(
+                tuple(1 if c in x_letters else self.sizes[c] for c in out)
+            )
         return y

@@ -23,7 +23,8 @@ class EmbedConfig:
 
     Attributes:
       vocab_size: V.
-      width: E, the width of the tables; a smaller E than d_model factorizes the embedding (ALBERT, ELECTRA).
+      width: E, the width of the tables; a smaller E than d_model factorizes the embedding (ALBERT,
+        ELECTRA).
       d_model: D, the width of the result.
       type_vocab_size: number of token types (BERT's segments A and B); 0 for none.
       position: the encoding; its `embed` hook adds positions.
@@ -58,38 +59,50 @@ class TokenEmbed(nn.Module):
     execution: Execution = Execution()
 
     def setup(self) -> None:
-        shape, dtype = (self.cfg.vocab_size, self.cfg.width), jnp.dtype(self.execution.param_dtype)
+        shape = (self.cfg.vocab_size, self.cfg.width)
+        dtype = jnp.dtype(self.execution.param_dtype)
         self.embedding = self.param("embedding", self.cfg.table_initializer(), shape, dtype)
 
     def __call__(self, input_ids_BT: jax.Array) -> jax.Array:
-        # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap elsewhere.
+        # A gather, never a one-hot matmul: its gradient is 27 times cheaper on CPU, and as cheap
+        # elsewhere.
         x_BTE = take_rows(self.embedding, input_ids_BT).astype(self.execution.dtype)
         return x_BTE * jnp.asarray(self.cfg.scale, x_BTE.dtype)
 
 
 class EmbedInputs(nn.Module):
-    """Adds positions and token types to token vectors, then applies the record's norm, dropout and projection."""
+    """Adds positions and token types to token vectors, then applies the record's norm, dropout and
+    projection."""
 
     cfg: EmbedConfig
     execution: Execution = Execution()
 
     @nn.compact
-    def __call__(self, x_BTE: jax.Array, position_ids_BT: jax.Array, token_type_ids_BT: jax.Array | None) -> jax.Array:
-        cfg, run = self.cfg, self.execution
+    def __call__(
+        self, x_BTE: jax.Array, position_ids_BT: jax.Array, token_type_ids_BT: jax.Array | None
+    ) -> jax.Array:
+        cfg = self.cfg
+        run = self.execution
         if cfg.type_vocab_size:
             shape = (cfg.type_vocab_size, cfg.width)
-            types_UE = self.param("token_types", cfg.table_initializer(), shape, jnp.dtype(run.param_dtype))
+            types_UE = self.param(
+                "token_types", cfg.table_initializer(), shape, jnp.dtype(run.param_dtype)
+            )
             if token_type_ids_BT is None:
                 token_type_ids_BT = jnp.zeros(x_BTE.shape[:2], jnp.int32)
             x_BTE = x_BTE + take_rows(types_UE, token_type_ids_BT).astype(x_BTE.dtype)
         if "embed" in hooks(cfg.position):
             table_sizes = (cfg.width, 1, 1, cfg.max_length)
-            tables = PositionTables(cfg.position, "embed", *table_sizes, cfg.initial, run, name="position")
+            tables = PositionTables(
+                cfg.position, "embed", *table_sizes, cfg.initial, run, name="position"
+            )
             x_BTE = cfg.position.embed(tables(), x_BTE, position_ids_BT)
         if cfg.norm is not None:
             x_BTE = Norm(cfg.norm, run, name="norm")(x_BTE)
         x_BTE = Dropout("embed", run)(x_BTE)
         if cfg.width != cfg.d_model:
             sizes = {"E": cfg.width, "D": cfg.d_model}
-            x_BTE = Einsum("BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project")(x_BTE)
+            x_BTE = Einsum(
+                "BTE,ED->BTD", sizes, cfg.project_bias, cfg.initial, run, name="project"
+            )(x_BTE)
         return sharding_of(run).constrain(x_BTE, "BTD")

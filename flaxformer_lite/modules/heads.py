@@ -1,4 +1,5 @@
-"""Output heads. Heads over the vocabulary return DeferredLogits: everything except the matmul with V columns."""
+"""Output heads. Heads over the vocabulary return DeferredLogits: everything except the matmul with
+V columns."""
 
 from dataclasses import dataclass, field
 
@@ -43,11 +44,15 @@ class VocabHead(nn.Module):
 
     cfg: VocabConfig
     execution: Execution = Execution()
-    trained_bias: bool = True  # False if b is a constant of the published weights, which gets no gradient
+    trained_bias: bool = (
+        True  # False if b is a constant of the published weights, which gets no gradient
+    )
 
     @nn.compact
     def __call__(self, x: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
-        cfg, dtype, bias_V = self.cfg, jnp.dtype(self.execution.param_dtype), None
+        cfg = self.cfg
+        dtype = jnp.dtype(self.execution.param_dtype)
+        bias_V = None
         kernel_VE = embedding_VE
         if not cfg.tied:
             init = initializer(cfg.initial, x.shape[-1], cfg.vocab_size)
@@ -56,13 +61,17 @@ class VocabHead(nn.Module):
             bias_V = self.param("bias", nn.initializers.zeros, (cfg.vocab_size,), dtype)
             bias_V = bias_V if self.trained_bias else jax.lax.stop_gradient(bias_V)
         sharding = sharding_of(self.execution)
-        return DeferredLogits(x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding)
+        return DeferredLogits(
+            x, kernel_VE, bias_V, scale=cfg.scale, softcap=cfg.softcap, sharding=sharding
+        )
 
 
 class MaskedLmHead(nn.Module):
-    """BERT's head: a dense layer to the width of the tables, an activation, a norm, then the vocabulary.
+    """BERT's head: a dense layer to the width of the tables, an activation, a norm, then the
+    vocabulary.
 
-    Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's `get_masked_lm_output`.
+    Reference: Devlin et al., "BERT" (2019), appendix A.2, and the published code's
+      `get_masked_lm_output`.
     """
 
     cfg: VocabConfig
@@ -73,13 +82,16 @@ class MaskedLmHead(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array, embedding_VE: jax.Array) -> DeferredLogits:
         sizes = {"D": x_BTD.shape[-1], "E": embedding_VE.shape[-1]}
-        x_BTE = Einsum("BTD,DE->BTE", sizes, True, self.cfg.initial, self.execution, name="dense")(x_BTD)
+        x_BTE = Einsum("BTD,DE->BTE", sizes, True, self.cfg.initial, self.execution, name="dense")(
+            x_BTD
+        )
         x_BTE = Norm(self.norm, self.execution, name="norm")(ACTIVATIONS[self.activation](x_BTE))
         return VocabHead(self.cfg, self.execution, name="vocab")(x_BTE, embedding_VE)
 
 
 class Pooler(nn.Module):
-    """A dense layer and an activation on the first token: the sentence vector (Devlin et al. 2019, section 3)."""
+    """A dense layer and an activation on the first token: the sentence vector (Devlin et al. 2019,
+    section 3)."""
 
     activation: str = "tanh"
     initial: InitConfig = InitConfig()
@@ -93,7 +105,8 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, D] or [B, T, D]."""
+    """Dropout and a dense layer to `num_labels` classes, over the last axis of [B, D] or [B, T,
+    D]."""
 
     num_labels: int
     bias: bool = True

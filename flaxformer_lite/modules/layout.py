@@ -10,7 +10,8 @@ LAYER = re.compile(r"layer_(\d+)$")
 
 
 def stack_layers(params: Any, period: int = 1) -> Any:
-    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the tree.
+    """Stacks `layer_0 .. layer_n` into `layers/block_<i>` with a leading Y axis, anywhere in the
+    tree.
 
     Args:
       params: nested dict of arrays.
@@ -19,7 +20,9 @@ def stack_layers(params: Any, period: int = 1) -> Any:
     if not isinstance(params, dict):
         return params
     layers = {int(m[1]): value for key, value in params.items() if (m := LAYER.match(key))}
-    out = {key: stack_layers(value, period) for key, value in params.items() if not LAYER.match(key)}
+    out = {
+        key: stack_layers(value, period) for key, value in params.items() if not LAYER.match(key)
+    }
     if layers:
         blocks = [[layers[i] for i in range(start, len(layers), period)] for start in range(period)]
         stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *block) for block in blocks]
@@ -37,5 +40,7 @@ def unstack_layers(params: Any) -> Any:
         for name, block in params["layers"].items():
             start = int(name.removeprefix("block_"))
             for row in range(jax.tree.leaves(block)[0].shape[0]):
-                out[f"layer_{row * period + start}"] = jax.tree.map(lambda x, row=row: x[row], block)
+                out[f"layer_{row * period + start}"] = jax.tree.map(
+                    lambda x, row=row: x[row], block
+                )
     return out

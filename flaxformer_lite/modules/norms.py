@@ -16,7 +16,8 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kind, dtype = self.cfg.kind, jnp.dtype(self.execution.param_dtype)
+        kind = self.cfg.kind
+        dtype = jnp.dtype(self.execution.param_dtype)
         init = nn.initializers.zeros if kind == "rms_offset" else nn.initializers.ones
         scale = self.param("scale", init, x.shape[-1:], dtype)
         if kind == "layer":

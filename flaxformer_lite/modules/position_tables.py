@@ -11,7 +11,8 @@ from flaxformer_lite.positions.encoding import Encoding, Table, hooks
 
 
 class PositionTables(nn.Module):
-    """Declares the tables that one hook of an encoding reads; the encoding itself is a pure function of them.
+    """Declares the tables that one hook of an encoding reads; the encoding itself is a pure
+    function of them.
 
     The sizes of the model determine those of the tables.
     """
@@ -27,10 +28,20 @@ class PositionTables(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, jax.Array]:
-        sizes = {name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")}
-        dtype, first = jnp.dtype(self.execution.param_dtype), hooks(self.encoding)[0]
-        tables = {name: t for name, t in self.encoding.tables(**sizes).items() if self.hook == (t.hook or first)}
-        return {name: self.param(name, self._initializer(t), t.shape, dtype) for name, t in tables.items()}
+        sizes = {
+            name: getattr(self, name) for name in ("d_model", "num_heads", "head_dim", "max_length")
+        }
+        dtype = jnp.dtype(self.execution.param_dtype)
+        first = hooks(self.encoding)[0]
+        tables = {
+            name: t
+            for name, t in self.encoding.tables(**sizes).items()
+            if self.hook == (t.hook or first)
+        }
+        return {
+            name: self.param(name, self._initializer(t), t.shape, dtype)
+            for name, t in tables.items()
+        }
 
     def _initializer(self, table: Table) -> Callable[..., jax.Array]:
         if table.init == "zeros":

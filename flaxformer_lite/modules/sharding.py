@@ -5,5 +5,6 @@ from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 
 
 def sharding_of(execution: Execution) -> ActivationSharding:
-    """Returns the sharding that a trainer has put into the record; by default everything is whole on one device."""
+    """Returns the sharding that a trainer has put into the record; by default everything is whole
+    on one device."""
     return execution.sharding or UNSHARDED

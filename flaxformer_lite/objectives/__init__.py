@@ -1,4 +1,5 @@
-"""Objectives: one per file, found by its name, or a class elsewhere as `module:Class`; all derive from `Objective`."""
+"""Objectives: one per file, found by its name, or a class elsewhere as `module:Class`; all derive
+from `Objective`."""
 
 from flaxformer_lite.objectives.base import Metric, Objective
 from flaxformer_lite.objectives.companion import Companion
@@ -7,10 +8,32 @@ from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import Column, Labelled, Task
 from flaxformer_lite.objectives.text import TextObjective
 
-__all__ = ["Column", "Companion", "Labelled", "LossSums", "Metric", "Objective", "Packing", "Task", "TextObjective"]
+__all__ = [
+    "Column",
+    "Companion",
+    "Labelled",
+    "LossSums",
+    "Metric",
+    "Objective",
+    "Packing",
+    "Task",
+    "TextObjective",
+]
 
 # Files that are not plug-ins.
 SHARED = (
-    "answers", "base", "chat", "companion", "denoising", "packing", "retrieval", "rows", "scores", "sums", "task",
-    "text", "word_windows", "writing",
-)  # fmt: skip
+    "answers",
+    "base",
+    "chat",
+    "companion",
+    "denoising",
+    "packing",
+    "retrieval",
+    "rows",
+    "scores",
+    "sums",
+    "task",
+    "text",
+    "word_windows",
+    "writing",
+)

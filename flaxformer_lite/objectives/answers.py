@@ -1,6 +1,7 @@
 """Answers that are parts of a text: reading them, searching for the best one, and SQuAD's scores.
 
-References: Rajpurkar et al. 2016 (arXiv:1606.05250), section 6.1, for exact match and F1; Rajpurkar et al. 2018
+References: Rajpurkar et al. 2016 (arXiv:1606.05250), section 6.1, for exact match and F1; Rajpurkar
+  et al. 2018
 (arXiv:1806.03822) for questions without an answer.
 """
 
@@ -26,7 +27,8 @@ class Answer(NamedTuple):
 
 
 def answers_of(value: Any, context: str, where: str) -> list[Answer]:
-    """Reads the answers of a row: {text, answer_start} with lists or single values, a list of such, or a text alone.
+    """Reads the answers of a row: {text, answer_start} with lists or single values, a list of such,
+    or a text alone.
 
     Raises:
       ConfigError: they have another form, or the context does not hold them there.
@@ -37,21 +39,34 @@ def answers_of(value: Any, context: str, where: str) -> list[Answer]:
         pairs = []
         try:
             for given in value if isinstance(value, list) else [value]:
-                texts, starts = given["text"], given["answer_start"]
-                several = [(texts, starts)] if isinstance(texts, str) else zip(texts, starts, strict=True)
+                texts = given["text"]
+                starts = given["answer_start"]
+                several = (
+                    [(texts, starts)] if isinstance(texts, str) else zip(texts, starts, strict=True)
+                )
                 pairs += [(text, start) for text, start in several if text != ""]
         except (KeyError, TypeError, ValueError):
-            raise ConfigError(f"{where}: answers={str(value)[:80]!r} must be a text, or have text and answer_start, of"
-                              " equal length.") from None  # fmt: skip
+            raise ConfigError(
+                f"{where}: answers={str(value)[:80]!r} must be a text, or have text and"
+                " answer_start, of equal length."
+            ) from None
     for text, start in pairs:
         held = isinstance(text, str) and isinstance(start, int) and start >= 0
         if not held or context[start : start + len(text)] != text:
-            raise ConfigError(f"{where}: the context does not have the answer {str(text)[:80]!r} at character {start}.")
-    return [Answer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in pairs if text.strip()]
+            raise ConfigError(
+                f"{where}: the context does not have the answer {str(text)[:80]!r} at character"
+                f" {start}."
+            )
+    return [
+        Answer(text.strip(), start + len(text) - len(text.lstrip()))
+        for text, start in pairs
+        if text.strip()
+    ]
 
 
 def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[float, int, int]:
-    """Returns the highest start_T[i] + end_T[j] with i <= j < i + longest, and i and j; -inf for T = 0."""
+    """Returns the highest start_T[i] + end_T[j] with i <= j < i + longest, and i and j; -inf for T
+    = 0."""
     best = -np.inf, 0, 0
     for more in range(min(longest, len(start_T))):
         sums = start_T[: len(start_T) - more] + end_T[more:]
@@ -61,18 +76,21 @@ def best_span(start_T: np.ndarray, end_T: np.ndarray, longest: int) -> tuple[flo
 
 
 def normalized(text: str) -> str:
-    """Removes what SQuAD's scores do not count: case, punctuation, articles, further white space."""
+    """Removes what SQuAD's scores do not count: case, punctuation, articles, further white
+    space."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def squad_scores(predicted: Sequence[str], true: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes the means of exact match and of F1 over words, each the best over a question's true answers.
+    """Computes the means of exact match and of F1 over words, each the best over a question's true
+    answers.
 
     Args:
       predicted: an answer per question; empty for none.
       true: the true answers of each; empty where there is none.
     """
-    exact, f1 = [], []
+    exact = []
+    f1 = []
     for answer, answers in zip(predicted, true, strict=True):
         due = [text for text in map(normalized, answers) if text] or [""]
         given = normalized(answer)
@@ -85,4 +103,8 @@ def _overlap(given: list[str], due: list[str]) -> float:
     """Computes F1 of two bags of words; two empty ones agree."""
     if not given or not due:
         return float(given == due)
-    return 2 * (collections.Counter(given) & collections.Counter(due)).total() / (len(given) + len(due))
+    return (
+        2
+        * (collections.Counter(given) & collections.Counter(due)).total()
+        / (len(given) + len(due))
+    )

@@ -1,4 +1,5 @@
-"""The protocol of objectives: examples, loss, metrics and baseline. The trainer knows no objective by name.
+"""The protocol of objectives: examples, loss, metrics and baseline. The trainer knows no objective
+by name.
 
 A class of your own, in any module, trains in the same way as those in this folder:
 
@@ -73,9 +74,12 @@ class Objective(Record, abc.ABC):
       needs: attributes that the tokenizer must have, such as `cls_id`.
       shown: metrics that a run reports in words; the first is the headline, which is also plotted.
       written_rows: held-out examples for which each evaluation calls `write`.
-      reference: the prediction of the starting weights that stays with each example (`LabelledRecords.reference`); or "".
-      packings: how many ways of packing the epochs of a text take in turn; 1: all have the same rows.
-      new_head: whether `train.init_from` may begin with a directory that lacks the head, which is then made new.
+      reference: the prediction of the starting weights that stays with each example
+        (`LabelledRecords.reference`); or "".
+      packings: how many ways of packing the epochs of a text take in turn; 1: all have the same
+        rows.
+      new_head: whether `train.init_from` may begin with a directory that lacks the head, which is
+        then made new.
     """
 
     skeletons: ClassVar[tuple[str, ...]] = SKELETONS
@@ -100,7 +104,8 @@ class Objective(Record, abc.ABC):
         return self.head
 
     def companion(self, model: ModelConfig) -> Companion | None:
-        """Returns the second model that `outputs` gets beside the first; by default there is none."""
+        """Returns the second model that `outputs` gets beside the first; by default there is
+        none."""
         return None
 
     def check(self, model: ModelConfig, records: Any) -> None:
@@ -112,21 +117,26 @@ class Objective(Record, abc.ABC):
         return
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
-        """Returns the model with what it takes from the objective and its data, such as the number of classes."""
+        """Returns the model with what it takes from the objective and its data, such as the number
+        of classes."""
         return model
 
     def lengths(self, length: int, target_length: int) -> tuple[int, int]:
-        """Returns the tokens of an example, and of its decoder side or 0, for data.length and data.target_length."""
+        """Returns the tokens of an example, and of its decoder side or 0, for data.length and
+        data.target_length."""
         return length, 0
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        """Plans which pieces of documents form each row; by default each document has its own row, cut at `length`.
+        """Plans which pieces of documents form each row; by default each document has its own row,
+        cut at `length`.
 
-        A large text is packed in several calls, each for a range of its documents. Where `packings` is not 1, it is also
-        given `shift`, in [0, 1), another for each of the packings: 0 for held-out text and the first epoch.
+        A large text is packed in several calls, each for a range of its documents. Where `packings`
+        is not 1, it is also given `shift`, in [0, 1), another for each of the packings: 0 for
+        held-out text and the first epoch.
 
         Args:
-          offsets: [documents + 1] int64, the start of each document among their tokens, and the end of the last.
+          offsets: [documents + 1] int64, the start of each document among their tokens, and the end
+            of the last.
           length, target_length: the results of `lengths`.
           tokenizer: gives the special ids.
         """
@@ -134,13 +144,16 @@ class Objective(Record, abc.ABC):
 
     @abc.abstractmethod
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Builds the example of a row: {"inputs": for `outputs`, "targets": for `loss`}, with numpy arrays.
+        """Builds the example of a row: {"inputs": for `outputs`, "targets": for `loss`}, with numpy
+        arrays.
 
-        Every floating array among the targets is a weight, named after its term of the loss, and 0 for padding.
+        Every floating array among the targets is a weight, named after its term of the loss, and 0
+        for padding.
         """
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
-        """Runs the bound model for `loss`; by default returns hidden states with the weights that make them logits."""
+        """Runs the bound model for `loss`; by default returns hidden states with the weights that
+        make them logits."""
         return model.features(**with_decoder_start(inputs, model.cfg.decoder_start_token_id))
 
     @abc.abstractmethod
@@ -148,18 +161,25 @@ class Objective(Record, abc.ABC):
         """Computes loss and metrics of a batch, or a part of one, as sums with their weights."""
 
     def metrics(self, sums: LossSums) -> dict[str, jax.Array]:
-        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of each metric.
+        """Turns added-up sums into scalars (jax arrays while training): the loss, and the mean of
+        each metric.
 
         The loss of a source without rows is NaN.
         """
         empty = {name: jnp.nan if name.startswith(BY_SOURCE) else 0.0 for name in sums.metrics}
-        return {"loss": sums.mean(), **{name: ratio(*pair, empty[name]) for name, pair in sums.metrics.items()}}
+        return {
+            "loss": sums.mean(),
+            **{name: ratio(*pair, empty[name]) for name, pair in sums.metrics.items()},
+        }
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
-        """Returns what evaluation keeps of each example for `scores` and `decode`, arrays [B, ...]; {} by default."""
+        """Returns what evaluation keeps of each example for `scores` and `decode`, arrays [B, ...];
+        {} by default."""
         return {}
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
         """Computes metrics that are no sums over examples, such as F1.
 
         Args:
@@ -170,10 +190,12 @@ class Objective(Record, abc.ABC):
         return {}
 
     def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
-        """Lets the model write for examples; what it returns is, like `predictions`, for `scores` and `decode`.
+        """Lets the model write for examples; what it returns is, like `predictions`, for `scores`
+        and `decode`.
 
         Args:
-          write: (prompts, width=, max_new_tokens=, **settings) -> ids of each; see generation/writer.py.
+          write: (prompts, width=, max_new_tokens=, **settings) -> ids of each; see
+            generation/writer.py.
           records: the records of the examples.
           examples: [N] their numbers.
         """
@@ -190,15 +212,19 @@ class Objective(Record, abc.ABC):
         return {}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """Returns the metrics of held-out examples, including those that depend on the data (a Dataset)."""
+        """Returns the metrics of held-out examples, including those that depend on the data (a
+        Dataset)."""
         return metrics
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns the name and headline value of a trivial baseline, or None."""
         return None
 
-    def transient_logits(self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int) -> int:
-        """Estimates how many logits exist at once on one chip, for memory planning; 0 if negligible.
+    def transient_logits(
+        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+    ) -> int:
+        """Estimates how many logits exist at once on one chip, for memory planning; 0 if
+        negligible.
 
         Args:
           batch: shapes of a whole batch.

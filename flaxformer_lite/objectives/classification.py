@@ -1,6 +1,7 @@
 """Classification of texts or pairs of texts, into one class or several, and regression of a number.
 
-Reference: Devlin et al. 2019, section 4.1 (arXiv:1810.04805); class weights as in King and Zeng 2001, "Logistic
+Reference: Devlin et al. 2019, section 4.1 (arXiv:1810.04805); class weights as in King and Zeng
+  2001, "Logistic
 Regression in Rare Events Data".
 """
 
@@ -23,7 +24,15 @@ from flaxformer_lite.objectives import scores
 from flaxformer_lite.objectives.base import ACCURACY, Metric, score
 from flaxformer_lite.objectives.rows import framed
 from flaxformer_lite.objectives.sums import LossSums
-from flaxformer_lite.objectives.task import Column, Labelled, Row, index_of, names_of, number_of, texts_of
+from flaxformer_lite.objectives.task import (
+    Column,
+    Labelled,
+    Row,
+    index_of,
+    names_of,
+    number_of,
+    texts_of,
+)
 
 Kind = Annotated[str, OneOf(("single", "multiple", "number"))]
 Weighting = Annotated[str, OneOf(("none", "balanced"))]
@@ -37,7 +46,12 @@ MOST_CLASSES = 1000  # more are numbers, or free text
 LOSS = Metric("loss", unit="nats per text")
 SHOWN = {
     "single": (ACCURACY, score("f1", "F1"), score("matthews", "Matthews correlation"), LOSS),
-    "multiple": (score("f1_micro", "micro F1", live=True), score("f1_macro", "macro F1"), ACCURACY, LOSS),
+    "multiple": (
+        score("f1_micro", "micro F1", live=True),
+        score("f1_macro", "macro F1"),
+        ACCURACY,
+        LOSS,
+    ),
     "number": (
         Metric("squared_error", live=True),
         score("pearson", "Pearson correlation", live=True),
@@ -45,17 +59,27 @@ SHOWN = {
     ),
 }
 TEXTS = (
-    "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "review", "document", "tweet",
-)  # fmt: skip
+    "sentence",
+    "sentence1",
+    "text1",
+    "premise",
+    "question1",
+    "question",
+    "content",
+    "review",
+    "document",
+    "tweet",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Labelled):
     """Maximizes log P(label | text); a text that is too long for its row is cut.
 
-    `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of labels, each class a
-    sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in between. `number` predicts a number by its
-    squared error. With a second text in the row the model reads the pair.
+    `kind="single"` has one label per row, a softmax over classes. `multiple` has any number of
+    labels, each class a sigmoid of its own; a field of csv holds them with `;`, `|` or `,` in
+    between. `number` predicts a number by its squared error. With a second text in the row the
+    model reads the pair.
     """
 
     kind: Kind = "single"
@@ -66,9 +90,13 @@ class Classification(Labelled):
     head: ClassVar[str] = "sequence_classification"
     columns: ClassVar[tuple[Column, ...]] = (
         Column("text", TEXTS),
-        Column("second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True),
-        Column("label", ("labels", "class", "category", "target", "score", "rating"), predicted=True),
-    )  # fmt: skip
+        Column(
+            "second", ("sentence2", "text2", "text_pair", "hypothesis", "question2"), optional=True
+        ),
+        Column(
+            "label", ("labels", "class", "category", "target", "score", "rating"), predicted=True
+        ),
+    )
     sample: ClassVar[tuple[Row, ...]] = (
         {"text": "a good day", "second": None, "label": "good"},
         {"text": "rain and more rain", "second": None, "label": "bad"},
@@ -78,23 +106,37 @@ class Classification(Labelled):
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         return SHOWN[self.kind]
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
         if self.kind == "number":
             return self
         values = [value for i, row in enumerate(rows) for value in self._values(row, i)]
         labels = self.labels or names_of(values, names.get("label", ()), known)
-        if len(labels) > MOST_CLASSES or (len(labels) > 20 and all(isinstance(v, float) for v in values)):
-            raise ConfigError(f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and {labels[1][:40]!r};"
-                              " is the column right? Numbers are predicted with --config.objective.kind=number.")  # fmt: skip
+        if len(labels) > MOST_CLASSES or (
+            len(labels) > 20 and all(isinstance(v, float) for v in values)
+        ):
+            raise ConfigError(
+                f"data.path: {len(labels)} different labels, such as {labels[0][:40]!r} and"
+                f" {labels[1][:40]!r}; is the column right? Numbers are predicted with"
+                " --config.objective.kind=number."
+            )
         if len(labels) < 2 and self.kind == "single":
-            raise ConfigError(f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from one.")
+            raise ConfigError(
+                f"data.path: all rows have the label {labels[0]!r}; there is nothing to learn from"
+                " one."
+            )
         if self.class_weights and len(self.class_weights) != len(labels):
-            raise ConfigError(f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)} labels"
-                              f" ({', '.join(labels[:8])}); give one for each.")  # fmt: skip
+            raise ConfigError(
+                f"objective.class_weights: {len(self.class_weights)} weights for {len(labels)}"
+                f" labels ({', '.join(labels[:8])}); give one for each."
+            )
         weights = self.class_weights
         if self.weighting == "balanced" and not weights:
             counts = collections.Counter(index_of(value, labels, "data.path") for value in values)
-            weights = tuple(len(values) / len(labels) / max(1, counts[i]) for i in range(len(labels)))
+            weights = tuple(
+                len(values) / len(labels) / max(1, counts[i]) for i in range(len(labels))
+            )
         return dataclasses.replace(self, labels=labels, class_weights=weights)
 
     @classmethod
@@ -110,11 +152,15 @@ class Classification(Labelled):
         roles = ("text", "second") if any(row["second"] is not None for row in rows) else ("text",)
         texts = zip(*(reader.spans(texts_of(rows, role)) for role in roles), strict=True)
         joined = [reader.frame.join(*own, limit=reader.length) for own in texts]
-        return [[(tokens, self._target(row, i))] for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))]
+        return [
+            [(tokens, self._target(row, i))]
+            for i, (tokens, row) in enumerate(zip(joined, rows, strict=True))
+        ]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets label, [] int32, [C] int32
-        if multiple, or `number` [] float32, and their weights, [] float32."""
+        """Returns inputs input_ids, attention_mask and, of pairs, token_type_ids [T] int32; targets
+        label, [] int32, [C] int32 if multiple, or `number` [] float32, and their weights, []
+        float32."""
         row, target = records.features[index]
         weight = np.float32(1)
         if self.kind == "single" and self.class_weights:
@@ -126,29 +172,40 @@ class Classification(Labelled):
         return model(**inputs).logits.astype(jnp.float32)
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
-        logits_BC, weight_B = outputs, targets["weights"]
+        logits_BC = outputs
+        weight_B = targets["weights"]
         seen_B = (weight_B > 0).astype(jnp.float32)  # padding of the last batch has none
         count = seen_B.sum()
         if self.kind == "number":
             error_B = jnp.square(logits_BC[:, 0] - targets["number"])
-            return LossSums({"weights": (error_B * weight_B).sum()}, {"weights": weight_B.sum()},
-                            {"squared_error": ((error_B * seen_B).sum(), count)})  # fmt: skip
+            return LossSums(
+                {"weights": (error_B * weight_B).sum()},
+                {"weights": weight_B.sum()},
+                {"squared_error": ((error_B * seen_B).sum(), count)},
+            )
         label = targets["label"]
         if self.kind == "multiple":
             scale_C = jnp.asarray(self.class_weights or 1.0)
             loss_B = (optax.sigmoid_binary_cross_entropy(logits_BC, label) * scale_C).mean(axis=-1)
             right_B = jnp.all((logits_BC > 0) == (label > 0), axis=-1)
         else:
-            smooth_BC = optax.smooth_labels(jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing)
+            smooth_BC = optax.smooth_labels(
+                jax.nn.one_hot(label, logits_BC.shape[-1]), self.label_smoothing
+            )
             loss_B = optax.softmax_cross_entropy(logits_BC, smooth_BC)
             right_B = jnp.argmax(logits_BC, axis=-1) == label
-        return LossSums({"weights": (loss_B * weight_B).sum()}, {"weights": weight_B.sum()},
-                        {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)})  # fmt: skip
+        return LossSums(
+            {"weights": (loss_B * weight_B).sum()},
+            {"weights": weight_B.sum()},
+            {"accuracy": (jnp.where(right_B, seen_B, 0.0).sum(), count)},
+        )
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
         logits_NC = predictions["logits"]
         target = np.stack([data.records.features[i][1] for i in examples])
         if self.kind == "number":
@@ -164,17 +221,25 @@ class Classification(Labelled):
             return [{"prediction": float(value)} for value in logits_NC[:, 0]]
         if self.kind == "multiple":
             shares_NC = expit(logits_NC)
-            chosen = [";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5) for row in shares_NC]
+            chosen = [
+                ";".join(name for name, p in zip(self.labels, row, strict=True) if p > 0.5)
+                for row in shares_NC
+            ]
         else:
             shares_NC = softmax(logits_NC, axis=-1)
             chosen = [self.labels[i] for i in logits_NC.argmax(axis=-1)]
         names = [f"probability_{label}" for label in self.labels]
-        return [{"prediction": one, **dict(zip(names, map(float, row), strict=True))}
-                for one, row in zip(chosen, shares_NC, strict=True)]  # fmt: skip
+        return [
+            {"prediction": one, **dict(zip(names, map(float, row), strict=True))}
+            for one, row in zip(chosen, shares_NC, strict=True)
+        ]
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
-        """Returns what always predicting the most frequent class, or the mean number, achieves on the held-out rows."""
-        train, held = (np.stack([f[1] for f in data.splits[split].features]) for split in ("train", "eval"))
+        """Returns what always predicting the most frequent class, or the mean number, achieves on
+        the held-out rows."""
+        train, held = (
+            np.stack([f[1] for f in data.splits[split].features]) for split in ("train", "eval")
+        )
         if self.kind == "number":
             return "always the mean", float(np.square(held - train.mean()).mean())
         if self.kind == "multiple":
@@ -187,13 +252,18 @@ class Classification(Labelled):
         if self.kind == "number":
             told = f"{float(target):g}"
         else:
-            told = ", ".join(self.labels[i] for i in (np.flatnonzero(target) if self.kind == "multiple" else [target]))
+            told = ", ".join(
+                self.labels[i]
+                for i in (np.flatnonzero(target) if self.kind == "multiple" else [target])
+            )
         return f"{super().show(records, index)!r:.300} -> {told} ({len(row.ids)} tokens)"
 
     def _values(self, row: Row, number: int) -> list[Any]:
         """Returns the labels of a row, as the table has them."""
         value = row["label"]
-        is_empty = self.kind == "single" and isinstance(value, str) and not value.strip()  # of csv; several may be none
+        is_empty = (
+            self.kind == "single" and isinstance(value, str) and not value.strip()
+        )  # of csv; several may be none
         if is_empty or (isinstance(value, float) and math.isnan(value)):
             raise ConfigError(f"row {number + 1} has no label; remove it, or predict it.")
         if self.kind == "single":

@@ -11,12 +11,14 @@ from flaxformer_lite.config import ModelConfig
 
 @dataclass(frozen=True)
 class Companion:
-    """The second model of an objective; its parameters are `params[name]`, in the tree of the model that is trained.
+    """The second model of an objective; its parameters are `params[name]`, in the tree of the model
+    that is trained.
 
     Attributes:
       name: the key of its own parameters.
       cfg: its config; None for that of `source`.
-      shared: a pattern (re.search) of the paths of parameters that it takes from the trained model; empty for none.
+      shared: a pattern (re.search) of the paths of parameters that it takes from the trained model;
+        empty for none.
       source: a directory of weights, which it keeps as they are; empty if it is trained too.
     """
 
@@ -41,4 +43,6 @@ class Companion:
     def own(self, params: Any) -> Any:
         """Returns those of all parameters of the companion that it does not share."""
         flat = flatten_dict(params, sep="/")
-        return unflatten_dict({path: leaf for path, leaf in flat.items() if not self.is_shared(path)}, sep="/")
+        return unflatten_dict(
+            {path: leaf for path, leaf in flat.items() if not self.is_shared(path)}, sep="/"
+        )

@@ -1,6 +1,8 @@
-"""Direct preference optimization: a decoder learns which of two answers is preferred, without a reward model.
+"""Direct preference optimization: a decoder learns which of two answers is preferred, without a
+reward model.
 
-Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (arXiv:2305.18290); label smoothing is
+Reference: Rafailov et al. 2023, "Direct Preference Optimization", equation 7 (arXiv:2305.18290);
+  label smoothing is
 equation 3 of Mitchell 2023, "A note on DPO with noisy preferences".
 """
 
@@ -16,7 +18,14 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.config.rules import Positive, Probability
 from flaxformer_lite.functions.losses import token_log_probs
 from flaxformer_lite.objectives.base import Metric, score
-from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
+from flaxformer_lite.objectives.chat import (
+    ANSWERS,
+    ChatTask,
+    Messages,
+    asked_and_answered,
+    check_known,
+    messages_of,
+)
 from flaxformer_lite.objectives.rows import fill
 from flaxformer_lite.objectives.sums import LossSums
 from flaxformer_lite.objectives.task import Column, Row
@@ -27,12 +36,13 @@ SIDES = ("chosen", "rejected")
 
 @dataclass(frozen=True, kw_only=True)
 class Dpo(ChatTask):
-    """Minimizes -log sigmoid(r_w - r_l), r = beta log(p(answer | prompt) / p_start(answer | prompt)).
+    """Minimizes -log sigmoid(r_w - r_l), r = beta log(p(answer | prompt) / p_start(answer |
+    prompt)).
 
-    p_start are the starting weights, whose log-probabilities are computed once, before the first step. Chosen answer w
-    and rejected answer l share a row, each with the prompt and half of its tokens, and do not see each other. Where
-    they are conversations, only the last answer counts. A side that is too long loses its end; a row with a side of
-    which no answer is left is dropped.
+    p_start are the starting weights, whose log-probabilities are computed once, before the first
+    step. Chosen answer w and rejected answer l share a row, each with the prompt and half of its
+    tokens, and do not see each other. Where they are conversations, only the last answer counts. A
+    side that is too long loses its end; a row with a side of which no answer is left is dropped.
     """
 
     beta: Positive = 0.1
@@ -59,7 +69,9 @@ class Dpo(ChatTask):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         known = all(row[side] is not None for row in rows for side in SIDES)
-        messages = [[_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES]
+        messages = [
+            [_messages(row, side, number) for number, row in enumerate(rows)] for side in SIDES
+        ]
         sides = [self.turns(own, reader.length // 2, reader) for own in messages]
         made = []
         for pair in zip(*sides, strict=True):
@@ -68,12 +80,15 @@ class Dpo(ChatTask):
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids (1 chosen, 2 rejected), labels, answers (likewise, else 0), [T] int32, and
-        reference, [2] float32; targets weights, [] float32."""
-        pair, room = records.features[index], records.length + 1
+        """Returns inputs input_ids, segment_ids (1 chosen, 2 rejected), labels, answers (likewise,
+        else 0), [T] int32, and reference, [2] float32; targets weights, [] float32."""
+        pair = records.features[index]
+        room = records.length + 1
         ids, segments = fill([side.ids for side in pair], room, records.tokenizer.pad_id)
         answers, _ = fill([side.answers for side in pair], room, 0)
-        reference = np.zeros(2, np.float32) if records.reference is None else records.reference[index]
+        reference = (
+            np.zeros(2, np.float32) if records.reference is None else records.reference[index]
+        )
         inputs = {
             "input_ids": ids[:-1],
             "segment_ids": segments[:-1],
@@ -85,12 +100,16 @@ class Dpo(ChatTask):
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
         tokens = {name: inputs[name] for name in ("input_ids", "segment_ids")}
-        return model.features(**tokens).projection, {name: x for name, x in inputs.items() if name not in tokens}
+        return model.features(**tokens).projection, {
+            name: x for name, x in inputs.items() if name not in tokens
+        }
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         reward_B2 = self.beta * (answer_log_probs(outputs, chunks) - outputs[1]["reference"])
-        weight_B, margin_B = targets["weights"], reward_B2[:, 0] - reward_B2[:, 1]
-        right, wrong = jax.nn.log_sigmoid(margin_B), jax.nn.log_sigmoid(-margin_B)
+        weight_B = targets["weights"]
+        margin_B = reward_B2[:, 0] - reward_B2[:, 1]
+        right = jax.nn.log_sigmoid(margin_B)
+        wrong = jax.nn.log_sigmoid(-margin_B)
         loss_B = -(1 - self.label_smoothing) * right - self.label_smoothing * wrong
         count = weight_B.sum()
         metrics = {
@@ -109,17 +128,24 @@ class Dpo(ChatTask):
         return {"log_probs": answer_log_probs(outputs, 4)}
 
     def held_out_metrics(self, metrics: dict[str, float], data: Any) -> dict[str, float]:
-        """Returns the metrics; none for new rows, for which the starting weights have not been asked."""
+        """Returns the metrics; none for new rows, for which the starting weights have not been
+        asked."""
         return {} if data.records.reference is None else metrics
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns how often the longer answer is preferred; of two equally long ones, half."""
         if data.records.reference is None:
             return None
-        lengths = np.asarray([[side.answers.sum() for side in pair] for pair in data.records.features])
-        return "preferring the longer answer", float(np.mean(0.5 + 0.5 * np.sign(lengths[:, 0] - lengths[:, 1])))
+        lengths = np.asarray(
+            [[side.answers.sum() for side in pair] for pair in data.records.features]
+        )
+        return "preferring the longer answer", float(
+            np.mean(0.5 + 0.5 * np.sign(lengths[:, 0] - lengths[:, 1]))
+        )
 
-    def transient_logits(self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int) -> int:
+    def transient_logits(
+        self, batch: Any, model: ModelConfig, rows: int, accumulate: int, chunks: int
+    ) -> int:
         return rows * -(-batch["inputs"]["labels"].shape[1] // chunks) * model.vocab_size
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
@@ -131,7 +157,10 @@ def answer_log_probs(outputs: Any, chunks: int) -> jax.Array:
     """Computes the log-probability of the chosen and of the rejected answer, [B, 2] float32."""
     projection, inputs = outputs
     log_probs_BT = token_log_probs(projection, inputs["labels"], chunks=chunks)
-    return jnp.stack([jnp.where(inputs["answers"] == side, log_probs_BT, 0).sum(axis=1) for side in (1, 2)], axis=1)
+    return jnp.stack(
+        [jnp.where(inputs["answers"] == side, log_probs_BT, 0).sum(axis=1) for side in (1, 2)],
+        axis=1,
+    )
 
 
 def _last(side: Any) -> np.ndarray:

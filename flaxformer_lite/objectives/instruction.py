@@ -1,6 +1,7 @@
 """Instruction tuning of decoders: the loss of answers in conversations.
 
-Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (arXiv:2109.01652); the columns
+Reference: Wei et al. 2021, "Finetuned Language Models Are Zero-Shot Learners" (arXiv:2109.01652);
+  the columns
 instruction, input and output are those of Taori et al. 2023, Alpaca.
 """
 
@@ -11,17 +12,26 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.config.rules import NotNegative, Probability
-from flaxformer_lite.objectives.chat import ANSWERS, ChatTask, Messages, asked_and_answered, check_known, messages_of
+from flaxformer_lite.objectives.chat import (
+    ANSWERS,
+    ChatTask,
+    Messages,
+    asked_and_answered,
+    check_known,
+    messages_of,
+)
 from flaxformer_lite.objectives.rows import fill, next_tokens
 from flaxformer_lite.objectives.task import Column, Row, text_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction(ChatTask):
-    """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers, from the first letter to the token that ends a turn.
+    """Maximizes sum_t log P(x_t | x_<t) over the tokens of answers, from the first letter to the
+    token that ends a turn.
 
-    A row has `messages`, or a prompt (with `context` under it) and a response. All answers of a conversation count. A
-    conversation that is too long loses its end, and is dropped if no answer is left.
+    A row has `messages`, or a prompt (with `context` under it) and a response. All answers of a
+    conversation count. A conversation that is too long loses its end, and is dropped if no answer
+    is left.
     """
 
     packed: bool = True  # whether short training rows share an example
@@ -42,10 +52,14 @@ class Instruction(ChatTask):
         conversations = [_messages(row, number) for number, row in enumerate(rows)]
         turns = self.turns(conversations, reader.length, reader)
         unknown = [messages[-1]["role"] != ANSWERS for messages in conversations]
-        return [[(one,)] if new or one.answers.any() else [] for one, new in zip(turns, unknown, strict=True)]
+        return [
+            [(one,)] if new or one.answers.any() else []
+            for one, new in zip(turns, unknown, strict=True)
+        ]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, segment_ids [T] int32; targets labels [T] int32, weights [T], 1 for answers."""
+        """Returns inputs input_ids, segment_ids [T] int32; targets labels [T] int32, weights [T], 1
+        for answers."""
         pieces = records.features[index]
         example = next_tokens([piece.ids for piece in pieces], records)
         answers, _ = fill([piece.answers for piece in pieces], records.length + 1, 0)
@@ -61,6 +75,12 @@ def _messages(row: Row, number: int) -> Messages:
     check_known(row, ("messages", "prompt"), number)
     if row["messages"] is not None:
         return messages_of(row["messages"], number, "messages")
-    asked = text_of(row, "prompt", number) + (f"\n\n{text_of(row, 'context', number)}" if row["context"] else "")
-    answer = [] if row["response"] is None else [{"role": ANSWERS, "content": text_of(row, "response", number)}]
+    asked = text_of(row, "prompt", number) + (
+        f"\n\n{text_of(row, 'context', number)}" if row["context"] else ""
+    )
+    answer = (
+        []
+        if row["response"] is None
+        else [{"role": ANSWERS, "content": text_of(row, "response", number)}]
+    )
     return [{"role": "user", "content": asked}, *answer]

@@ -1,6 +1,7 @@
 """Multiple choice: which of several texts continues or answers another.
 
-References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, section 4.4 (arXiv:1810.04805).
+References: Zellers et al. 2018, SWAG (arXiv:1808.05326); Devlin et al. 2019, section 4.4
+  (arXiv:1810.04805).
 """
 
 import dataclasses
@@ -32,7 +33,9 @@ ABSENT = -1e30  # the logit of a choice that a row lacks
 class Choices(NamedTuple):
     """A text with each of its choices."""
 
-    rows: tuple[Any, ...]  # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
+    rows: tuple[
+        Any, ...
+    ]  # [C] the tokens, a `Framed` per choice, and None for those that the row lacks
     label: np.int32  # the right one
     cut: int  # tokens that were too many, and left out
 
@@ -41,10 +44,11 @@ class Choices(NamedTuple):
 class MultipleChoice(Task):
     """Maximizes log P(choice | text), a softmax over one logit per pair of the text and a choice.
 
-    A row has a `question` and its `choices`, a list, {label, text}, or columns ending0, ending1, ... Choices begin with
-    `start`, if there is one (SWAG's sent2), and with the question if there is a `context`, which is then the text. The
-    label is a number from 0, the choice's name in {label, text}, its text, or its letter. Rows with fewer choices than others
-    are filled up with choices that have no probability.
+    A row has a `question` and its `choices`, a list, {label, text}, or columns ending0, ending1,
+    ... Choices begin with `start`, if there is one (SWAG's sent2), and with the question if there
+    is a `context`, which is then the text. The label is a number from 0, the choice's name in
+    {label, text}, its text, or its letter. Rows with fewer choices than others are filled up with
+    choices that have no probability.
     """
 
     choices: Count = 0  # C, the most choices of a row; 0: those of the training rows
@@ -61,37 +65,58 @@ class MultipleChoice(Task):
     )
     sample: ClassVar[tuple[Row, ...]] = (
         dict.fromkeys(column.role for column in columns)
-        | {"question": "a text", "choices": ["one", "two"], "label": 0},
+        | {
+            "question": "a text",
+            "choices": ["one", "two"],
+            "label": 0,
+        },
     )
     shown: ClassVar[tuple[Metric, ...]] = (ACCURACY, Metric("loss", unit="nats per question"))
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
         most = max(len(_choices(row, f"row {i + 1}")[0]) for i, row in enumerate(rows))
         return dataclasses.replace(self, choices=self.choices or most)
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         given = [_choices(row, f"row {i + 1}") for i, row in enumerate(rows)]
         most = self.choices or max(len(choices) for choices, _ in given)
-        texts, endings = [], []
+        texts = []
+        endings = []
         for number, (row, (choices, _)) in enumerate(zip(rows, given, strict=True)):
             if len(choices) > most:
-                raise ConfigError(f"row {number + 1}: {len(choices)} choices, more than objective.choices={most}.")
-            first, start = ("question", "start") if row["context"] is None else ("context", "question")
+                raise ConfigError(
+                    f"row {number + 1}: {len(choices)} choices, more than objective.choices={most}."
+                )
+            first, start = (
+                ("question", "start") if row["context"] is None else ("context", "question")
+            )
             before = "" if row[start] is None else text_of(row, start, number) + " "
             texts.append(text_of(row, first, number))
-            endings += [before + text_of({"choice": choice}, "choice", number) for choice in choices]
-        first_of, second_of = reader.spans(texts), iter(reader.spans(endings))
+            endings += [
+                before + text_of({"choice": choice}, "choice", number) for choice in choices
+            ]
+        first_of = reader.spans(texts)
+        second_of = iter(reader.spans(endings))
         made = []
         for number, (row, (choices, names)) in enumerate(zip(rows, given, strict=True)):
-            pairs = [reader.frame.join(first_of[number], next(second_of), limit=reader.length) for _ in choices]
+            pairs = [
+                reader.frame.join(first_of[number], next(second_of), limit=reader.length)
+                for _ in choices
+            ]
             label = _label(row["label"], choices, names, f"row {number + 1}")
             absent = [None] * (most - len(pairs))
-            made.append([Choices((*pairs, *absent), np.int32(label), sum(pair.cut for pair in pairs))])
+            made.append(
+                [Choices((*pairs, *absent), np.int32(label), sum(pair.cut for pair in pairs))]
+            )
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [C, T] int32; targets label, [] int32,
-        and weights, [] float32. A choice that the row lacks is padding of which one token is kept."""
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [C, T]
+        int32; targets label, [] int32, and weights, [] float32. A choice that the row lacks is
+        padding of which one token is kept.
+        """
         chosen = records.features[index]
         absent = {name: np.zeros_like(x) for name, x in framed(chosen.rows[0], records).items()}
         absent["input_ids"] += records.tokenizer.pad_id
@@ -106,21 +131,30 @@ class MultipleChoice(Task):
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         loss_B = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["label"])
-        return weighted(loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"])
+        return weighted(
+            loss_B, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["label"]
+        )
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, the number of a choice from 0, its text, `choice`, and its `probability`."""
+        """Returns for each row `prediction`, the number of a choice from 0, its text, `choice`, and
+        its `probability`."""
         told = []
         for row, logits in zip(records.rows, predictions["logits"].astype(np.float64), strict=True):
-            best, share = int(logits.argmax()), float(softmax(logits).max())
-            told.append({"prediction": best, "choice": _choices(row)[0][best], "probability": share})
+            best = int(logits.argmax())
+            share = float(softmax(logits).max())
+            told.append(
+                {"prediction": best, "choice": _choices(row)[0][best], "probability": share}
+            )
         return told
 
     def baseline(self, data: Any) -> tuple[str, float]:
-        train, held = (np.asarray([one.label for one in data.splits[name].features]) for name in ("train", "eval"))
+        train, held = (
+            np.asarray([one.label for one in data.splits[name].features])
+            for name in ("train", "eval")
+        )
         return "most frequent position", float((held == np.bincount(train).argmax()).mean())
 
     def show(self, records: Any, index: int) -> str:
@@ -134,12 +168,18 @@ def _choices(row: Row, where: str = "") -> tuple[list[str], list[str]]:
     given = row["choices"]
     if given is None:
         given = [row[column.role] or "" for column in ENDINGS]
-        given = given[: len(given) - next((i for i, text in enumerate(reversed(given)) if text), len(given))]
+        given = given[
+            : len(given) - next((i for i, text in enumerate(reversed(given)) if text), len(given))
+        ]
     named = isinstance(given, dict)
     texts, names = (given.get("text"), given.get("label")) if named else (given, [])
-    if not (isinstance(texts, list) and len(texts) > 1 and all(isinstance(text, str) for text in texts)):
-        raise ConfigError(f"{where}: needs two choices or more, in a list or in the columns ending0, ending1, ..., not"
-                          f" {str(texts)[:80]!r}.")  # fmt: skip
+    if not (
+        isinstance(texts, list) and len(texts) > 1 and all(isinstance(text, str) for text in texts)
+    ):
+        raise ConfigError(
+            f"{where}: needs two choices or more, in a list or in the columns ending0, ending1,"
+            f" ..., not {str(texts)[:80]!r}."
+        )
     return texts, [str(name) for name in names or []]
 
 
@@ -148,9 +188,12 @@ def _label(value: Any, choices: list[str], names: list[str], where: str) -> int:
     if value is None:
         return 0
     told = str(value).strip()
-    texts, numbers = choices if isinstance(value, str) else [], [str(i) for i in range(len(choices))]
+    texts = choices if isinstance(value, str) else []
+    numbers = [str(i) for i in range(len(choices))]
     for among in (names, texts, numbers, list(string.ascii_uppercase[: len(choices)])):
         if told in among[: len(choices)]:
             return among.index(told)
-    raise ConfigError(f"{where}: label={told[:40]!r} is none of its {len(choices)} choices: must be a number from 0, a name, a"
-                      f" letter or the text of one.")  # fmt: skip
+    raise ConfigError(
+        f"{where}: label={told[:40]!r} is none of its {len(choices)} choices: must be a number from"
+        " 0, a name, a letter or the text of one."
+    )

@@ -1,9 +1,10 @@
 """Packing plans: which pieces of which documents share an example of fixed length.
 
-The tokens of all documents are concatenated in one array, each document ending with the end-of-text token; document d
-starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only positions, never tokens, and depends
-only on the offsets and a shift: it is made once and stored beside the tokens. A shift, in [0, 1), moves the places where
-documents are cut, so that the epochs of a training text need not repeat the same rows; at 0 they are where they always were.
+The tokens of all documents are concatenated in one array, each document ending with the end-of-text
+token; document d starts at `offsets[d]`, and the last one ends at `offsets[-1]`. A plan holds only
+positions, never tokens, and depends only on the offsets and a shift: it is made once and stored
+beside the tokens. A shift, in [0, 1), moves the places where documents are cut, so that the epochs
+of a training text need not repeat the same rows; at 0 they are where they always were.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,8 @@ LONG = 8  # pieces of a document that can afford one more, for its cuts to move
 
 
 class Packing(NamedTuple):
-    """A plan where row r holds the pieces first[r] .. first[r + 1] - 1; a piece is a run of tokens of one document."""
+    """A plan where row r holds the pieces first[r] .. first[r + 1] - 1; a piece is a run of tokens
+    of one document."""
 
     start: np.ndarray  # [pieces] int64, in the token array
     length: np.ndarray  # [pieces] int32, tokens
@@ -24,18 +26,24 @@ class Packing(NamedTuple):
 
 
 def shift_of(epoch: int) -> float:
-    """Returns the shift of an epoch: multiples of the golden ratio, so that those of any first few are far apart."""
+    """Returns the shift of an epoch: multiples of the golden ratio, so that those of any first few
+    are far apart."""
     return epoch % PACKINGS * (5**0.5 - 1) / 2 % 1
 
 
 def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) -> Packing:
-    """Cuts the token array into windows that cover every token, with padding only in the last row and a shifted first one.
+    """Cuts the token array into windows that cover every token, with padding only in the last row
+    and a shifted first one.
 
-    With stride = width - 1 neighbors share one token, so that each token is once the label of the one before it.
+    With stride = width - 1 neighbors share one token, so that each token is once the label of the
+    one before it.
     """
     total = int(offsets[-1])
     ahead = -int(shift * stride) % stride  # tokens that the first row would begin before the text
-    starts = np.arange(max(1, -(-(total + ahead - (width - stride)) // stride)), dtype=np.int64) * stride - ahead
+    starts = (
+        np.arange(max(1, -(-(total + ahead - (width - stride)) // stride)), dtype=np.int64) * stride
+        - ahead
+    )
     ends = np.minimum(starts + width, total)
     starts = np.maximum(starts, 0)
     low = np.searchsorted(offsets, starts, side="right") - 1
@@ -49,21 +57,26 @@ def windows(offsets: np.ndarray, width: int, stride: int, shift: float = 0.0) ->
 
 
 def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) -> Packing:
-    """Cuts each document, without its end-of-text token, into the fewest equal pieces of at most `capacity` tokens.
+    """Cuts each document, without its end-of-text token, into the fewest equal pieces of at most
+    `capacity` tokens.
 
-    With a shift only the pieces behind the first are equal. The first then has a length between the shortest and the
-    longest that add no piece; a document of LONG pieces or more takes another one if this leaves little choice.
+    With a shift only the pieces behind the first are equal. The first then has a length between the
+    shortest and the longest that add no piece; a document of LONG pieces or more takes another one
+    if this leaves little choice.
 
     Documents shorter than `minimum` are left out. Each row has one piece; `share_rows` joins rows.
     """
     lengths = np.diff(offsets) - 1
     parts = np.where(lengths >= minimum, -(-lengths // capacity), 0)
-    led, first = int(shift > 0), np.zeros_like(lengths)
+    led = int(shift > 0)
+    first = np.zeros_like(lengths)
     if led:
         parts += (parts >= LONG) & (parts * capacity - lengths < capacity // 4)
         shortest = np.maximum(minimum, lengths - (parts - 1) * capacity)
         longest = np.minimum(capacity, lengths - (parts - 1) * minimum)
-        first = np.where(parts > 1, shortest + (shift * (longest - shortest + 1)).astype(np.int64), lengths)
+        first = np.where(
+            parts > 1, shortest + (shift * (longest - shortest + 1)).astype(np.int64), lengths
+        )
     document = np.repeat(np.arange(len(lengths)), parts)
     part = np.arange(len(document)) - (np.cumsum(parts) - parts)[document]
 
@@ -71,8 +84,14 @@ def cut(offsets: np.ndarray, capacity: int, minimum: int, shift: float = 0.0) ->
         rest = (number - led) * (lengths - first)[document] // np.maximum(parts - led, 1)[document]
         return np.where(number < led, 0, first[document] + rest)
 
-    low, high = begin(part), begin(part + 1)
-    return Packing(offsets[document] + low, (high - low).astype(np.int32), document, np.arange(len(document) + 1))
+    low = begin(part)
+    high = begin(part + 1)
+    return Packing(
+        offsets[document] + low,
+        (high - low).astype(np.int32),
+        document,
+        np.arange(len(document) + 1),
+    )
 
 
 def beginnings(offsets: np.ndarray, limit: int) -> Packing:
@@ -83,7 +102,8 @@ def beginnings(offsets: np.ndarray, limit: int) -> Packing:
 
 
 def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Packing:
-    """Joins neighboring rows of a plan as long as their costs fit (next-fit); objectives cut pieces so that each fits.
+    """Joins neighboring rows of a plan as long as their costs fit (next-fit); objectives cut pieces
+    so that each fits.
 
     Args:
       plan: rows to be joined.
@@ -92,9 +112,17 @@ def share_rows(plan: Packing, costs: np.ndarray, budgets: tuple[int, ...]) -> Pa
     """
     assert (costs <= np.asarray(budgets)).all(), "a piece larger than a row"
     spent = np.concatenate([np.zeros((1, costs.shape[1]), np.int64), np.cumsum(costs, axis=0)])
-    columns = [(np.ascontiguousarray(column), budget) for column, budget in zip(spent.T, budgets, strict=True)]
-    firsts, row, rows = [0], 0, len(costs)
+    columns = [
+        (np.ascontiguousarray(column), budget)
+        for column, budget in zip(spent.T, budgets, strict=True)
+    ]
+    firsts = [0]
+    row = 0
+    rows = len(costs)
     while row < rows:
-        row = min(int(np.searchsorted(column, column[row] + budget, side="right")) - 1 for column, budget in columns)
+        row = min(
+            int(np.searchsorted(column, column[row] + budget, side="right")) - 1
+            for column, budget in columns
+        )
         firsts.append(row)
     return plan._replace(first=plan.first[np.asarray(firsts)])

@@ -1,6 +1,8 @@
-"""Replaced-token detection: a small generator fills in masked tokens, and the model tells which tokens are not original.
+"""Replaced-token detection: a small generator fills in masked tokens, and the model tells which
+tokens are not original.
 
-Reference: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", sections 2
+Reference: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
+  Generators", sections 2
 and 3.2 (arXiv:2003.10555).
 """
 
@@ -26,11 +28,14 @@ from flaxformer_lite.objectives.text import TextObjective
 
 DETECTED = "real_weights"  # the term of the tokens that the discriminator judges
 CHUNKS = 4  # of the masked tokens; the generator's logits of one exist at a time while it draws
-EMBEDDINGS = r"^(token_embed|embed/(position|token_types|norm))"  # section 3.2: shared, all but the layer to d_model
+EMBEDDINGS = (  # section 3.2: shared, all but the layer to d_model
+    r"^(token_embed|embed/(position|token_types|norm))"
+)
 
 
 class Detection(flax.struct.PyTreeNode):
-    """The input of the loss: what the generator predicts, and what the discriminator makes of its draws."""
+    """The input of the loss: what the generator predicts, and what the discriminator makes of its
+    draws."""
 
     projection: DeferredLogits  # the generator's, at the masked positions
     logits: jax.Array  # [B, T], positive where the discriminator finds a token replaced
@@ -39,15 +44,18 @@ class Detection(flax.struct.PyTreeNode):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacedTokens(Objective):
-    """Minimizes -log p_G(x_t | masked x) over masked t, plus `detection_weight` times the discriminator's cross entropy
-    over all t: whether x_t is original, where the masked tokens are draws from p_G, without gradient.
+    """Minimizes -log p_G(x_t | masked x) over masked t, plus `detection_weight` times the
+    discriminator's cross entropy over all t: whether x_t is original, where the masked tokens are
+    draws from p_G, without gradient.
 
-    A draw that happens to be the original token counts as original. The draws invert the cumulative distribution at
-    random numbers that come with the examples, so they are functions of seed and step; held-out examples have the same
-    each time. The accuracy of always answering "original" depends on the generator, so it is a metric, not a baseline.
+    A draw that happens to be the original token counts as original. The draws invert the cumulative
+    distribution at random numbers that come with the examples, so they are functions of seed and
+    step; held-out examples have the same each time. The accuracy of always answering "original"
+    depends on the generator, so it is a metric, not a baseline.
 
-    The generator has as many layers; its width, heads and feed-forward are `generator_size` times the model's, and it
-    shares the embeddings. A workdir is read as the discriminator; `convert --companion` writes the generator.
+    The generator has as many layers; its width, heads and feed-forward are `generator_size` times
+    the model's, and it shares the embeddings. A workdir is read as the discriminator; `convert
+    --companion` writes the generator.
     """
 
     rate: Share = 0.15  # share of the tokens that the generator may replace
@@ -86,23 +94,35 @@ class ReplacedTokens(Objective):
 
     def check(self, model: ModelConfig, records: Any) -> None:
         if "discriminator" not in check_family(model).head_modules:
-            raise ConfigError(f"model.family={model.family!r}: its head 'pretraining' does not judge tokens; replaced_tokens"
-                              " trains electra.")  # fmt: skip
+            raise ConfigError(
+                f"model.family={model.family!r}: its head 'pretraining' does not judge tokens;"
+                " replaced_tokens trains electra."
+            )
 
     def pack(
-        self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any, *, shift: float = 0.0
+        self,
+        offsets: np.ndarray,
+        length: int,
+        target_length: int,
+        tokenizer: Any,
+        *,
+        shift: float = 0.0,
     ) -> Packing:
         return self._masking.pack(offsets, length, target_length, tokenizer, shift=shift)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
         """Builds an example, T = records.length, M = ceil(T * rate).
 
-        inputs: input_ids, masked_ids, segment_ids [T], masked_positions [M], all int32; uniforms [M] float32.
-        targets: labels [M] int32, weights [M] float32; real_weights [T] float32, 1 except for padding.
+        inputs: input_ids, masked_ids, segment_ids [T], masked_positions [M], all int32; uniforms
+          [M] float32.
+        targets: labels [M] int32, weights [M] float32; real_weights [T] float32, 1 except for
+          padding.
         """
         example = self._masking.make_example(records, index, rng)
-        inputs, targets = example["inputs"], example["targets"]
-        masked, real = inputs["input_ids"], targets["weights"] > 0
+        inputs = example["inputs"]
+        targets = example["targets"]
+        masked = inputs["input_ids"]
+        real = targets["weights"] > 0
         ids = masked.copy()
         ids[inputs["masked_positions"][real]] = targets["labels"][real]
         uniforms = rng.random(len(real), np.float32)
@@ -111,9 +131,15 @@ class ReplacedTokens(Objective):
             "targets": targets | {DETECTED: (inputs["segment_ids"] > 0).astype(np.float32)},
         }
 
-    def outputs(self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None) -> Detection:
-        ids_BT, positions_BM, segments_BT = (inputs[x] for x in ("input_ids", "masked_positions", "segment_ids"))
-        made = companion.features(inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT)
+    def outputs(
+        self, model: Any, inputs: Mapping[str, jax.Array], companion: Any = None
+    ) -> Detection:
+        ids_BT, positions_BM, segments_BT = (
+            inputs[x] for x in ("input_ids", "masked_positions", "segment_ids")
+        )
+        made = companion.features(
+            inputs["masked_ids"], masked_positions=positions_BM, segment_ids=segments_BT
+        )
         drawn_BM = draw(jax.lax.stop_gradient(made.projection), inputs["uniforms"])
         # Unused places point at 0, [CLS], which is never masked, and so they replace nothing.
         drawn_BM = jnp.where(positions_BM > 0, drawn_BM, ids_BT[:, :1])
@@ -121,15 +147,21 @@ class ReplacedTokens(Objective):
         logits_BT = model(shown_BT, segment_ids=segments_BT).logits
         return Detection(made.projection, logits_BT.astype(jnp.float32), shown_BT != ids_BT)
 
-    def loss(self, outputs: Detection, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
+    def loss(
+        self, outputs: Detection, targets: Mapping[str, jax.Array], *, chunks: int
+    ) -> LossSums:
         tokens = token_loss(self, outputs, targets, chunks)
-        weights_BT, replaced_BT, found_BT = targets[DETECTED], outputs.replaced, outputs.logits > 0
+        weights_BT = targets[DETECTED]
+        replaced_BT = outputs.replaced
+        found_BT = outputs.logits > 0
         nll_BT = jax.nn.softplus(jnp.where(replaced_BT, -outputs.logits, outputs.logits))
 
         def total(x_BT: jax.Array) -> jax.Array:
             return (x_BT.astype(jnp.float32) * weights_BT).sum()
 
-        weight, found, replaced = total(jnp.ones_like(weights_BT)), total(found_BT), total(replaced_BT)
+        weight = total(jnp.ones_like(weights_BT))
+        found = total(found_BT)
+        replaced = total(replaced_BT)
         hits = total(found_BT & replaced_BT)
         metrics = {
             "detection_loss": (total(nll_BT), weight),
@@ -151,9 +183,11 @@ class ReplacedTokens(Objective):
 
 
 def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
-    """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative probability exceeds u.
+    """Draws one token per position from softmax(logits), int32 [B, M]: the first whose cumulative
+    probability exceeds u.
 
-    A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up in order.
+    A mesh that splits the vocabulary gathers the probabilities of each chunk, as they are added up
+    in order.
 
     Args:
       projection: x [B, M, D].
@@ -162,8 +196,12 @@ def draw(projection: DeferredLogits, uniforms_BM: jax.Array, /) -> jax.Array:
     parts = np.array_split(np.arange(uniforms_BM.shape[1]), min(CHUNKS, uniforms_BM.shape[1]))
 
     def part(x_BMD: jax.Array, uniforms_BM: jax.Array) -> jax.Array:
-        mass_BMV = jnp.cumsum(jax.nn.softmax(dataclasses.replace(projection, x=x_BMD).logits()), axis=-1)
-        below_BM = (mass_BMV <= uniforms_BM[..., None] * mass_BMV[..., -1:]).sum(-1, dtype=jnp.int32)
+        mass_BMV = jnp.cumsum(
+            jax.nn.softmax(dataclasses.replace(projection, x=x_BMD).logits()), axis=-1
+        )
+        below_BM = (mass_BMV <= uniforms_BM[..., None] * mass_BMV[..., -1:]).sum(
+            -1, dtype=jnp.int32
+        )
         return jnp.minimum(below_BM, mass_BMV.shape[-1] - 1)
 
     drawn = [part(projection.x[:, piece], uniforms_BM[:, piece]) for piece in parts]

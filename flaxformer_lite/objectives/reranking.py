@@ -1,4 +1,5 @@
-"""Reranking: a cross-encoder reads a query with a passage, and says how well the passage answers it.
+"""Reranking: a cross-encoder reads a query with a passage, and says how well the passage answers
+it.
 
 Reference: Nogueira and Cho 2019 (arXiv:1901.04085).
 """
@@ -23,7 +24,8 @@ from flaxformer_lite.objectives.task import Column, Row, Task, number_of, texts_
 
 
 class Judged(NamedTuple):
-    """A query with a passage: its tokens, whether the passage answers it, from 0 to 1, and the number of the query."""
+    """A query with a passage: its tokens, whether the passage answers it, from 0 to 1, and the
+    number of the query."""
 
     row: Any
     label: np.float32
@@ -32,9 +34,11 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reranking(Task):
-    """Maximizes log P(passage answers query), the sigmoid of one logit for the pair; labels are 0, 1, or between.
+    """Maximizes log P(passage answers query), the sigmoid of one logit for the pair; labels are 0,
+    1, or between.
 
-    Metrics take the passages of each query together, as the rows have them: a first stage's candidates, usually.
+    Metrics take the passages of each query together, as the rows have them: a first stage's
+      candidates, usually.
     """
 
     head: ClassVar[str] = "sequence_classification"
@@ -56,37 +60,51 @@ class Reranking(Task):
         sides = [texts_of(rows, role) for role in ("query", "passage")]
         number = {text: i for i, text in enumerate(dict.fromkeys(sides[0]))}
         pairs = zip(*map(reader.spans, sides), strict=True)
-        joined = [reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs]
+        joined = [
+            reader.frame.join(query, passage, limit=reader.length) for query, passage in pairs
+        ]
         labels = [_label(row, i) for i, row in enumerate(rows)]
         examples = zip(joined, labels, sides[0], strict=True)
         return [[Judged(row, label, number[query])] for row, label, query in examples]
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32; targets label and
-        weights, [] float32."""
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
+        targets label and weights, [] float32."""
         row, label, _ = records.features[index]
-        return {"inputs": framed(row, records), "targets": {"label": label, "weights": np.float32(1)}}
+        return {
+            "inputs": framed(row, records),
+            "targets": {"label": label, "weights": np.float32(1)},
+        }
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> jax.Array:
         return model(**inputs).logits[:, 0].astype(jnp.float32)
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
-        return weighted(optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"])
+        return weighted(
+            optax.sigmoid_binary_cross_entropy(outputs, targets["label"]), targets["weights"]
+        )
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         return {"logits": outputs}
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
         return _scores(predictions["logits"], [data.records.features[i] for i in examples])
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
         """Returns for each row `prediction`, the probability that the passage answers the query."""
-        return [{"prediction": float(share)} for share in expit(predictions["logits"].astype(np.float64))]
+        return [
+            {"prediction": float(share)}
+            for share in expit(predictions["logits"].astype(np.float64))
+        ]
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns the mean reciprocal rank by the cosine of tf-idf vectors."""
         held = data.splits["eval"]
-        words = retrieval.same_words(*([row[role] for row in held.rows] for role in ("query", "passage")))
+        words = retrieval.same_words(
+            *([row[role] for row in held.rows] for role in ("query", "passage"))
+        )
         found = _scores(retrieval.cosines(*words), held.features) if words else {}
         return ("tf-idf", found["mrr"]) if found else None
 
@@ -95,12 +113,15 @@ class Reranking(Task):
 
 
 def _scores(value_N: np.ndarray, judged: Sequence[Judged]) -> dict[str, float]:
-    """Computes the scores of the first right passage of each query that has one; ties count against it."""
-    label_N, query_N = np.asarray([one.label for one in judged]), np.asarray([one.query for one in judged])
+    """Computes the scores of the first right passage of each query that has one; ties count against
+    it."""
+    label_N = np.asarray([one.label for one in judged])
+    query_N = np.asarray([one.query for one in judged])
     found = []
     for query in np.unique(query_N[label_N > 0.5]):
         own = query_N == query
-        right, wrong = value_N[own & (label_N > 0.5)], value_N[own & (label_N <= 0.5)]
+        right = value_N[own & (label_N > 0.5)]
+        wrong = value_N[own & (label_N <= 0.5)]
         found.append(1 + np.sum(wrong >= right.max()))
     return retrieval.scores(np.asarray(found)) if found else {}
 

@@ -1,4 +1,5 @@
-"""Retrieval: the rank of each question's answer among all answers, its scores, and the answers with the same words."""
+"""Retrieval: the rank of each question's answer among all answers, its scores, and the answers with
+the same words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +18,11 @@ SHOWN = (
 
 
 def ranks(question_ND: Any, answer_ND: Any, pairs_N2: np.ndarray) -> np.ndarray:
-    """Computes the rank of each row's answer by dot product, from 1, among the distinct answers of all rows, [N] int.
+    """Computes the rank of each row's answer by dot product, from 1, among the distinct answers of
+    all rows, [N] int.
 
-    Other answers of the same question are left out, and so is the question's own text; ties count against a row.
+    Other answers of the same question are left out, and so is the question's own text; ties count
+    against a row.
 
     Args:
       question_ND, answer_ND: vectors, dense or of scipy.sparse.
@@ -49,7 +52,8 @@ def scores(rank_N: np.ndarray) -> dict[str, float]:
 
 
 def same_words(first: Sequence[str], second: Sequence[str]) -> tuple[Any, Any] | None:
-    """Returns tf-idf vectors of length one, sparse [N, words] each; None without scikit-learn, or without words."""
+    """Returns tf-idf vectors of length one, sparse [N, words] each; None without scikit-learn, or
+    without words."""
     if (text := library("sklearn.feature_extraction.text")) is None:
         return None
     try:

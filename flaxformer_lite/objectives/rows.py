@@ -9,8 +9,11 @@ import numpy as np
 
 
 def fill(pieces: Sequence[np.ndarray], length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates pieces into ids and segment ids [length] int32: 1 for the first piece, 2 for the second, 0 for padding."""
-    ids, segments, at = np.full(length, pad, np.int32), np.zeros(length, np.int32), 0
+    """Concatenates pieces into ids and segment ids [length] int32: 1 for the first piece, 2 for the
+    second, 0 for padding."""
+    ids = np.full(length, pad, np.int32)
+    segments = np.zeros(length, np.int32)
+    at = 0
     for number, piece in enumerate(pieces, start=1):
         ids[at : at + len(piece)] = piece
         segments[at : at + len(piece)] = number
@@ -31,32 +34,44 @@ def next_tokens(pieces: list[np.ndarray], records: Any) -> dict:
     }
 
 
-def encoder_decoder(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Any) -> dict:
+def encoder_decoder(
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], records: Any
+) -> dict:
     """Builds an example for an encoder-decoder, where source i is visible to target i only.
 
-    The decoder's input is its labels shifted right within each target, starting with the padding id, as T5 does;
-    `with_decoder_start` puts another family's start token there.
+    The decoder's input is its labels shifted right within each target, starting with the padding
+    id, as T5 does; `with_decoder_start` puts another family's start token there.
     """
     pad = records.tokenizer.pad_id
     ids, segments = fill(sources, records.length, pad)
     labels, label_segments = fill(targets, records.target_length, pad)
-    shifted, _ = fill([np.concatenate([[pad], target[:-1]]) for target in targets], records.target_length, pad)
+    shifted, _ = fill(
+        [np.concatenate([[pad], target[:-1]]) for target in targets], records.target_length, pad
+    )
     inputs = {"input_ids": ids, "segment_ids": segments, "decoder_input_ids": shifted}
     inputs["decoder_segment_ids"] = label_segments
-    return {"inputs": inputs, "targets": {"labels": labels, "weights": (label_segments > 0).astype(np.float32)}}
+    return {
+        "inputs": inputs,
+        "targets": {"labels": labels, "weights": (label_segments > 0).astype(np.float32)},
+    }
 
 
-def with_decoder_start(inputs: Mapping[str, jax.Array], start: int | None) -> Mapping[str, jax.Array]:
-    """Lets each target of a row begin with the model's own decoder_start_token_id, such as BART's; None keeps it."""
+def with_decoder_start(
+    inputs: Mapping[str, jax.Array], start: int | None
+) -> Mapping[str, jax.Array]:
+    """Lets each target of a row begin with the model's own decoder_start_token_id, such as BART's;
+    None keeps it."""
     if start is None or "decoder_segment_ids" not in inputs:
         return inputs
-    segments_BT, ids_BT = inputs["decoder_segment_ids"], inputs["decoder_input_ids"]
+    segments_BT = inputs["decoder_segment_ids"]
+    ids_BT = inputs["decoder_input_ids"]
     begins_BT = jnp.diff(segments_BT, axis=1, prepend=jnp.zeros_like(segments_BT[:, :1])) > 0
     return {**inputs, "decoder_input_ids": jnp.where(begins_BT, jnp.int32(start), ids_BT)}
 
 
 def framed(row: Any, records: Any) -> dict[str, np.ndarray]:
-    """Pads a `Framed` row to the inputs of a model, each [T] int32: token types only where the frame has a second one."""
+    """Pads a `Framed` row to the inputs of a model, each [T] int32: token types only where the
+    frame has a second one."""
     padding = (0, records.length - len(row.ids))
     inputs = {
         "input_ids": np.pad(row.ids, padding, constant_values=records.tokenizer.pad_id),

@@ -1,8 +1,9 @@
 """Sentence embeddings: texts that belong together get vectors of high cosine similarity.
 
-References: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084); Henderson et al. 2017, section 4.4
-(arXiv:1705.00652), for negatives of the batch; Kusupati et al. 2022 (arXiv:2205.13147) for Matryoshka sizes; Su 2022, CoSENT,
-for scores, as sentence-transformers computes it.
+References: Reimers and Gurevych 2019, Sentence-BERT (arXiv:1908.10084); Henderson et al. 2017,
+  section 4.4
+(arXiv:1705.00652), for negatives of the batch; Kusupati et al. 2022 (arXiv:2205.13147) for
+Matryoshka sizes; Su 2022, CoSENT, for scores, as sentence-transformers computes it.
 """
 
 import dataclasses
@@ -37,7 +38,9 @@ ACCURACY = score("accuracy", "accuracy in the batch", form=".1%")
 class Texts(NamedTuple):
     """The texts of a row."""
 
-    rows: tuple[Any, ...]  # [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks
+    rows: tuple[
+        Any, ...
+    ]  # [C] `Framed`: the anchor, the positive, and negatives, None for those that the row lacks
     numbers: np.ndarray  # [C] int32, the same for the same text, -1 for those that the row lacks
     score: np.float32  # how alike the first two are; NaN if unknown
     cut: int  # tokens that were too many, and left out
@@ -47,17 +50,22 @@ class Texts(NamedTuple):
 class SentenceEmbeddings(Task):
     """Learns vectors of texts from pairs of an anchor and a positive, or of two texts and a score.
 
-    `kind="pairs"` maximizes log P(positive | anchor), a softmax over cosine / temperature of the positives and negatives of
-    all rows of the batch (of the microbatch with `train.accumulate`; of one device in the modes shard_map and pmap). The
-    same text, and other positives of the same anchor, are no negatives. `kind="scores"` wants pairs of higher score to be
-    more alike: log(1 + sum exp((cosine_j - cosine_i) / temperature)) over score_i > score_j.
+    `kind="pairs"` maximizes log P(positive | anchor), a softmax over cosine / temperature of the
+    positives and negatives of all rows of the batch (of the microbatch with `train.accumulate`; of
+    one device in the modes shard_map and pmap). The same text, and other positives of the same
+    anchor, are no negatives. `kind="scores"` wants pairs of higher score to be more alike: log(1 +
+    sum exp((cosine_j - cosine_i) / temperature)) over score_i > score_j.
     """
 
     kind: Kind = "pairs"
-    pooling: Pooling = ""  # mean of the tokens, or the first one; empty: that of train.init_from, else mean
+    pooling: Pooling = (
+        ""  # mean of the tokens, or the first one; empty: that of train.init_from, else mean
+    )
     temperature: Positive = 0.05
     negatives: Count = 0  # of a row; 0: the most that a training row has
-    sizes: tuple[Size, ...] = ()  # widths that vectors may be cut to; the loss is the sum over these and the whole
+    sizes: tuple[
+        Size, ...
+    ] = ()  # widths that vectors may be cut to; the loss is the sum over these and the whole
 
     skeletons: ClassVar[tuple[str, ...]] = ("encoder", "encoder_decoder")
     columns: ClassVar[tuple[Column, ...]] = (
@@ -75,26 +83,41 @@ class SentenceEmbeddings(Task):
     def shown(self) -> tuple[Metric, ...]:  # type: ignore[override]
         loss = Metric("loss", unit="nats per text")
         names = {f"mrr_{size}": f"mean reciprocal rank at width {size}" for size in self.sizes}
-        cut, alike = [score(*name) for name in names.items()], (SPEARMAN, PEARSON)
-        return (*alike, loss) if self.kind == "scores" else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
+        cut = [score(*name) for name in names.items()]
+        alike = (SPEARMAN, PEARSON)
+        return (
+            (*alike, loss)
+            if self.kind == "scores"
+            else (*retrieval.SHOWN, *cut, *alike, ACCURACY, loss)
+        )
 
     def head_for(self, skeleton: str) -> str:
         return "encoder" if skeleton == "encoder_decoder" else "none"
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
         scored = [not math.isnan(_score(row, i)) for i, row in enumerate(rows)]
         if self.kind == "pairs" and any(scored):
-            raise ConfigError("some rows have a score, and kind=pairs takes all for alike; learn from it with"
-                              " --config.objective.kind=scores, or leave the column out.")  # fmt: skip
+            raise ConfigError(
+                "some rows have a score, and kind=pairs takes all for alike; learn from it with"
+                " --config.objective.kind=scores, or leave the column out."
+            )
         if self.kind == "scores" and not all(scored):
-            raise ConfigError(f"row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
-                              f" from; add it, or set objective.kind=pairs.")  # fmt: skip
+            raise ConfigError(
+                f"row {scored.index(False) + 1} has no score, which objective.kind=scores learns"
+                " from; add it, or set objective.kind=pairs."
+            )
         most = max(len(_negatives(row, i)) for i, row in enumerate(rows))
-        return dataclasses.replace(self, negatives=self.negatives or most, pooling=self.pooling or "mean")
+        return dataclasses.replace(
+            self, negatives=self.negatives or most, pooling=self.pooling or "mean"
+        )
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
         if wide := [size for size in self.sizes if size >= model.d_model]:
-            raise ConfigError(f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}.")
+            raise ConfigError(
+                f"objective.sizes: {wide[0]} must be less than the vectors' width, {model.d_model}."
+            )
         return super().fit_model(model, tokenizer)
 
     @classmethod
@@ -106,11 +129,19 @@ class SentenceEmbeddings(Task):
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
         texts = [
-            [text_of(row, "anchor", i), text_of(row, "positive", i), *_negatives(row, i)[: self.negatives]]
+            [
+                text_of(row, "anchor", i),
+                text_of(row, "positive", i),
+                *_negatives(row, i)[: self.negatives],
+            ]
             for i, row in enumerate(rows)
         ]
-        number = {text: i for i, text in enumerate(dict.fromkeys(text for row in texts for text in row))}
-        rows_of = [reader.frame.join(spans, limit=reader.length) for spans in reader.spans(list(number))]
+        number = {
+            text: i for i, text in enumerate(dict.fromkeys(text for row in texts for text in row))
+        }
+        rows_of = [
+            reader.frame.join(spans, limit=reader.length) for spans in reader.spans(list(number))
+        ]
         made = []
         for i, (row, own) in enumerate(zip(rows, texts, strict=True)):
             absent = 2 + self.negatives - len(own)
@@ -121,12 +152,16 @@ class SentenceEmbeddings(Task):
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids and attention_mask [C, T] int32; targets texts, [C] int32, and weights, [] float32, and of
-        `scores` the score."""
+        """Returns inputs input_ids and attention_mask [C, T] int32; targets texts, [C] int32, and
+        weights, [] float32, and of `scores` the score."""
         own = records.features[index]
         rows = [framed(own.rows[0] if row is None else row, records) for row in own.rows]
-        inputs = {name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")}
-        inputs["attention_mask"][:, 0] = 1  # softmax over no token has no value, where a text has none
+        inputs = {
+            name: np.stack([row[name] for row in rows]) for name in ("input_ids", "attention_mask")
+        }
+        inputs["attention_mask"][:, 0] = (
+            1  # softmax over no token has no value, where a text has none
+        )
         targets = {"texts": own.numbers, "weights": np.float32(1)}
         targets |= {"score": np.nan_to_num(own.score)} if self.kind == "scores" else {}
         return {"inputs": inputs, "targets": targets}
@@ -143,27 +178,41 @@ class SentenceEmbeddings(Task):
         weight_B = targets["weights"]
         widths = [outputs, *(shortened(outputs, size) for size in self.sizes)]
         if self.kind == "scores":
-            alike = [jnp.sum(z_BCD[:, 0] * z_BCD[:, 1], axis=-1) / self.temperature for z_BCD in widths]
+            alike = [
+                jnp.sum(z_BCD[:, 0] * z_BCD[:, 1], axis=-1) / self.temperature for z_BCD in widths
+            ]
             count = weight_B.sum()
             total = sum(order_loss(cosine_B, targets["score"], weight_B) for cosine_B in alike)
             return LossSums({TOKENS: total * count}, {TOKENS: count}, {})
-        logits = [batch_logits(z_BCD, targets["texts"], weight_B) / self.temperature for z_BCD in widths]
+        logits = [
+            batch_logits(z_BCD, targets["texts"], weight_B) / self.temperature for z_BCD in widths
+        ]
         own_B = jnp.arange(len(weight_B))
-        losses = [optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B) for logits_BK in logits]
-        return weighted(sum(losses[1:], losses[0]), weight_B, accuracy=jnp.argmax(logits[0], axis=-1) == own_B)
+        losses = [
+            optax.softmax_cross_entropy_with_integer_labels(logits_BK, own_B)
+            for logits_BK in logits
+        ]
+        return weighted(
+            sum(losses[1:], losses[0]), weight_B, accuracy=jnp.argmax(logits[0], axis=-1) == own_B
+        )
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         return {"vectors": outputs[:, :2]}
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
-        chosen, vectors_N2D = [data.records.features[i] for i in examples], predictions["vectors"]
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        chosen = [data.records.features[i] for i in examples]
+        vectors_N2D = predictions["vectors"]
         if (given := _given(chosen)) is not None:
             return correlations(_cosines(vectors_N2D), given)
         pairs_N2 = np.stack([one.numbers[:2] for one in chosen])
         found = retrieval.scores(retrieval.ranks(vectors_N2D[:, 0], vectors_N2D[:, 1], pairs_N2))
         for size in self.sizes:
             short = np.asarray(shortened(jnp.asarray(vectors_N2D), size))
-            found[f"mrr_{size}"] = retrieval.scores(retrieval.ranks(short[:, 0], short[:, 1], pairs_N2))["mrr"]
+            found[f"mrr_{size}"] = retrieval.scores(
+                retrieval.ranks(short[:, 0], short[:, 1], pairs_N2)
+            )["mrr"]
         return found
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
@@ -173,7 +222,9 @@ class SentenceEmbeddings(Task):
     def baseline(self, data: Any) -> tuple[str, float] | None:
         """Returns what the cosine of tf-idf vectors achieves on the held-out rows."""
         held = data.splits["eval"]
-        words = retrieval.same_words(*([row[role] for row in held.rows] for role in ("anchor", "positive")))
+        words = retrieval.same_words(
+            *([row[role] for row in held.rows] for role in ("anchor", "positive"))
+        )
         if words is None:
             return None
         if (given := _given(held.features)) is not None:
@@ -184,31 +235,39 @@ class SentenceEmbeddings(Task):
 
     def show(self, records: Any, index: int) -> str:
         own = records.features[index]
-        told = " | ".join(repr(records.tokenizer.decode(row.ids))[:150] for row in own.rows if row is not None)
+        told = " | ".join(
+            repr(records.tokenizer.decode(row.ids))[:150] for row in own.rows if row is not None
+        )
         return told if math.isnan(own.score) else f"{told} -> {float(own.score):g}"
 
 
 def batch_logits(z_BCD: jax.Array, texts_BC: jax.Array, weight_B: jax.Array) -> jax.Array:
-    """Computes anchor . text for the positives of all rows, then all negatives, [B, (C - 1) B]; row b's own is column b.
+    """Computes anchor . text for the positives of all rows, then all negatives, [B, (C - 1) B]; row
+    b's own is column b.
 
-    Texts that are no negatives have a logit without probability: padding, the anchor's own text, and the positives of all
+    Texts that are no negatives have a logit without probability: padding, the anchor's own text,
+      and the positives of all
     rows with the same anchor.
     """
     rows, choices = texts_BC.shape
     text_KD = jnp.swapaxes(z_BCD[:, 1:], 0, 1).reshape(-1, z_BCD.shape[-1])
     logits_BK = jnp.einsum("BD,KD->BK", z_BCD[:, 0], text_KD, precision=jax.lax.Precision.HIGHEST)
-    text_1K, column_1K = texts_BC[:, 1:].T.reshape(1, -1), jnp.arange(rows * (choices - 1))[None]
+    text_1K = texts_BC[:, 1:].T.reshape(1, -1)
+    column_1K = jnp.arange(rows * (choices - 1))[None]
     of_1K = column_1K % rows  # the row of each text
     same_BB = texts_BC[:, :1] == texts_BC[:, 0][None]
     equal_BK = texts_BC[:, 1:2] == text_1K
-    right_BK = (same_BB.astype(jnp.float32) @ equal_BK.astype(jnp.float32)) > 0  # of any row with this anchor
+    right_BK = (
+        same_BB.astype(jnp.float32) @ equal_BK.astype(jnp.float32)
+    ) > 0  # of any row with this anchor
     other_BK = ~right_BK & (text_1K != texts_BC[:, :1]) & ((text_1K >= 0) & (weight_B[of_1K] > 0))
     own_BK = column_1K == jnp.arange(rows)[:, None]
     return jnp.where(own_BK | other_BK, logits_BK, EXCLUDED)
 
 
 def order_loss(alike_B: jax.Array, score_B: jax.Array, weight_B: jax.Array) -> jax.Array:
-    """Computes log(1 + sum exp(alike_j - alike_i)) over pairs of rows with score_i > score_j; padding has weight 0."""
+    """Computes log(1 + sum exp(alike_j - alike_i)) over pairs of rows with score_i > score_j;
+    padding has weight 0."""
     real_B = weight_B > 0
     counts_BB = (score_B[:, None] > score_B[None]) & real_B[:, None] & real_B[None]
     gap_BB = jnp.where(counts_BB, alike_B[None] - alike_B[:, None], EXCLUDED)

@@ -1,4 +1,5 @@
-"""Sequence to sequence: reads a source and writes a target (translation, summaries, the original Transformer).
+"""Sequence to sequence: reads a source and writes a target (translation, summaries, the original
+Transformer).
 
 Reference: Vaswani et al. 2017, "Attention Is All You Need", section 5 (arXiv:1706.03762).
 """
@@ -18,8 +19,8 @@ from flaxformer_lite.objectives.text import TextObjective
 class Seq2seq(TextObjective):
     """Maximizes sum_t log P(y_t | y_<t, x) over lines of jsonl with "source" x and "target" y.
 
-    Neighboring pairs share a row as long as both sides fit. A side longer than its row is cut; the end-of-text token is
-    kept.
+    Neighboring pairs share a row as long as both sides fit. A side longer than its row is cut; the
+    end-of-text token is kept.
     """
 
     z_loss: NotNegative = 0.0
@@ -33,14 +34,18 @@ class Seq2seq(TextObjective):
         return length, target_length or length
 
     def pack(self, offsets: np.ndarray, length: int, target_length: int, tokenizer: Any) -> Packing:
-        """Packs documents 2 i and 2 i + 1 as pairs; each row alternates sources and targets, without end-of-text."""
+        """Packs documents 2 i and 2 i + 1 as pairs; each row alternates sources and targets,
+        without end-of-text."""
         count = len(offsets) - 1
         limits = np.tile([length - 1, target_length - 1], count // 2)
         lengths = np.minimum(np.diff(offsets) - 1, limits)
-        plan = Packing(offsets[:-1], lengths.astype(np.int32), np.arange(count), np.arange(0, count + 1, 2))
+        plan = Packing(
+            offsets[:-1], lengths.astype(np.int32), np.arange(count), np.arange(0, count + 1, 2)
+        )
         return share_rows(plan, lengths.reshape(-1, 2) + 1, (length, target_length))
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
+        labels, weights [U]."""
         texts = [np.append(piece, records.tokenizer.eos_id) for piece in records.row(index)]
         return encoder_decoder(texts[0::2], texts[1::2], records)

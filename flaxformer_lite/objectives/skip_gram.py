@@ -1,6 +1,7 @@
 """Skip-gram with negative sampling: a word predicts each word around it.
 
-Reference: Mikolov et al. 2013, "Distributed Representations of Words and Phrases and their Compositionality", equation 4
+Reference: Mikolov et al. 2013, "Distributed Representations of Words and Phrases and their
+  Compositionality", equation 4
 and section 2.3 (arXiv:1310.4546).
 """
 
@@ -19,5 +20,7 @@ class SkipGram(WordWindows):
     def weigh(self, contexts_T: np.ndarray) -> np.ndarray:
         return contexts_T
 
-    def predictions_of(self, x_BTD: jax.Array, contexts_BTS: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def predictions_of(
+        self, x_BTD: jax.Array, contexts_BTS: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         return x_BTD, contexts_BTS

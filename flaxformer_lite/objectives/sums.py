@@ -1,4 +1,5 @@
-"""Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the whole batch."""
+"""Losses as sums and weights, so that microbatches, devices and processes add up to the loss of the
+whole batch."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,18 +12,23 @@ from flaxformer_lite.functions.soft_targets import SoftTargets
 
 Array = jax.Array
 TOKENS = "weights"  # the term of an objective's tokens
-SOURCE = "source/"  # before the name of a source in a mixture: targets that tell whether a row is of it, bool [B]
+# before the name of a source in a mixture: targets that tell whether a row is of it, bool [B]
+SOURCE = "source/"
 BY_SOURCE = "loss/"  # before it in the name of a metric
 
 
 class LossSums(NamedTuple):
-    """The sums of an objective over a batch or a part of one; parts add leaf by leaf (`jax.tree.map(jnp.add, a, b)`).
+    """The sums of an objective over a batch or a part of one; parts add leaf by leaf
+    (`jax.tree.map(jnp.add, a, b)`).
 
-    A term is named after its weights, a float32 array in `targets`: `weights` for tokens, `next_sentence_weight` for
-    pairs. The loss of a batch is the sum over terms of loss / weight, each with its weight in the *global* batch:
+    A term is named after its weights, a float32 array in `targets`: `weights` for tokens,
+      `next_sentence_weight` for
+    pairs. The loss of a batch is the sum over terms of loss / weight, each with its weight in the
+    *global* batch:
 
-        totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into microbatches
-        loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a part; the losses of parts add up
+        totals = weight_sums(batch["targets"])  # of the whole batch, before it is cut into
+        microbatches loss = objective.loss(features, part["targets"], chunks=4).mean(totals)  # of a
+        part; the losses of parts add up
     """
 
     loss: dict[str, Array]  # term -> sum of weighted losses, float32 scalars, nats
@@ -33,16 +39,20 @@ class LossSums(NamedTuple):
         """Computes the loss to minimize: the sum over terms of loss / weight.
 
         Args:
-          totals: weights of the global batch, from `weight_sums`; None if these sums cover the whole batch.
+          totals: weights of the global batch, from `weight_sums`; None if these sums cover the
+            whole batch.
 
         Returns:
           float32 scalar; a term of weight 0 (a batch of padding) adds 0.
         """
         totals = self.weight if totals is None else totals
-        return sum((ratio(self.loss[term], totals[term]) for term in self.loss), start=jnp.float32(0))
+        return sum(
+            (ratio(self.loss[term], totals[term]) for term in self.loss), start=jnp.float32(0)
+        )
 
     def with_auxiliary(self, losses: dict[str, Array]) -> "LossSums":
-        """Adds auxiliary terms, such as a router's balance: means over the part, weighted by its tokens."""
+        """Adds auxiliary terms, such as a router's balance: means over the part, weighted by its
+        tokens."""
         weight = self.weight[self.anchor]
         terms = {name: value.astype(jnp.float32) * weight for name, value in losses.items()}
         return LossSums(
@@ -53,28 +63,38 @@ class LossSums(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """The term by whose weight auxiliary losses are weighted: the tokens', or an objective's first."""
+        """The term by whose weight auxiliary losses are weighted: the tokens', or an objective's
+        first."""
         return TOKENS if TOKENS in self.weight else next(iter(self.weight))
 
     def times_tokens(self, totals: dict[str, Array]) -> Array:
         """Computes `mean(totals)` times the weight of the tokens, `tokens(totals)`.
 
-        Its derivative with respect to the sum over tokens is exactly 1, so the gradients that the fused loss made in
-        its forward pass need not be scaled, or copied for it.
+        Its derivative with respect to the sum over tokens is exactly 1, so the gradients that the
+        fused loss made in its forward pass need not be scaled, or copied for it.
         """
-        others = (ratio(tokens(totals), totals[term]) * self.loss[term] for term in self.loss if term != TOKENS)
+        others = (
+            ratio(tokens(totals), totals[term]) * self.loss[term]
+            for term in self.loss
+            if term != TOKENS
+        )
         return sum(others, start=self.loss.get(TOKENS, jnp.float32(0)))
 
 
 def tokens(totals: dict[str, Array]) -> Array:
-    """Returns the weight of the tokens in the global batch, or 1 if it is 0 or the objective has no tokens."""
+    """Returns the weight of the tokens in the global batch, or 1 if it is 0 or the objective has no
+    tokens."""
     weight = totals.get(TOKENS, jnp.float32(1))
     return jnp.where(weight > 0, weight, 1.0)
 
 
 def weight_sums(targets: dict[str, Array]) -> dict[str, Array]:
     """Sums the weight of each term: exactly the floating arrays among the targets are weights."""
-    return {key: jnp.sum(x, dtype=jnp.float32) for key, x in targets.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+    return {
+        key: jnp.sum(x, dtype=jnp.float32)
+        for key, x in targets.items()
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    }
 
 
 def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
@@ -83,7 +103,11 @@ def ratio(total: Array, weight: Array, empty: float = 0.0) -> Array:
 
 
 def token_loss(
-    objective: Any, features: Any, targets: Mapping[str, Array], chunks: int, soft: SoftTargets | None = None
+    objective: Any,
+    features: Any,
+    targets: Mapping[str, Array],
+    chunks: int,
+    soft: SoftTargets | None = None,
 ) -> LossSums:
     """Computes the cross entropy of tokens, with the objective's `z_loss` and `label_smoothing`.
 
@@ -95,13 +119,17 @@ def token_loss(
       soft: a teacher's logits to mix in.
 
     Returns:
-      Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity), `accuracy` and, with a
-      teacher, `divergence`.
+      Sums; metrics are `nll`, the plain negative log-likelihood in nats (for perplexity),
+      `accuracy` and, with a teacher, `divergence`.
     """
-    options: dict[str, Any] = dict(z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks)
+    options: dict[str, Any] = dict(
+        z_loss=objective.z_loss, label_smoothing=objective.label_smoothing, chunks=chunks
+    )
     if any(key.startswith(SOURCE) for key in targets):
         options["by_row"] = True
-    entropy = cross_entropy(features.projection, targets["labels"], targets["weights"], soft=soft, **options)
+    entropy = cross_entropy(
+        features.projection, targets["labels"], targets["weights"], soft=soft, **options
+    )
     weight = entropy.weight_sum
     metrics = {"nll": (entropy.nll_sum, weight), "accuracy": (entropy.correct_sum, weight)}
     if entropy.soft_sum is not None:
@@ -112,11 +140,19 @@ def token_loss(
 
 
 def by_source(targets: Mapping[str, Array], loss_B: Array) -> dict[str, tuple[Array, Array]]:
-    """Sums losses of rows, and the weights of their tokens, for each source of a mixture; {} if there is none."""
+    """Sums losses of rows, and the weights of their tokens, for each source of a mixture; {} if
+    there is none."""
     weight_B = targets[TOKENS].reshape(len(loss_B), -1).sum(axis=1, dtype=jnp.float32)
-    rows = {key.removeprefix(SOURCE): is_own_B for key, is_own_B in targets.items() if key.startswith(SOURCE)}
+    rows = {
+        key.removeprefix(SOURCE): is_own_B
+        for key, is_own_B in targets.items()
+        if key.startswith(SOURCE)
+    }
     return {
-        BY_SOURCE + name: (jnp.where(is_own_B, loss_B, 0.0).sum(), jnp.where(is_own_B, weight_B, 0.0).sum())
+        BY_SOURCE + name: (
+            jnp.where(is_own_B, loss_B, 0.0).sum(),
+            jnp.where(is_own_B, weight_B, 0.0).sum(),
+        )
         for name, is_own_B in rows.items()
     }
 
@@ -130,5 +166,7 @@ def weighted(loss: Array, weights: Array, **right: Array) -> LossSums:
       **right: bool, of the same shape; a metric by that name is their mean by weight.
     """
     count = weights.sum()
-    metrics = {name: (jnp.where(is_right, weights, 0.0).sum(), count) for name, is_right in right.items()}
+    metrics = {
+        name: (jnp.where(is_right, weights, 0.0).sum(), count) for name, is_right in right.items()
+    }
     return LossSums({TOKENS: (loss * weights).sum()}, {TOKENS: count}, metrics)

@@ -1,6 +1,7 @@
 """A tag for each word of a text: parts of speech, named entities.
 
-References: Devlin et al. 2019, section 5.3 (arXiv:1810.04805), for the tag on the first piece of a word; Tjong Kim Sang
+References: Devlin et al. 2019, section 5.3 (arXiv:1810.04805), for the tag on the first piece of a
+  word; Tjong Kim Sang
 and De Meulder 2003 (CoNLL-2003) for scores of entities.
 """
 
@@ -36,7 +37,9 @@ class Tagged(NamedTuple):
 
     row: Any  # its tokens
     words: list[str]  # its words
-    first: np.ndarray  # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
+    first: (
+        np.ndarray
+    )  # [W] int32, the column of each word's first piece; -1 if it was cut off or has none
     tag: np.ndarray  # [W] int32
 
 
@@ -44,13 +47,15 @@ class Tagged(NamedTuple):
 class Tagging(Labelled):
     """Maximizes log P(tag | text) at the first piece of each word; other pieces have weight 0.
 
-    `tokens` and `tags` are lists of equal length, or texts split at spaces. A text that is too long loses its last
-    words; they count as tagged with `usual`. Words are joined by single spaces and tokenized as one text: the pieces are
-    those of transformers' `is_split_into_words`, except that a tokenizer that puts no space before a text (GPT-2's)
-    reads the first word as at the beginning of a text, and that special tokens in a text are plain characters.
+    `tokens` and `tags` are lists of equal length, or texts split at spaces. A text that is too long
+    loses its last words; they count as tagged with `usual`. Words are joined by single spaces and
+    tokenized as one text: the pieces are those of transformers' `is_split_into_words`, except that
+    a tokenizer that puts no space before a text (GPT-2's) reads the first word as at the beginning
+    of a text, and that special tokens in a text are plain characters.
     """
 
-    usual: str = ""  # the tag of words without a prediction; empty: O, or the most frequent one of the training rows
+    # the tag of words without a prediction; empty: O, or the most frequent one of the training rows
+    usual: str = ""
 
     head: ClassVar[str] = "token_classification"
     columns: ClassVar[tuple[Column, ...]] = (
@@ -65,26 +70,40 @@ class Tagging(Labelled):
 
     @property
     def has_entities(self) -> bool:
-        """Returns whether the tags say where entities begin and end, and the library that scores them is there."""
+        """Returns whether the tags say where entities begin and end, and the library that scores
+        them is there."""
         tags = set(self.labels) - {OUTSIDE}
         return bool(tags and all(map(OF_ENTITY.fullmatch, tags)) and scores.library("seqeval"))
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
         values = [
-            value for i, row in enumerate(rows) for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
+            value
+            for i, row in enumerate(rows)
+            for value in _items(row["tags"], "tags", f"row {i + 1}", (str, int))
         ]
         if not values:
             raise ConfigError("data.path: no row has words; there is nothing to learn.")
         labels = self.labels or names_of(values, names.get("tags", ()), known)
         if len(labels) < 2:
-            raise ConfigError(f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from one.")
+            raise ConfigError(
+                f"data.path: all words have the tag {labels[0]!r}; there is nothing to learn from"
+                " one."
+            )
         frequent, _ = collections.Counter(values).most_common(1)[0]
-        usual = self.usual or (OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")])
+        usual = self.usual or (
+            OUTSIDE if OUTSIDE in labels else labels[index_of(frequent, labels, "data.path")]
+        )
         return dataclasses.replace(self, labels=labels, usual=usual)
 
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        words = [_items(row["tokens"], "tokens", f"row {i + 1}", (str,)) for i, row in enumerate(rows)]
-        texts = reader.spans([text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)])
+        words = [
+            _items(row["tokens"], "tokens", f"row {i + 1}", (str,)) for i, row in enumerate(rows)
+        ]
+        texts = reader.spans(
+            [text_of({"tokens": " ".join(each)}, "tokens", i) for i, each in enumerate(words)]
+        )
         made: list[list[Any]] = []
         for number, (row, own, text) in enumerate(zip(rows, words, texts, strict=True)):
             joined = reader.frame.join(text, limit=reader.length)
@@ -93,38 +112,57 @@ class Tagging(Labelled):
         return made
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32; targets labels [T] int32
-        and weights [T] float32."""
+        """Returns inputs input_ids, attention_mask and, of some encoders, token_type_ids [T] int32;
+        targets labels [T] int32 and weights [T] float32."""
         tagged = records.features[index]
-        labels, weights = np.zeros(records.length, np.int32), np.zeros(records.length, np.float32)
+        labels = np.zeros(records.length, np.int32)
+        weights = np.zeros(records.length, np.float32)
         kept = tagged.first >= 0
-        labels[tagged.first[kept]], weights[tagged.first[kept]] = tagged.tag[kept], 1
-        return {"inputs": framed(tagged.row, records), "targets": {"labels": labels, "weights": weights}}
+        labels[tagged.first[kept]] = tagged.tag[kept]
+        weights[tagged.first[kept]] = 1
+        return {
+            "inputs": framed(tagged.row, records),
+            "targets": {"labels": labels, "weights": weights},
+        }
 
     def outputs(self, model: Any, inputs: Mapping[str, jax.Array]) -> Any:
         return model(**inputs).logits.astype(jnp.float32)
 
     def loss(self, outputs: Any, targets: Mapping[str, jax.Array], *, chunks: int) -> LossSums:
         loss_BT = optax.softmax_cross_entropy_with_integer_labels(outputs, targets["labels"])
-        return weighted(loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"])
+        return weighted(
+            loss_BT, targets["weights"], accuracy=jnp.argmax(outputs, axis=-1) == targets["labels"]
+        )
 
     def predictions(self, outputs: Any) -> dict[str, jax.Array]:
         return {"tags": jnp.argmax(outputs, axis=-1).astype(jnp.int32)}
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
-        """Computes the accuracy over all words, also those that were cut off, and scores of entities."""
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
+        """Computes the accuracy over all words, also those that were cut off, and scores of
+        entities."""
         tagged = [data.records.features[i] for i in examples]
-        return self._scored(tagged, [self._predicted(*pair) for pair in zip(tagged, predictions["tags"], strict=True)])
+        return self._scored(
+            tagged,
+            [self._predicted(*pair) for pair in zip(tagged, predictions["tags"], strict=True)],
+        )
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, as many tags as words, in a list or a text as the words are, and
-        `words_cut`, the number of words without a prediction."""
+        """Returns for each row `prediction`, as many tags as words, in a list or a text as the
+        words are, and `words_cut`, the number of words without a prediction."""
         told: list[dict[str, Any]] = [{"prediction": [], "words_cut": 0} for _ in records.rows]
-        for number, tagged, tags in zip(records.row_of, records.features, predictions["tags"], strict=True):
+        for number, tagged, tags in zip(
+            records.row_of, records.features, predictions["tags"], strict=True
+        ):
             names = [self.labels[i] for i in self._predicted(tagged, tags)]
             told[number] = {"prediction": names, "words_cut": int((tagged.first < 0).sum())}
         return [
-            one | {"prediction": " ".join(one["prediction"])} if isinstance(row["tokens"], str) else one
+            (
+                one | {"prediction": " ".join(one["prediction"])}
+                if isinstance(row["tokens"], str)
+                else one
+            )
             for one, row in zip(told, records.rows, strict=True)
         ]
 
@@ -142,7 +180,9 @@ class Tagging(Labelled):
 
     def show(self, records: Any, index: int) -> str:
         tagged = records.features[index]
-        pairs = (f"{word}/{self.labels[tag]}" for word, tag in zip(tagged.words, tagged.tag, strict=True))
+        pairs = (
+            f"{word}/{self.labels[tag]}" for word, tag in zip(tagged.words, tagged.tag, strict=True)
+        )
         return f"{' '.join(pairs):.300} ({len(tagged.row.ids)} tokens)"
 
     def _predicted(self, tagged: Tagged, tags: np.ndarray) -> np.ndarray:
@@ -151,7 +191,9 @@ class Tagging(Labelled):
         without = self.labels.index(name) if name in self.labels else 0
         return np.where(tagged.first >= 0, tags[tagged.first], without)
 
-    def _scored(self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]) -> dict[str, float]:
+    def _scored(
+        self, tagged: Sequence[Tagged], predicted: Sequence[np.ndarray]
+    ) -> dict[str, float]:
         right = [one.tag == tags for one, tags in zip(tagged, predicted, strict=True)]
         found = {"accuracy": float(np.concatenate(right).mean())}
         if self.has_entities:
@@ -164,14 +206,17 @@ class Tagging(Labelled):
             return np.zeros(words, np.int32)
         values = _items(row["tags"], "tags", where, (str, int))
         if len(values) != words:
-            raise ConfigError(f"{where}: {words} tokens, but {len(values)} tags; there must be one for each.")
+            raise ConfigError(
+                f"{where}: {words} tokens, but {len(values)} tags; there must be one for each."
+            )
         return np.asarray([index_of(value, self.labels, where) for value in values], np.int32)
 
 
 def first_pieces(row: Any, words: Sequence[str]) -> np.ndarray:
     """Returns the column of each word's first piece, [W] int32; -1 for a word without pieces.
 
-    A piece belongs to the first word that ends behind the piece's start; a lone space to the word after it.
+    A piece belongs to the first word that ends behind the piece's start; a lone space to the word
+    after it.
 
     Args:
       row: the `Framed` tokens of the words, joined by single spaces.
@@ -195,4 +240,6 @@ def _items(value: Any, role: str, where: str, kinds: tuple[type, ...]) -> list[A
         return value.split()
     if isinstance(value, list) and all(isinstance(item, kinds) for item in value):
         return value
-    raise ConfigError(f"{where}: {role}={str(value)[:80]!r} is neither a text nor a list of {role}.")
+    raise ConfigError(
+        f"{where}: {role}={str(value)[:80]!r} is neither a text nor a list of {role}."
+    )

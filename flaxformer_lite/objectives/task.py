@@ -1,4 +1,5 @@
-"""The base of objectives on labelled rows: the columns of a table, their labels, and what is predicted for each row."""
+"""The base of objectives on labelled rows: the columns of a table, their labels, and what is
+predicted for each row."""
 
 import abc
 import dataclasses
@@ -48,19 +49,27 @@ class Task(Objective):
     sample: ClassVar[tuple[Row, ...]] = ()
     new_head: ClassVar[bool] = True
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
-        """Returns the task with what it learns from the training rows before training, such as the labels.
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
+        """Returns the task with what it learns from the training rows before training, such as the
+        labels.
 
         Args:
           rows: the training rows.
           names: names of classes by role, where the table has them.
-          known: labels of the weights to start from, kept with their order if the rows have no others.
+          known: labels of the weights to start from, kept with their order if the rows have no
+            others.
         """
         return self
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
-        """Returns the model with what its head takes from the task: the padding that a decoder's classifier skips."""
-        if model.pad_token_id is None and (model.skeleton, model.head) == ("decoder", "sequence_classification"):
+        """Returns the model with what its head takes from the task: the padding that a decoder's
+        classifier skips."""
+        if model.pad_token_id is None and (model.skeleton, model.head) == (
+            "decoder",
+            "sequence_classification",
+        ):
             return dataclasses.replace(model, pad_token_id=tokenizer.pad_id)
         return model
 
@@ -76,28 +85,36 @@ class Task(Objective):
 
     @abc.abstractmethod
     def encode(self, rows: Sequence[Row], reader: Any) -> list[list[Any]]:
-        """Tokenizes rows; returns for each what `make_example` needs for its examples, of which it may have none.
+        """Tokenizes rows; returns for each what `make_example` needs for its examples, of which it
+        may have none.
 
         Args:
           rows: values by role; those of `predicted` columns may be None.
-          reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length` (data/labelled.py).
+          reader: has the tokenizer, `spans(texts)`, `frame`, `length` and `target_length`
+            (data/labelled.py).
 
         Raises:
           ConfigError: a value cannot be used; names the row.
         """
 
     def join(self, features: Sequence[Any], records: Any) -> list[Any]:
-        """Joins the features of training rows to those of examples; by default each row has its own."""
+        """Joins the features of training rows to those of examples; by default each row has its
+        own."""
         return list(features)
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Turns predictions for all examples, in order, into what is told of each row: names and values."""
+        """Turns predictions for all examples, in order, into what is told of each row: names and
+        values."""
         raise ConfigError(f"{type(self).__name__}: has nothing to predict for a row.")
 
     def show(self, records: Any, index: int) -> str:
         """Describes an example in words: the decoded tokens, and what is to be predicted."""
         row = records.features[index][0]
-        texts = [records.tokenizer.decode(row.ids[row.part == part]) for part in (0, 1) if (row.part == part).any()]
+        texts = [
+            records.tokenizer.decode(row.ids[row.part == part])
+            for part in (0, 1)
+            if (row.part == part).any()
+        ]
         return " | ".join(texts)
 
 
@@ -116,14 +133,19 @@ class Labelled(Task):
         return cls(labels=labels)
 
     def fit_model(self, model: ModelConfig, tokenizer: Any) -> ModelConfig:
-        return dataclasses.replace(super().fit_model(model, tokenizer), num_labels=max(1, len(self.labels)))
+        return dataclasses.replace(
+            super().fit_model(model, tokenizer), num_labels=max(1, len(self.labels))
+        )
 
     def published_fields(self) -> dict[str, Any]:
         return {"labels": self.labels} if self.labels else {}
 
 
-def names_of(values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Returns the labels of the weights, if there are no others, those that the table names, or the sorted ones."""
+def names_of(
+    values: Sequence[Any], names: tuple[str, ...] = (), known: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Returns the labels of the weights, if there are no others, those that the table names, or the
+    sorted ones."""
     if names and all(isinstance(value, int) for value in values):
         return known if set(known) == set(names) else names
     found = {str(value) for value in values}
@@ -143,10 +165,14 @@ def index_of(value: Any, labels: tuple[str, ...], where: str) -> int:
         return labels.index(str(value))
     numbered = any(map(WHOLE.fullmatch, labels))  # then a number is a name
     if not numbered and re.fullmatch(r"\d{1,9}", str(value)) and int(str(value)) < len(labels):
-        return int(str(value))  # where the table or the weights name the classes; csv has numbers as texts
+        return int(
+            str(value)
+        )  # where the table or the weights name the classes; csv has numbers as texts
     more = f", ... ({len(labels)} in all)" if len(labels) > SHOWN else ""
-    raise ConfigError(f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
-                      f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels.")  # fmt: skip
+    raise ConfigError(
+        f"{where}: the label {str(value)[:80]!r} is not one of the training data:"
+        f" {', '.join(labels[:SHOWN])}{more}; correct it, or name all in objective.labels."
+    )
 
 
 def text_of(row: Row, role: str, number: int) -> str:
@@ -157,7 +183,10 @@ def text_of(row: Row, role: str, number: int) -> str:
     """
     value = row[role]
     if not isinstance(value, str):
-        raise ConfigError(f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the row.")
+        raise ConfigError(
+            f"row {number + 1}: {role}={str(value)[:80]!r} is not a text; correct or remove the"
+            " row."
+        )
     if any("\ud800" <= c <= "\udfff" for c in value):
         raise ConfigError(f"row {number + 1}: {role} is not valid Unicode (a lone surrogate).")
     return value
@@ -179,5 +208,8 @@ def number_of(row: Row, role: str, number: int) -> np.float32:
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not abs(value) <= FLOAT32:
-        raise ConfigError(f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32; correct it.")
+        raise ConfigError(
+            f"row {number + 1}: {role}={str(row[role])[:40]!r} is not a number of float32;"
+            " correct it."
+        )
     return np.float32(value)

@@ -1,6 +1,8 @@
-"""Translation, summaries, and other tasks that read one text and write another, on the rows of a table.
+"""Translation, summaries, and other tasks that read one text and write another, on the rows of a
+table.
 
-Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.4 (arXiv:1910.10683).
+Reference: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.4
+  (arXiv:1910.10683).
 """
 
 from collections.abc import Sequence
@@ -29,8 +31,9 @@ class Pair(NamedTuple):
 class TextToText(WritingTask):
     """Maximizes sum_t log P(y_t | y_<t, x), with the prefix before each source x.
 
-    The decoder begins each target with the model's decoder_start_token_id. A side longer than its row is cut. A column
-    `translation` with a text per language, as `datasets` has it, is read from its first language to its second, or with
+    The decoder begins each target with the model's decoder_start_token_id. A side longer than its
+    row is cut. A column `translation` with a text per language, as `datasets` has it, is read from
+    its first language to its second, or with
     data.columns="source=translation.fr,target=translation.en".
     """
 
@@ -57,7 +60,9 @@ class TextToText(WritingTask):
         made = []
         for number, pair in enumerate(zip(sources, targets, strict=True)):
             limits = (reader.length, reader.target_length)
-            source, target = (reader.frame.join(side, limit=n) for side, n in zip(pair, limits, strict=True))
+            source, target = (
+                reader.frame.join(side, limit=n) for side, n in zip(pair, limits, strict=True)
+            )
             made.append([(Pair(source.ids, target.ids, number, source.cut + target.cut),)])
         return made
 
@@ -65,9 +70,12 @@ class TextToText(WritingTask):
         return len(piece.source), len(piece.target)
 
     def make_example(self, records: Any, index: int, rng: np.random.Generator) -> dict:
-        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets labels, weights [U]."""
+        """Returns inputs (decoder_)input_ids, (decoder_)segment_ids, [T] and [U] int32; targets
+        labels, weights [U]."""
         pairs = records.features[index]
-        return encoder_decoder([pair.source for pair in pairs], [pair.target for pair in pairs], records)
+        return encoder_decoder(
+            [pair.source for pair in pairs], [pair.target for pair in pairs], records
+        )
 
     def prompt(self, records: Any, example: int) -> np.ndarray:
         return records.features[example][0].source
@@ -84,7 +92,11 @@ def _texts(row: Row, number: int) -> tuple[str, str | None]:
     for place, (role, value) in enumerate(sides.items()):
         if isinstance(value, dict):
             if len(value) != 2:
-                raise ConfigError(f"row {number + 1}: {role} has the languages {', '.join(map(str, value))}; name two:"
-                                  " --config.data.columns=source=translation.en,target=translation.fr.")  # fmt: skip
+                raise ConfigError(
+                    f"row {number + 1}: {role} has the languages {', '.join(map(str, value))}; name"
+                    " two: --config.data.columns=source=translation.en,target=translation.fr."
+                )
             sides[role] = list(value.values())[place]
-    return text_of(sides, "source", number), None if sides["target"] is None else text_of(sides, "target", number)
+    return text_of(sides, "source", number), (
+        None if sides["target"] is None else text_of(sides, "target", number)
+    )

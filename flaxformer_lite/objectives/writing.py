@@ -1,4 +1,5 @@
-"""The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for held-out ones."""
+"""The base of tasks whose model writes: rows of prompts and answers, scored by what it writes for
+held-out ones."""
 
 import importlib.util
 import itertools
@@ -19,7 +20,10 @@ from flaxformer_lite.objectives.text import TextObjective
 SCORES = {"bleu": scores.translation, "rouge": scores.summaries}
 NEEDS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
 METRICS = {
-    "bleu": (score("bleu", "BLEU", form=".1f", live=True), score("chrf", "chrF", form=".1f", live=True)),
+    "bleu": (
+        score("bleu", "BLEU", form=".1f", live=True),
+        score("chrf", "chrF", form=".1f", live=True),
+    ),
     "rouge": tuple(
         score(name, words, form=".1%", live=True)
         for name, words in (("rouge1", "ROUGE-1"), ("rouge2", "ROUGE-2"), ("rougeLsum", "ROUGE-L"))
@@ -32,13 +36,17 @@ ScoredBy = Annotated[str, OneOf(tuple(METRICS))]
 
 @dataclass(frozen=True, kw_only=True)
 class WritingTask(TextObjective, Task):
-    """Base class of tasks that maximize the likelihood of a text and are judged by the text that the model writes.
+    """Base class of tasks that maximize the likelihood of a text and are judged by the text that
+    the model writes.
 
-    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training with `packed` as many as
+    A feature is a tuple of pieces, each made of one row of the table: one piece, or in training
+      with `packed` as many as
     fit. A piece has `cut`, the number of tokens that were too many.
     """
 
-    scored_by: ScoredBy = "bleu"  # or rouge, none: what each evaluation computes of texts that the model writes
+    scored_by: ScoredBy = (
+        "bleu"  # or rouge, none: what each evaluation computes of texts that the model writes
+    )
     score_rows: Count = 32  # held-out rows that each evaluation writes for
     num_beams: Size = 1  # of the search that writes
     packed = False  # whether short training rows share an example; not annotated, so not a field
@@ -52,10 +60,14 @@ class WritingTask(TextObjective, Task):
     def written_rows(self) -> int:
         return 0 if self.scored_by == "none" else self.score_rows
 
-    def fit(self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()) -> Self:
+    def fit(
+        self, rows: Sequence[Row], names: Mapping[str, tuple[str, ...]], known: tuple[str, ...] = ()
+    ) -> Self:
         if self.written_rows and importlib.util.find_spec(NEEDS[self.scored_by]) is None:
-            raise ConfigError(f"objective.scored_by={self.scored_by}: needs {NEEDS[self.scored_by]}; pip install"
-                              " 'flaxformer_lite[evaluate]', or set objective.scored_by=none.")  # fmt: skip
+            raise ConfigError(
+                f"objective.scored_by={self.scored_by}: needs {NEEDS[self.scored_by]}; pip install"
+                " 'flaxformer_lite[evaluate]', or set objective.scored_by=none."
+            )
         return self
 
     def costs(self, piece: Any) -> tuple[int, ...]:
@@ -79,7 +91,8 @@ class WritingTask(TextObjective, Task):
         raise NotImplementedError
 
     def told(self, records: Any, example: int) -> tuple[str, str | None]:
-        """Returns what the model reads, in words, and the text that it should write, if that is known."""
+        """Returns what the model reads, in words, and the text that it should write, if that is
+        known."""
         raise NotImplementedError
 
     def limits(self, records: Any) -> dict[str, Any]:
@@ -89,9 +102,13 @@ class WritingTask(TextObjective, Task):
     def write(self, write: Any, records: Any, examples: np.ndarray) -> dict[str, np.ndarray]:
         prompts = [self.prompt(records, int(i)) for i in examples]
         ids = write(prompts, width=records.length, num_beams=self.num_beams, **self.limits(records))
-        return {"written": np.asarray([records.tokenizer.decode(row).strip() for row in ids], object)}
+        return {
+            "written": np.asarray([records.tokenizer.decode(row).strip() for row in ids], object)
+        }
 
-    def scores(self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any) -> dict[str, float]:
+    def scores(
+        self, predictions: Mapping[str, np.ndarray], examples: np.ndarray, data: Any
+    ) -> dict[str, float]:
         references = [self.told(data.records, int(i))[1] for i in examples]
         known = [text for text in references if text is not None]
         if "written" not in predictions or self.scored_by == "none" or len(known) < len(references):
@@ -99,17 +116,21 @@ class WritingTask(TextObjective, Task):
         return SCORES[self.scored_by](list(predictions["written"]), known)
 
     def baseline(self, data: Any) -> tuple[str, float] | None:
-        """Returns the headline score of copying what is read; the unigram baseline if nothing is scored."""
+        """Returns the headline score of copying what is read; the unigram baseline if nothing is
+        scored."""
         if not self.written_rows:
             return super().baseline(data)
         texts = [self.told(data.records, int(i)) for i in data.order[: self.written_rows]]
         if any(target is None for _, target in texts):
             return None
-        found = SCORES[self.scored_by]([source for source, _ in texts], [str(target) for _, target in texts])
+        found = SCORES[self.scored_by](
+            [source for source, _ in texts], [str(target) for _, target in texts]
+        )
         return "copying the source", found[self.headline.name]
 
     def decode(self, predictions: Mapping[str, np.ndarray], records: Any) -> list[dict[str, Any]]:
-        """Returns for each row `prediction`, what the model writes; None for a row without an example."""
+        """Returns for each row `prediction`, what the model writes; None for a row without an
+        example."""
         by_row = dict(zip(records.row_of.tolist(), predictions["written"].tolist(), strict=True))
         return [{"prediction": by_row.get(i)} for i in range(len(records.rows))]
 
@@ -119,7 +140,11 @@ class WritingTask(TextObjective, Task):
         shown = []
         for example, text in zip(examples, predictions["written"], strict=True):
             read, reference = self.told(data.records, int(example))
-            shown += [("read", _brief(read)), ("reference", _brief(reference or "")), ("written", _brief(text))]
+            shown += [
+                ("read", _brief(read)),
+                ("reference", _brief(reference or "")),
+                ("written", _brief(text)),
+            ]
         return shown
 
     def show(self, records: Any, index: int) -> str:

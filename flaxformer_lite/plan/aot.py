@@ -1,4 +1,5 @@
-"""Ahead-of-time compilation for machines that are not at hand, from a description of their topology; nothing runs."""
+"""Ahead-of-time compilation for machines that are not at hand, from a description of their
+topology; nothing runs."""
 
 import contextlib
 import dataclasses
@@ -34,7 +35,8 @@ class Compiled:
       excess: the compiler's message if it does not fit, else empty.
       text: the program; empty if it does not fit.
       constraints: number of sharding constraints on activations.
-      rematerialised: number of warnings that an array was replicated on every chip to change its sharding.
+      rematerialised: number of warnings that an array was replicated on every chip to change its
+        sharding.
     """
 
     seconds: float
@@ -51,11 +53,16 @@ def missing(topology: Topology) -> str:
         return gpu.missing()
     if importlib.util.find_spec("libtpu") is None:
         return "libtpu is not installed: pip install 'flaxformer_lite[tpu-plan]'"
-    wanted = next((r for r in importlib.metadata.requires("jax") or () if r.startswith("libtpu")), "")
+    wanted = next(
+        (r for r in importlib.metadata.requires("jax") or () if r.startswith("libtpu")), ""
+    )
     version = re.search(r"==([\d.]+?)\.?\*", wanted)
     have = importlib.metadata.version("libtpu")
     if version and not have.startswith(version[1]):
-        return f"libtpu {have} does not match jax {jax.__version__}: pip install 'libtpu=={version[1]}.*'"
+        return (
+            f"libtpu {have} does not match jax {jax.__version__}: pip install"
+            f" 'libtpu=={version[1]}.*'"
+        )
     return ""
 
 
@@ -83,11 +90,13 @@ def devices(topology: Topology, slices: int) -> list:
             options["chips_per_host_bounds"] = (1, 1, 1)
     try:
         with quiet():
-            return list(topologies.get_topology_desc(topology.name, platform="tpu", **options).devices)
+            return list(
+                topologies.get_topology_desc(topology.name, platform="tpu", **options).devices
+            )
     except Exception as error:  # the compiler raises types of its own
         raise ConfigError(
-            f"--topology={topology.name}: {compiler(topology)} knows no such slice ({str(error).splitlines()[0][:120]}); try"
-            f" v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
+            f"--topology={topology.name}: {compiler(topology)} knows no such slice"
+            f" ({str(error).splitlines()[0][:120]}); try v5e:4x4, v5e:16x16, v5p:4x4x4 or v6e:8x8."
         ) from None
 
 
@@ -104,32 +113,49 @@ def compile_step(program: Program) -> Compiled:
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            return Compiled(time.perf_counter() - start, None, _excess(str(error)), "", constraints, noise())
+            return Compiled(
+                time.perf_counter() - start, None, _excess(str(error)), "", constraints, noise()
+            )
         seconds = time.perf_counter() - start
-        return Compiled(seconds, _peak(done.memory_analysis()), "", done.as_text(), constraints, noise())
+        return Compiled(
+            seconds, _peak(done.memory_analysis()), "", done.as_text(), constraints, noise()
+        )
 
 
 def needed(excess: str, arguments: int) -> int | None:
-    """Returns the bytes that a step would have needed, by the compiler's message; adds arguments to temporaries."""
+    """Returns the bytes that a step would have needed, by the compiler's message; adds arguments to
+    temporaries."""
     found = re.search(r"Used ([\d.]+[KMGT]) of|temporaries \(([\d.]+[KMGT])\) exceeds", excess)
     size = found and SIZE.match(found[1] or found[2])
-    return int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0) if found and size else None
+    return (
+        int(float(size[1]) * UNITS[size[2]]) + (arguments if found[2] else 0)
+        if found and size
+        else None
+    )
 
 
 def _peak(sizes: Any) -> int:
-    """Returns the peak, estimated as inputs plus new outputs plus temporaries if the compiler has none, as for GPUs."""
-    sum_of_all = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    """Returns the peak, estimated as inputs plus new outputs plus temporaries if the compiler has
+    none, as for GPUs."""
+    sum_of_all = (
+        sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    )
     return int(sizes.peak_memory_in_bytes or sum_of_all - sizes.alias_size_in_bytes)
 
 
 def _excess(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if "hbm" in line.lower() or "exceed" in line.lower()]
+    lines = [
+        line.strip()
+        for line in message.splitlines()
+        if "hbm" in line.lower() or "exceed" in line.lower()
+    ]
     return " ".join((lines or message.splitlines())[0].split())[:300]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator:
-    """Captures the compiler's stderr; yields a function that counts its rematerialization warnings."""
+    """Captures the compiler's stderr; yields a function that counts its rematerialization
+    warnings."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)

@@ -1,8 +1,10 @@
-"""The cost of a compiled step, from the compiler's own figures: cycles of each fusion, bytes of each exchange.
+"""The cost of a compiled step, from the compiler's own figures: cycles of each fusion, bytes of
+each exchange.
 
-The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations of the loops around
-it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound fusions come out up to four times too
-slow. The estimate is for comparing designs; it is not a promise.
+The TPU compiler annotates each fusion with a cycle estimate, which is multiplied by the iterations
+of the loops around it. Large matrix products come out at 70 to 97 percent of the peak; memory-bound
+fusions come out up to four times too slow. The estimate is for comparing designs; it is not a
+promise.
 """
 
 import collections
@@ -17,8 +19,15 @@ from flaxformer_lite.plan.topology import Chip
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 KERNEL = "tpu_custom_call"
-KERNEL_EFFICIENCY = 0.5  # share of the peak, assumed, as the compiler has no estimate for hand-written kernels
-PRODUCTS = (("_fwd", 2), ("_dkv", 4), ("_dq", 3), ("_bwd", 5))  # number of matrix products in a kernel, by its name
+KERNEL_EFFICIENCY = (
+    0.5  # share of the peak, assumed, as the compiler has no estimate for hand-written kernels
+)
+PRODUCTS = (
+    ("_fwd", 2),
+    ("_dkv", 4),
+    ("_dq", 3),
+    ("_bwd", 5),
+)  # number of matrix products in a kernel, by its name
 FLOATS = re.compile(r"\b(?:bf16|f32)\[([\d,]+)\]")
 
 
@@ -59,24 +68,31 @@ class Costs:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Returns the time of a step with all traffic hidden behind the computation, and with none hidden."""
+        """Returns the time of a step with all traffic hidden behind the computation, and with none
+        hidden."""
         compute = sum(self.parts.values())
         fast, slow = (sum(exchange.seconds[i] for exchange in self.exchanges) for i in range(2))
         return max(compute, fast), compute + slow
 
     @property
     def scheduled(self) -> float:
-        """Returns the time of a step if traffic is hidden where the compiled schedule has it beside computation."""
+        """Returns the time of a step if traffic is hidden where the compiled schedule has it beside
+        computation."""
         return sum(self.parts.values()) + sum(exchange.exposed for exchange in self.exchanges)
 
     def largest(self, count: int = 3) -> list[tuple[str, float]]:
         """Returns the largest costs among computation and traffic, in seconds."""
-        traffic = {f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges}
+        traffic = {
+            f"{e.kind} over {' x '.join(e.axes) or 'nothing'}": e.seconds[1] for e in self.exchanges
+        }
         return sorted({**self.parts, **traffic}.items(), key=lambda item: -item[1])[:count]
 
 
-def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, seen: float = 1.0) -> Costs:
-    """Adds up a compiled step; `seen` is the share of all pairs of positions that attention kernels compute."""
+def of(
+    module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, seen: float = 1.0
+) -> Costs:
+    """Adds up a compiled step; `seen` is the share of all pairs of positions that attention kernels
+    compute."""
     parts: dict[str, float] = collections.defaultdict(float)
     unknown = {visit.scope for visit in hlo.visits(module) if not visit.exact}
     for visit in hlo.visits(module):
@@ -85,11 +101,15 @@ def of(module: hlo.Module, chip: Chip, mesh: Mapping[str, int], slices: int, *, 
         if cycles := _cycles(visit.op):
             parts[part(visit.op.source)] += cycles * visit.times / chip.clock
         elif f'custom_call_target="{KERNEL}"' in visit.op.rest:
-            parts[part(visit.op.source)] += seen * kernel_flops(visit.op) * visit.times / chip.peak / KERNEL_EFFICIENCY
+            parts[part(visit.op.source)] += (
+                seen * kernel_flops(visit.op) * visit.times / chip.peak / KERNEL_EFFICIENCY
+            )
     return Costs(dict(parts), exchanges(hlo.collectives(module), chip, mesh, slices), len(unknown))
 
 
-def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int) -> tuple[Exchange, ...]:
+def exchanges(
+    found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], slices: int
+) -> tuple[Exchange, ...]:
     """Groups collectives by kind and axes, the largest first."""
     total: dict[tuple, list] = {}
     size = math.prod(mesh.values())
@@ -102,17 +122,25 @@ def exchanges(found: list[hlo.Collective], chip: Chip, mesh: Mapping[str, int], 
         fast, slow = _seconds(one, members, chip, between and slices > 1)
         hidden = one.times * sum(map(_cycles, one.beside)) / chip.clock if one.beside else 0.0
         row = total.setdefault((one.kind, axes), [0, 0, 0.0, 0.0, 0.0])
-        for i, amount in enumerate((one.bytes * one.times, one.times, fast, slow, max(0.0, slow - hidden))):
+        for i, amount in enumerate(
+            (one.bytes * one.times, one.times, fast, slow, max(0.0, slow - hidden))
+        ):
             row[i] += amount
-    rows = [Exchange(kind, axes, row[0], row[1], (row[2], row[3]), row[4]) for (kind, axes), row in total.items()]
+    rows = [
+        Exchange(kind, axes, row[0], row[1], (row[2], row[3]), row[4])
+        for (kind, axes), row in total.items()
+    ]
     return tuple(sorted(rows, key=lambda e: -e.bytes))
 
 
 def kernel_flops(op: hlo.Op) -> float:
-    """Counts the FLOPs of an attention kernel over all pairs of positions, from its name and its shapes."""
+    """Counts the FLOPs of an attention kernel over all pairs of positions, from its name and its
+    shapes."""
     products = next((count for mark, count in PRODUCTS if mark in op.name), 0)
     taken = re.search(r"operand_layout_constraints=\{(.*?\})\}", op.rest)
-    shapes = [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []
+    shapes = (
+        [[int(n) for n in dims.split(",")] for dims in FLOATS.findall(taken[1])] if taken else []
+    )
     whole = [shape for shape in shapes if len(shape) > 2]
     if not products or len(whole) < 2:
         return 0.0
@@ -124,7 +152,9 @@ def _cycles(op: hlo.Op) -> int:
     return int(found[1]) if found else 0
 
 
-def _seconds(one: hlo.Collective, members: int, chip: Chip, between_slices: bool) -> tuple[float, float]:
+def _seconds(
+    one: hlo.Collective, members: int, chip: Chip, between_slices: bool
+) -> tuple[float, float]:
     share = {"all-reduce": 2.0, "collective-permute": 1.0}.get(one.kind, 1.0)
     if one.kind != "collective-permute":
         share *= (members - 1) / max(members, 1)

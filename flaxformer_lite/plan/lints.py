@@ -11,7 +11,9 @@ from flaxformer_lite.plan.aot import Compiled
 from flaxformer_lite.training.memory import rows
 from flaxformer_lite.training.program import Program
 
-SCORES = re.compile(r"/attention/(?!query|key|value|out|attention\.)")  # inside attention, except the projections
+SCORES = re.compile(
+    r"/attention/(?!query|key|value|out|attention\.)"
+)  # inside attention, except the projections
 LARGE = 2**20  # bytes; smaller arrays are not worth a warning
 
 
@@ -20,50 +22,77 @@ def warnings(program: Program, compiled: Compiled, module: hlo.Module) -> list[s
     found = [*_reduced(program, module), *_quadratic(program, module), *_logits(program, module)]
     if compiled.rematerialised:
         found.append(
-            f"involuntary rematerialization: {compiled.rematerialised} arrays are replicated on every chip to"
-            f" change how they are split; look at the partition rules of embeddings and heads."
+            f"involuntary rematerialization: {compiled.rematerialised} arrays are replicated on"
+            " every chip to change how they are split; look at the partition rules of embeddings"
+            " and heads."
         )
     if program.mesh.size > 1 and not compiled.constraints:
-        found.append("no sharding constraints on activations: the model was built without a MeshSharding.")
+        found.append(
+            "no sharding constraints on activations: the model was built without a MeshSharding."
+        )
     return found
 
 
 def _reduced(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Finds gradients that are all-reduced over an axis that splits them, although each chip needs only its part."""
+    """Finds gradients that are all-reduced over an axis that splits them, although each chip needs
+    only its part."""
     mesh = program.mesh.shape
     if mesh["fsdp"] == 1:
         return
-    whole = [c for c in hlo.collectives(module) if c.kind == "all-reduce" and "fsdp" in hlo.mesh_axes(c.groups, mesh)]
+    whole = [
+        c
+        for c in hlo.collectives(module)
+        if c.kind == "all-reduce" and "fsdp" in hlo.mesh_axes(c.groups, mesh)
+    ]
     size = sum(c.bytes * c.times for c in whole if c.bytes > LARGE)
     params = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) * 4 / mesh["tensor"]
-    # The gradient of a table, summed over tokens, is always reduced whole: a few percent, not worth a warning.
+    # The gradient of a table, summed over tokens, is always reduced whole: a few percent, not worth
+    # a warning.
     if size > program.cfg.train.accumulate * params / 10:
-        yield (f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f} GB a step; try"
-               f" other mesh.data and mesh.fsdp, both larger than 1.")  # fmt: skip
+        yield (
+            f"gradients are all-reduced over fsdp where a reduce-scatter would do: {size / 1e9:.1f}"
+            " GB a step; try other mesh.data and mesh.fsdp, both larger than 1."
+        )
 
 
 def _quadratic(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds buffers with a number for every pair of positions."""
     lengths = {x.shape[1] for x in jax.tree.leaves(program.batch["inputs"]) if len(x.shape) > 1}
     lengths = {length for length in lengths if length >= 256}
-    found = [array for op in _buffers(module) for array in op.arrays if _pairs(op, array, lengths, program)]
+    found = [
+        array
+        for op in _buffers(module)
+        for array in op.arrays
+        if _pairs(op, array, lengths, program)
+    ]
     if found:
-        yield (f"arrays of all pairs of positions, the largest {_shown(found)}: set model.attention=auto or blockwise.")
+        yield (
+            f"arrays of all pairs of positions, the largest {_shown(found)}: set"
+            " model.attention=auto or blockwise."
+        )
 
 
 def _pairs(op: hlo.Op, array: hlo.Array, lengths: set[int], program: Program) -> bool:
     model = program.cfg.model
     widths = {model.d_model, model.mlp_dim, model.num_heads * model.head_width}
     hits = [n for n in array.shape if n in lengths]
-    # A width equal to a length looks the same; in that case only arrays made inside attention count.
-    return len(hits) > 1 and array.bytes >= LARGE and (not widths & set(hits) or bool(SCORES.search(op.source)))
+    # A width equal to a length looks the same; in that case only arrays made inside attention
+    # count.
+    return (
+        len(hits) > 1
+        and array.bytes >= LARGE
+        and (not widths & set(hits) or bool(SCORES.search(op.source)))
+    )
 
 
 def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
     """Finds buffers with the logits of all tokens of a microbatch."""
-    model, mesh = program.cfg.model.of_decoder, program.mesh.shape
+    model = program.cfg.model.of_decoder
+    mesh = program.mesh.shape
     tokens = rows(program) * math.prod(program.batch["targets"]["labels"].shape[1:])
-    parts = {math.prod(chosen) for chosen in ((mesh["tensor"],), (mesh["tensor"], mesh["fsdp"]), (1,))}
+    parts = {
+        math.prod(chosen) for chosen in ((mesh["tensor"],), (mesh["tensor"], mesh["fsdp"]), (1,))
+    }
     lengths = {tokens, *(x.shape[1] for x in jax.tree.leaves(program.batch) if len(x.shape) > 1)}
     sizes = {model.vocab_size // part for part in parts if model.vocab_size % part == 0}
     found = []
@@ -80,7 +109,13 @@ def _logits(program: Program, module: hlo.Module) -> Iterator[str]:
 
 def _buffers(module: hlo.Module) -> Iterator[hlo.Op]:
     for visit in hlo.visits(module):
-        if not visit.inside and visit.op.kind not in ("tuple", "get-tuple-element", "while", "parameter", "bitcast"):
+        if not visit.inside and visit.op.kind not in (
+            "tuple",
+            "get-tuple-element",
+            "while",
+            "parameter",
+            "bitcast",
+        ):
             yield visit.op
 
 

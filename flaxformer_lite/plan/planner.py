@@ -88,7 +88,11 @@ def build(cfg: ExperimentConfig, topology: Topology, *, described: bool) -> Prog
     """Builds the program of a run on the machine; `described` uses only the sizes of its mesh."""
     slices = cfg.mesh.slices
     described_mesh = describe_mesh(cfg, topology.count * slices)
-    mesh = described_mesh if described else sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
+    mesh = (
+        described_mesh
+        if described
+        else sharding.build_mesh(cfg.mesh, aot.devices(topology, slices))
+    )
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     return programs.build(cfg, mesh, dummy.example(cfg))
 
@@ -100,28 +104,37 @@ def describe_mesh(cfg: ExperimentConfig, count: int) -> Any:
       ConfigError: the mesh does not fit the devices, or the batch the mesh.
     """
     sizes = sharding.mesh_sizes(cfg.mesh, count)
-    mesh: Any = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    mesh: Any = AbstractMesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes)
+    )
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     return mesh
 
 
 def check(cfg: ExperimentConfig, count: int) -> None:
-    """Tries whether a run fits a mesh of `count` devices on a model of one period of layers, which takes a second.
+    """Tries whether a run fits a mesh of `count` devices on a model of one period of layers, which
+    takes a second.
 
     Raises:
       ConfigError: batch, lengths, widths or heads do not divide by the mesh.
     """
-    mesh, period = describe_mesh(cfg, count), len(cfg.model.kinds)
-    layers = {name: min(period, getattr(cfg.model, name)) for name in ("encoder_layers", "decoder_layers")}
+    mesh = describe_mesh(cfg, count)
+    period = len(cfg.model.kinds)
+    layers = {
+        name: min(period, getattr(cfg.model, name)) for name in ("encoder_layers", "decoder_layers")
+    }
     cfg = programs.with_vocabulary(cfg, dummy.vocab_size(cfg))
     short = dataclasses.replace(cfg.model, **layers, share_layers=())
-    traced = dataclasses.replace(cfg.mesh, mode="jit")  # pmap needs devices, and splits no more than the batch
+    traced = dataclasses.replace(
+        cfg.mesh, mode="jit"
+    )  # pmap needs devices, and splits no more than the batch
     programs.build(dataclasses.replace(cfg, model=short, mesh=traced), mesh, dummy.example(cfg))
 
 
 def analytic_plan(program: Program, topology: Topology, reason: str) -> Plan:
     """Makes a plan from data sheets; `reason` says why not by a compiler."""
-    needs, cost = memory.analytic(program), analytic.of(program, topology.chip)
+    needs = memory.analytic(program)
+    cost = analytic.of(program, topology.chip)
     how = f"analytic ({reason}); sizes are exact, activations, traffic and time are estimates"
     return _plan(program, topology, how, needs.total <= topology.chip.memory, needs, cost)
 
@@ -132,23 +145,50 @@ def _compiled(program: Program, topology: Topology) -> Plan:
     if done.peak is None:
         total = aot.needed(done.excess, sum(memory.held(program)[:2]))
         needs = memory.compiled(program, total) if total else None
-        return _plan(program, topology, how, False, needs, None, excess=done.excess, compile_seconds=done.seconds)
+        return _plan(
+            program,
+            topology,
+            how,
+            False,
+            needs,
+            None,
+            excess=done.excess,
+            compile_seconds=done.seconds,
+        )
     module = hlo.parse(done.text)
-    seen = 0.5 if program.cfg.model.skeleton == "decoder" else 1.0  # a decoder's rows see half of all pairs
+    seen = (
+        0.5 if program.cfg.model.skeleton == "decoder" else 1.0
+    )  # a decoder's rows see half of all pairs
     cost = costs.of(module, topology.chip, program.mesh.shape, program.cfg.mesh.slices, seen=seen)
     if not cost.parts:  # GPU programs have no cycle estimates
         cost = dataclasses.replace(cost, parts=analytic.of(program, topology.chip).parts, unknown=0)
     return _plan(
-        program, topology, how, done.peak <= topology.chip.memory, memory.compiled(program, done.peak), cost,
-        warnings=tuple(lints.warnings(program, done, module)), compile_seconds=done.seconds,
-    )  # fmt: skip
+        program,
+        topology,
+        how,
+        done.peak <= topology.chip.memory,
+        memory.compiled(program, done.peak),
+        cost,
+        warnings=tuple(lints.warnings(program, done, module)),
+        compile_seconds=done.seconds,
+    )
 
 
 def _plan(
-    program: Program, topology: Topology, how: str, fits: bool, needs: Memory | None, cost: costs.Costs | None,
-    *, excess: str = "", warnings: tuple[str, ...] = (), compile_seconds: float | None = None,
-) -> Plan:  # fmt: skip
-    cfg, chip, chips = program.cfg, topology.chip, program.mesh.size
+    program: Program,
+    topology: Topology,
+    how: str,
+    fits: bool,
+    needs: Memory | None,
+    cost: costs.Costs | None,
+    *,
+    excess: str = "",
+    warnings: tuple[str, ...] = (),
+    compile_seconds: float | None = None,
+) -> Plan:
+    cfg = program.cfg
+    chip = topology.chip
+    chips = program.mesh.size
     seconds = cost.seconds if cost else None
     ideal = program.flops_per_step / chips / chip.peak
     return Plan(
@@ -173,7 +213,11 @@ def _plan(
         exchanges=cost.exchanges if cost else (),
         seconds=seconds,
         scheduled=cost.scheduled if cost else None,
-        timed_by="the compiler's estimate" if compile_seconds is not None and chip.clock else "from data sheets",
+        timed_by=(
+            "the compiler's estimate"
+            if compile_seconds is not None and chip.clock
+            else "from data sheets"
+        ),
         utilisation=(ideal / seconds[1], ideal / seconds[0]) if seconds else None,
         largest=tuple(cost.largest()) if cost else (),
         unknown_loops=cost.unknown if cost else 0,

@@ -19,14 +19,19 @@ def rows(plan: Plan) -> Rows:
         ("batch", batch),
         (
             "made",
-            f"{plan.made}, {plan.how}{'' if plan.compile_seconds is None else f' in {plan.compile_seconds:.0f} s'}",
+            (
+                f"{plan.made},"
+                f" {plan.how}{'' if plan.compile_seconds is None else f' in {plan.compile_seconds:.0f} s'}"
+            ),
         ),
         ("memory a chip", verdict(plan)),
         *_memory(plan),
         (
             "FLOPs a step",
-            f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed"
-            f" ({plan.executed_flops / plan.model_flops:.2f}x), by the jaxpr",
+            (
+                f"{plan.model_flops:.3g} of the model, {plan.executed_flops:.3g} executed"
+                f" ({plan.executed_flops / plan.model_flops:.2f}x), by the jaxpr"
+            ),
         ),
         *_traffic(plan),
         *_time(plan),
@@ -41,9 +46,15 @@ def verdict(plan: Plan) -> str:
         return f"DOES NOT FIT in {available}: {plan.excess}"
     used = plan.memory.total
     if plan.fits:
-        return f"fits: {used / GIB:.2f} of {available} at the peak, {(plan.available - used) / GIB:.2f} to spare"
+        return (
+            f"fits: {used / GIB:.2f} of {available} at the peak,"
+            f" {(plan.available - used) / GIB:.2f} to spare"
+        )
     tail = f" ({plan.excess})" if plan.excess else ""
-    return f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too much{tail}"
+    return (
+        f"DOES NOT FIT: {used / GIB:.2f} of {available}, {(used - plan.available) / GIB:.2f} too"
+        f" much{tail}"
+    )
 
 
 def ranking(found: list[Candidate], count: int = 12) -> Rows:
@@ -55,8 +66,15 @@ def ranking(found: list[Candidate], count: int = 12) -> Rows:
         low, high = plan.seconds
         used = f"{plan.memory.total / GIB:5.2f} of {plan.available / GIB:.2f} GiB"
         kind = "compiled" if plan.compile_seconds is not None else "analytic"
-        rows.append((str(number), f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
-                                  f" {duration(high)}, {used}, {kind}: {shown(overrides)}"))  # fmt: skip
+        rows.append(
+            (
+                str(number),
+                (
+                    f"{speed(plan) / plan.chips:8,.0f} tokens/s a chip, step {duration(low)} to"
+                    f" {duration(high)}, {used}, {kind}: {shown(overrides)}"
+                ),
+            )
+        )
     return rows
 
 
@@ -66,7 +84,15 @@ def _memory(plan: Plan) -> Rows:
     names = ("parameters", "optimizer", "gradients", "activations")
     sizes = [f"{name} {getattr(plan.memory, name) / GIB:.2f}" for name in names]
     rest = "the rest of the peak" if plan.compile_seconds is not None else "estimated"
-    return [("", f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries {rest})")]
+    return [
+        (
+            "",
+            (
+                f"{', '.join(sizes)} GiB (three by their shardings, activations and temporaries"
+                f" {rest})"
+            ),
+        )
+    ]
 
 
 def _traffic(plan: Plan) -> Rows:
@@ -85,17 +111,43 @@ def _time(plan: Plan) -> Rows:
     worst, best = plan.utilisation
     largest = "; ".join(f"{what} {duration(cost)}" for what, cost in plan.largest)
     found = [
-        ("step time", f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at all; not measured)"),
-        ("utilisation", f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
-                        f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"),
+        (
+            "step time",
+            (
+                f"{duration(low)} to {duration(high)} ({plan.timed_by}: traffic hidden, or not at"
+                " all; not measured)"
+            ),
+        ),
+        (
+            "utilisation",
+            (
+                f"{worst:.0%} to {best:.0%} of the peak; {plan.tokens / high / plan.chips:,.0f} to"
+                f" {plan.tokens / low / plan.chips:,.0f} tokens/s a chip"
+            ),
+        ),
         ("largest costs", largest),
-    ]  # fmt: skip
+    ]
     if plan.scheduled < high:
-        found.insert(2, ("as scheduled", f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak, with the"
-                                         f" traffic hidden that the program has beside computation"))  # fmt: skip
+        found.insert(
+            2,
+            (
+                "as scheduled",
+                (
+                    f"{duration(plan.scheduled)}, {best * low / plan.scheduled:.0%} of the peak,"
+                    " with the traffic hidden that the program has beside computation"
+                ),
+            ),
+        )
     if plan.unknown_loops:
-        found.append(("note", f"{plan.unknown_loops} loops do not say how often they turn, and count once: the time is"
-                              f" too low"))  # fmt: skip
+        found.append(
+            (
+                "note",
+                (
+                    f"{plan.unknown_loops} loops do not say how often they turn, and count once:"
+                    " the time is too low"
+                ),
+            )
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""A search over meshes, batches and remat policies: all of them analytically, the most promising by the compiler."""
+"""A search over meshes, batches and remat policies: all of them analytically, the most promising by
+the compiler."""
 
 import dataclasses
 import itertools
@@ -26,9 +27,15 @@ class Candidate(NamedTuple):
 
 
 def search(
-    cfg: ExperimentConfig, topology: Topology, *, compiles: int, compiler: bool = True, say: Callable[[str], None]
+    cfg: ExperimentConfig,
+    topology: Topology,
+    *,
+    compiles: int,
+    compiler: bool = True,
+    say: Callable[[str], None],
 ) -> list[Candidate]:
-    """Returns plans that fit, the most tokens per second first; compiled ones come before analytic ones.
+    """Returns plans that fit, the most tokens per second first; compiled ones come before analytic
+    ones.
 
     Args:
       cfg: the config; the model's sizes, lengths, dtypes and slices are kept.
@@ -38,9 +45,14 @@ def search(
       say: called with messages about the progress.
     """
 
-    # On a tie, prefer the smaller batch and the narrower fsdp, which gathers weights across fewer chips.
+    # On a tie, prefer the smaller batch and the narrower fsdp, which gathers weights across fewer
+    # chips.
     def rank(found: Candidate) -> tuple:
-        return -round(speed(found.plan), -1), found.overrides["train.batch_size"], found.overrides["mesh.fsdp"]
+        return (
+            -round(speed(found.plan), -1),
+            found.overrides["train.batch_size"],
+            found.overrides["mesh.fsdp"],
+        )
 
     guesses = sorted(_guesses(cfg, topology, say), key=rank)
     guesses = list({_kind(found): found for found in reversed(guesses)}.values())[::-1]
@@ -50,8 +62,12 @@ def search(
     done = []
     for number, guess in enumerate(guesses[:compiles], start=1):
         say(f"compiling {number} of {min(compiles, len(guesses))}: {shown(guess.overrides)}")
-        done.append(Candidate(guess.overrides, planner.make(changed(cfg, guess.overrides), topology)))
-    return sorted((found for found in done if found.plan.fits), key=lambda found: -speed(found.plan))
+        done.append(
+            Candidate(guess.overrides, planner.make(changed(cfg, guess.overrides), topology))
+        )
+    return sorted(
+        (found for found in done if found.plan.fits), key=lambda found: -speed(found.plan)
+    )
 
 
 def _kind(found: Candidate) -> tuple:
@@ -60,7 +76,8 @@ def _kind(found: Candidate) -> tuple:
 
 
 def _reduces_whole(found: Candidate) -> bool:
-    """Returns whether data sheets expect gradients all-reduced over fsdp; compiled, such meshes were seldom the best."""
+    """Returns whether data sheets expect gradients all-reduced over fsdp; compiled, such meshes
+    were seldom the best."""
     return any(one.kind == "all-reduce" and one.axes == ("fsdp",) for one in found.plan.exchanges)
 
 
@@ -74,16 +91,23 @@ def shown(overrides: dict[str, object]) -> str:
     return " ".join(f"--config.{name}={value}" for name, value in overrides.items())
 
 
-def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]) -> Iterator[Candidate]:
+def _guesses(
+    cfg: ExperimentConfig, topology: Topology, say: Callable[[str], None]
+) -> Iterator[Candidate]:
     """Yields, for each mesh, batch and policy, the plan with the fewest microbatches that fits."""
     wanted = list(itertools.product(_meshes(topology.count * cfg.mesh.slices), BATCH))
-    say(f"{len(wanted) * len(choices.REMATS)} combinations of mesh, remat policy and batch, by data sheets")
+    say(
+        f"{len(wanted) * len(choices.REMATS)} combinations of mesh, remat policy and batch, by data"
+        " sheets"
+    )
     for mesh, times in wanted:
         overrides = {f"mesh.{axis}": size for axis, size in mesh.items()} | {
             "train.batch_size": times * cfg.train.batch_size
         }
         try:
-            program = planner.build(changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True)
+            program = planner.build(
+                changed(cfg, {**overrides, "train.accumulate": 1}), topology, described=True
+            )
         except ConfigError:  # this mesh does not divide the batch or the model
             continue
         rows = memory.rows(program)
@@ -92,7 +116,9 @@ def _guesses(cfg: ExperimentConfig, topology: Topology, say: Callable[[str], Non
                 own = {"model.remat": remat, "train.accumulate": accumulate}
                 part = dataclasses.replace(program, cfg=changed(program.cfg, own))
                 if memory.analytic(part).total <= CLEARANCE * topology.chip.memory:
-                    yield Candidate(overrides | own, planner.analytic_plan(part, topology, "one of many"))
+                    yield Candidate(
+                        overrides | own, planner.analytic_plan(part, topology, "one of many")
+                    )
                     break
 
 
@@ -109,5 +135,7 @@ def changed(cfg: ExperimentConfig, overrides: dict[str, object]) -> ExperimentCo
     """Returns the config with overrides, given by dotted names."""
     for name, value in overrides.items():
         part, field = name.split(".")
-        cfg = dataclasses.replace(cfg, **{part: dataclasses.replace(getattr(cfg, part), **{field: value})})
+        cfg = dataclasses.replace(
+            cfg, **{part: dataclasses.replace(getattr(cfg, part), **{field: value})}
+        )
     return cfg

@@ -20,10 +20,12 @@ class Chip:
       memory: bytes that a program may use.
       bandwidth: bytes/s of that memory.
       peak: dense bfloat16 FLOP/s.
-      link: bytes/s, both directions together, of one axis of a TPU's torus, or of a GPU inside its node.
+      link: bytes/s, both directions together, of one axis of a TPU's torus, or of a GPU inside its
+        node.
       network: bytes/s per chip to other slices or nodes.
       axes: number of axes of the torus, or 1.
-      clock: Hz of the matrix units, derived as peak / FLOPs per cycle, as makers do not publish it. 0: not known.
+      clock: Hz of the matrix units, derived as peak / FLOPs per cycle, as makers do not publish it.
+        0: not known.
       node: number of accelerators that `link` connects without the network; 0: all.
     """
 
@@ -76,7 +78,8 @@ class Topology:
 
 
 def parse(text: str) -> Topology:
-    """Parses a topology: a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5litepod-256`, `v5p-128` (64 chips).
+    """Parses a topology: a grid such as `v5e:16x16`, or a name such as `v5e-256`, `v5litepod-256`,
+    `v5p-128` (64 chips).
 
     Raises:
       ConfigError: there is no such machine; the message suggests names.
@@ -86,31 +89,48 @@ def parse(text: str) -> Topology:
     if not found or name not in CHIPS:
         near = registry.nearest(found["chip"], [*CHIPS, *ALIASES]) if found else ""
         raise ConfigError(f"--topology={text}: no such machine{near}; try {EXAMPLES}.")
-    chip, sizes = CHIPS[name], tuple(int(n) for n in found["size"].split("x"))
+    chip = CHIPS[name]
+    sizes = tuple(int(n) for n in found["size"].split("x"))
     if min(sizes) < 1:
         raise ConfigError(f"--topology={text}: no chips; try {EXAMPLES}.")
     if chip.maker == "gpu":
         return Topology(chip, (math.prod(sizes),))
     if found["mark"] == "-" or len(sizes) == 1:
-        return Topology(chip, _grid(text, chip, sizes, by_cores=found["mark"] == "-" and name in BY_CORES))
+        return Topology(
+            chip, _grid(text, chip, sizes, by_cores=found["mark"] == "-" and name in BY_CORES)
+        )
     if len(sizes) != chip.axes:
         example = "4x4x4" if chip.axes == 3 else "16x16"
-        raise ConfigError(f"--topology={text}: {name} is a grid of {chip.axes} sides; for example {name}:{example}.")
+        raise ConfigError(
+            f"--topology={text}: {name} is a grid of {chip.axes} sides; for example"
+            f" {name}:{example}."
+        )
     return Topology(chip, sizes)
 
 
 def _grid(text: str, chip: Chip, sizes: tuple[int, ...], *, by_cores: bool) -> tuple[int, ...]:
-    """Returns the grid that a maker's name stands for: powers of two, as equal as possible, the longest last."""
-    count, unit = math.prod(sizes), "cores" if by_cores else "chips"
+    """Returns the grid that a maker's name stands for: powers of two, as equal as possible, the
+    longest last."""
+    count = math.prod(sizes)
+    unit = "cores" if by_cores else "chips"
     chips = count // 2 if by_cores else count
     largest = LARGEST.get(chip.name, 2**13)
-    if len(sizes) > 1 or chips & (chips - 1) or not 0 < chips <= largest or (by_cores and count % 2):
+    if (
+        len(sizes) > 1
+        or chips & (chips - 1)
+        or not 0 < chips <= largest
+        or (by_cores and count % 2)
+    ):
         examples = [n * (2 if by_cores else 1) for n in (4, 16, 64, 256)]
-        raise ConfigError(f"--topology={text}: no slice of {count} {unit}; try"
-                          f" {', '.join(f'{chip.name}-{n}' for n in examples)}, or a grid such as"
-                          f" {chip.name}:{'4x4x4' if chip.axes == 3 else '4x4'}.")  # fmt: skip
+        raise ConfigError(
+            f"--topology={text}: no slice of {count} {unit}; try"
+            f" {', '.join(f'{chip.name}-{n}' for n in examples)}, or a grid such as"
+            f" {chip.name}:{'4x4x4' if chip.axes == 3 else '4x4'}."
+        )
     power = chips.bit_length() - 1
     if chip.axes == 3 and chips == 4:
         return (2, 2, 1)
-    sides = [power // chip.axes + (axis >= chip.axes - power % chip.axes) for axis in range(chip.axes)]
+    sides = [
+        power // chip.axes + (axis >= chip.axes - power % chip.axes) for axis in range(chip.axes)
+    ]
     return tuple(2**side for side in sides)

@@ -21,12 +21,19 @@ from flaxformer_lite.training import program as programs
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start.initial_state import initial_state
 
-ROUNDING = 1e-4  # relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
-NOISE = 1e-4  # relative to the largest gradient: smaller ones are compared with this (a key's bias has gradient zero)
+# relative to a gradient's largest number; other summation orders in float32 give 1e-7 to 1e-5
+ROUNDING = 1e-4
+# relative to the largest gradient: smaller ones are compared with this (a key's bias has gradient
+# zero)
+NOISE = 1e-4
 FLOAT32 = 4
-EMBEDDED = re.compile(r"token_embed|embed/(sharding_constraint|norm/add_any)$")  # a lookup's exchanges, by the release
+EMBEDDED = re.compile(
+    r"token_embed|embed/(sharding_constraint|norm/add_any)$"
+)  # a lookup's exchanges, by the release
 # Gradient descent that keeps its gradient: after one step, its momentum is the gradient.
-DESCENT = OptimizerConfig(name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
+DESCENT = OptimizerConfig(
+    name="sgd", schedule="constant", warmup_steps=0, weight_decay=0.0, clip_norm=0.0
+)
 
 
 class Gradient(NamedTuple):
@@ -49,7 +56,8 @@ class Exchange(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of a comparison; `strange` has a sentence for each exchange that the design does not explain."""
+    """The result of a comparison; `strange` has a sentence for each exchange that the design does
+    not explain."""
 
     losses: tuple[float, float]  # on one device, on the mesh
     gradients: list[Gradient]  # worst first
@@ -64,7 +72,8 @@ class Verdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The results of a step: gradients on the host, the loss, the compiled program, the compiler's warnings."""
+    """The results of a step: gradients on the host, the loss, the compiled program, the compiler's
+    warnings."""
 
     gradients: Any
     loss: float
@@ -104,12 +113,17 @@ def verify(wanted: Reference, mesh: MeshConfig) -> Verdict:
     module = hlo.parse(got.text)
     strange = [*_strange(many, module)]
     if got.rematerialised:
-        strange.append(f"involuntary rematerialization: {got.rematerialised} arrays replicated to be split differently")
+        strange.append(
+            f"involuntary rematerialization: {got.rematerialised} arrays replicated to be split"
+            " differently"
+        )
     return Verdict(
-        (wanted.step.loss, got.loss), _compare(many, wanted.step.gradients, got.gradients),
+        (wanted.step.loss, got.loss),
+        _compare(many, wanted.step.gradients, got.gradients),
         sharding.replicated(many.target.params, many.rules, many.mesh),
-        _exchanges(many, module), strange,
-    )  # fmt: skip
+        _exchanges(many, module),
+        strange,
+    )
 
 
 def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -> Program:
@@ -119,23 +133,32 @@ def _program(cfg: ExperimentConfig, devices: Sequence[jax.Device], batch: Any) -
 
 
 def _step(program: Program, state: Any, batch: Any) -> Step:
-    state = jax.tree.map(lambda x, target: jax.device_put(x, target.sharding), state, program.target)
+    state = jax.tree.map(
+        lambda x, target: jax.device_put(x, target.sharding), state, program.target
+    )
     batch = sharding.place_batch(batch, program.mesh)
     with quiet() as rematerialised:
         compiled = program.train_step.lower(state, batch).compile()
         warned = rematerialised()
-    run = program.train_step if program.cfg.mesh.mode == "pmap" else compiled  # a compiled pmap cannot be called
+    run = (
+        program.train_step if program.cfg.mesh.mode == "pmap" else compiled
+    )  # a compiled pmap cannot be called
     state, metrics = run(state, batch)
     momentum = next(part.trace for part in state.opt_state if hasattr(part, "trace"))
-    return Step(jax.tree.map(np.asarray, momentum), float(metrics["loss"]), compiled.as_text(), warned)
+    return Step(
+        jax.tree.map(np.asarray, momentum), float(metrics["loss"]), compiled.as_text(), warned
+    )
 
 
 def _compare(program: Program, wanted: Any, got: Any) -> list[Gradient]:
     noise = NOISE * max(np.abs(leaf).max() for leaf in jax.tree.leaves(wanted))
     found = []
     params = jax.tree_util.tree_leaves_with_path(program.target.params)
-    for (keys, param), a, b in zip(params, jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
-        largest, apart = float(np.abs(a).max()), float(np.abs(a - b).max())
+    for (keys, param), a, b in zip(
+        params, jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True
+    ):
+        largest = float(np.abs(a).max())
+        apart = float(np.abs(a - b).max())
         # NaN differs from every number.
         difference = apart / max(largest, noise) if math.isfinite(apart) else math.inf
         found.append(Gradient(path_of(keys), a.shape, param.sharding.spec, largest, difference))
@@ -154,8 +177,10 @@ def _exchanges(program: Program, module: hlo.Module) -> list[Exchange]:
 
 
 def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
-    """Finds moved activations; the design has only sums, gathered weights and the ring of context parallelism."""
-    cfg, mesh = program.cfg, program.mesh.shape
+    """Finds moved activations; the design has only sums, gathered weights and the ring of context
+    parallelism."""
+    cfg = program.cfg
+    mesh = program.mesh.shape
     parts = cfg.train.accumulate * mesh["data"] * mesh["fsdp"] * mesh["context"]
     tokens = cfg.train.batch_size * cfg.data.length // parts
     weights = _parts_of_weights(program)
@@ -165,18 +190,27 @@ def _strange(program: Program, module: hlo.Module) -> Iterator[str]:
         if summed or not axes or found.bytes < tokens * cfg.model.d_model * FLOAT32:
             continue
         ring = found.kind == "collective-permute" and axes == ("context",)
-        gathered = found.kind == "all-gather" and all(math.prod(array.shape) in weights for array in found.arrays)
-        # A table split by vocabulary gathers the gradients of all tokens, and keeps those of its own words.
+        gathered = found.kind == "all-gather" and all(
+            math.prod(array.shape) in weights for array in found.arrays
+        )
+        # A table split by vocabulary gathers the gradients of all tokens, and keeps those of its
+        # own words.
         table = found.kind == "all-gather" and "data" not in axes and EMBEDDED.search(found.source)
         if not ring and not gathered and not table:
             shapes = ", ".join(f"{array.dtype}{list(array.shape)}" for array in found.arrays)
-            yield f"{found.kind} of {shapes} over {', '.join(axes)}, {found.times} times ({found.source})"
+            yield (
+                f"{found.kind} of {shapes} over {', '.join(axes)}, {found.times} times"
+                f" ({found.source})"
+            )
 
 
 def _parts_of_weights(program: Program) -> set[int]:
-    """Returns the possible sizes of a weight, of one of its layers, and of either after splits of the mesh."""
+    """Returns the possible sizes of a weight, of one of its layers, and of either after splits of
+    the mesh."""
     sizes = program.mesh.shape.values()
-    ways = {math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)}
+    ways = {
+        math.prod(some) for n in range(len(sizes) + 1) for some in itertools.combinations(sizes, n)
+    }
     leaves = [leaf for leaf in jax.tree.leaves(program.target.params) if leaf.ndim > 1]
     whole = {leaf.size // layers for leaf in leaves for layers in (1, leaf.shape[0])}
     return {size // way for size in whole for way in ways}

@@ -1,4 +1,5 @@
-"""ALiBi: a penalty that grows with distance, with a fixed slope for each head; nothing is learned."""
+"""ALiBi: a penalty that grows with distance, with a fixed slope for each head; nothing is
+learned."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, relative
 class Alibi(Encoding):
     """`bias = -m_n |q_pos - k_pos|` with slopes `m_n = 2^(-max_bias n / N)`, n = 1..N.
 
-    If N is not a power of two, the slopes are those of the power below, then every other one of the power above.
+    If N is not a power of two, the slopes are those of the power below, then every other one of the
+    power above.
 
     Reference: Press et al. 2022, section 3 (arXiv:2108.12409).
     """
@@ -25,9 +27,14 @@ class Alibi(Encoding):
     max_bias: float = 8.0
 
     def bias(
-        self, tables: Tables, q_BTNH: jax.Array, q_positions_BT: jax.Array, k_positions_BS: jax.Array, *,
+        self,
+        tables: Tables,
+        q_BTNH: jax.Array,
+        q_positions_BT: jax.Array,
+        k_positions_BS: jax.Array,
+        *,
         bidirectional: bool,
-    ) -> jax.Array:  # fmt: skip
+    ) -> jax.Array:
         slopes_N = jnp.asarray(slopes(q_BTNH.shape[2], self.max_bias), jnp.float32)
         distance_BTS = jnp.abs(relative(q_positions_BT, k_positions_BS)).astype(jnp.float32)
         return -slopes_N[None, :, None, None] * distance_BTS[:, None]

@@ -1,4 +1,5 @@
-"""Binary: the bits of the position, least significant first. Sinusoids are the smooth counterpart."""
+"""Binary: the bits of the position, least significant first. Sinusoids are the smooth
+counterpart."""
 
 from dataclasses import dataclass
 

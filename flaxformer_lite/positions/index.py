@@ -1,4 +1,5 @@
-"""Plain index: the position number, added to every feature; the simplest encoding that could work."""
+"""Plain index: the position number, added to every feature; the simplest encoding that could
+work."""
 
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from flaxformer_lite.positions.encoding import Encoding, Tables, add
 class Index(Encoding):
     """`PE(pos, d) = pos / unit`: unbounded, and with `unit=1` soon larger than the embeddings.
 
-    LayerNorm subtracts the mean over features, and so all of it; only models with RMSNorm see this encoding.
+    LayerNorm subtracts the mean over features, and so all of it; only models with RMSNorm see this
+    encoding.
     """
 
     unit: Positive = 512.0  # number of positions over which the encoding grows by one

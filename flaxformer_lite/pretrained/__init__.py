@@ -1,1 +1,2 @@
-"""Loading and saving published checkpoints: files, names, layouts and configs, by the tables in models/."""
+"""Loading and saving published checkpoints: files, names, layouts and configs, by the tables in
+models/."""

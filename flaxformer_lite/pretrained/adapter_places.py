@@ -1,7 +1,9 @@
-"""The places of low-rank factors in an adapter's file, from those of the matrices beside which they stand.
+"""The places of low-rank factors in an adapter's file, from those of the matrices beside which they
+stand.
 
-PEFT names a factor after the module of its matrix, and stores A as [R, inputs] and B as [outputs, R] whatever the layout
-of the matrix. Where a file fuses several of our matrices, they share one A, and each has its own rows of B.
+PEFT names a factor after the module of its matrix, and stores A as [R, inputs] and B as [outputs,
+R] whatever the layout of the matrix. Where a file fuses several of our matrices, they share one A,
+and each has its own rows of B.
 """
 
 import dataclasses
@@ -19,7 +21,8 @@ NAMES = {A: ".lora_A.weight", B: ".lora_B.weight"}
 
 
 class Spot(NamedTuple):
-    """The place of a matrix: the name of its published module, and where it is in the module's weight."""
+    """The place of a matrix: the name of its published module, and where it is in the module's
+    weight."""
 
     module: str
     kernel: Place
@@ -27,13 +30,16 @@ class Spot(NamedTuple):
 
     def place(self, factor: str, rank: int) -> Place:
         """Returns the place of the factor A or B of this rank in its tensor."""
-        shape, n = self.kernel.shape, self.inputs
+        shape = self.kernel.shape
+        n = self.inputs
         ins, outs = sorted(self.kernel.groups, key=lambda group: 0 not in group)
         name = self.module + NAMES[factor]
         if factor == A:
             return Place(name, (*shape[:n], rank), ((n,), ins))
         shifted = tuple(axis if axis == FUSED else axis - n + 1 for axis in outs)
-        return dataclasses.replace(self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,)))
+        return dataclasses.replace(
+            self.kernel, name=name, shape=(rank, *shape[n:]), groups=(shifted, (0,))
+        )
 
     @property
     def is_transposed(self) -> bool:

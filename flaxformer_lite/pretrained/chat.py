@@ -16,7 +16,8 @@ Messages = list[dict[str, Any]]
 def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
     """Encodes the prompt for the assistant's next turn; only the template can write special tokens.
 
-    The spelling of one within a message, such as `<|im_end|>`, is text, so that nobody's words can end their turn.
+    The spelling of one within a message, such as `<|im_end|>`, is text, so that nobody's words can
+    end their turn.
 
     Args:
       tokenizer: a tokenizer with a chat template.
@@ -31,7 +32,8 @@ def encode(tokenizer: PublishedTokenizer, messages: Messages) -> list[int]:
 
 
 def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
-    """Renders the prompt for the assistant's next turn, in a process that ends if the template does not.
+    """Renders the prompt for the assistant's next turn, in a process that ends if the template does
+    not.
 
     Args:
       tokenizer: a tokenizer with a chat template.
@@ -48,7 +50,11 @@ def render(tokenizer: PublishedTokenizer, messages: Messages) -> str:
 
 
 def template_of(path: str | Path) -> str:
-    """Reads the chat template of a directory, with the special tokens that it names set in it; "" if there is none."""
+    """Reads the chat template of a directory, with the special tokens that it names set in it; ""
+    if there is none."""
     tokenizer = load_tokenizer(path)
-    named = (f"{{% set {role}_token = {json.dumps(token)} %}}" for role, token in tokenizer.tokens.items())
+    named = (
+        f"{{% set {role}_token = {json.dumps(token)} %}}"
+        for role, token in tokenizer.tokens.items()
+    )
     return f"{''.join(named)}{tokenizer.chat_template}" if tokenizer.chat_template else ""

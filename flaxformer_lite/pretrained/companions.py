@@ -10,14 +10,23 @@ from tokenizers import processors
 from flaxformer_lite.data import conversations, frame, tokenizer as plain
 
 
-def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: str = "") -> dict[str, Any]:
-    """Writes the tokenizer with the tokens that training puts around a text; returns its fields for config.json.
+def publish_tokenizer(
+    inner: plain.Tokenizer, model: Any, made: Path, template: str = ""
+) -> dict[str, Any]:
+    """Writes the tokenizer with the tokens that training puts around a text; returns its fields for
+    config.json.
 
-    Without these ids in config.json, transformers assumes the family's usual ones. With a chat template, what it ends
-    turns with also ends texts.
+    Without these ids in config.json, transformers assumes the family's usual ones. With a chat
+    template, what it ends turns with also ends texts.
     """
-    generation = {f"{role}_token_id": i for role, i in inner.ids.items() if role in ("pad", "bos", "eos")}
-    start = inner.pad_id if model.cfg.decoder_start_token_id is None else model.cfg.decoder_start_token_id
+    generation = {
+        f"{role}_token_id": i for role, i in inner.ids.items() if role in ("pad", "bos", "eos")
+    }
+    start = (
+        inner.pad_id
+        if model.cfg.decoder_start_token_id is None
+        else model.cfg.decoder_start_token_id
+    )
     generation |= {"decoder_start_token_id": start} if model.skeleton == "encoder_decoder" else {}
     ends = [inner.eos_id]
     if template:
@@ -26,7 +35,10 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: 
         end = conversations.encode(inner, template, [turns], known=[True])[0].end
         ends = sorted({inner.eos_id, inner.eos_id if end is None else end})
     if model.skeleton != "encoder":
-        _write_json(made / "generation_config.json", generation | ({"eos_token_id": ends} if len(ends) > 1 else {}))
+        _write_json(
+            made / "generation_config.json",
+            generation | ({"eos_token_id": ends} if len(ends) > 1 else {}),
+        )
     inner.save(made)
     if inner.file == "tokenizer.model" and model.cfg.family == "t5":
         (made / inner.file).rename(made / "spiece.model")
@@ -37,22 +49,37 @@ def publish_tokenizer(inner: plain.Tokenizer, model: Any, made: Path, template: 
 
 
 def _publish_json(inner: plain.Tokenizer, model: Any, made: Path) -> None:
-    known, around = tokenizers.Tokenizer.from_str(inner.definition.decode()), frame.usual(inner, model.skeleton)
+    known = tokenizers.Tokenizer.from_str(inner.definition.decode())
+    around = frame.usual(inner, model.skeleton)
     if known.post_processor is None and (around.before or around.after):
-        before, after = ([(known.id_to_token(i), i) for i in side] for side in (around.before, around.after))
+        before, after = (
+            [(known.id_to_token(i), i) for i in side] for side in (around.before, around.after)
+        )
         single = [*(token for token, _ in before), "$A", *(token for token, _ in after)]
         pair = [*single, "$B:1", *(f"{token}:1" for token, _ in after)]
         specials = list({*before, *after})
-        known.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
+        known.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=specials
+        )
         read = json.loads(known.to_str())
         for token in read["added_tokens"]:
-            token["lstrip"] |= token["content"] == "[MASK]"  # takes the space before it, like RoBERTa's <mask>
+            token["lstrip"] |= (
+                token["content"] == "[MASK]"
+            )  # takes the space before it, like RoBERTa's <mask>
         _write_json(made / inner.file, read)
-    config: dict[str, Any] = {f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()}
+    config: dict[str, Any] = {
+        f"{role}_token": known.id_to_token(i) for role, i in inner.ids.items()
+    }
     config |= {"tokenizer_class": "PreTrainedTokenizerFast"}
     config |= {"model_max_length": model.cfg.max_length} if model.cfg.has_position_table else {}
-    types = ["token_type_ids"] if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1 else []
-    config |= {"model_input_names": ["input_ids", *types, "attention_mask"]}  # else transformers leaves the types out
+    types = (
+        ["token_type_ids"]
+        if inner.frame(model.skeleton).second_type and model.cfg.type_vocab_size > 1
+        else []
+    )
+    config |= {
+        "model_input_names": ["input_ids", *types, "attention_mask"]
+    }  # else transformers leaves the types out
     _write_json(made / "tokenizer_config.json", config)
 
 

@@ -1,4 +1,5 @@
-"""Weight files in a published directory: one safetensors file, several with an index, or Flax's old msgpack."""
+"""Weight files in a published directory: one safetensors file, several with an index, or Flax's old
+msgpack."""
 
 import os
 import re
@@ -15,7 +16,9 @@ from flaxformer_lite.pretrained.safetensors import Tensor, WeightsError, check_n
 
 OTHERS = {
     "pytorch_model.bin": "a pickle, which can run any code when it is opened",
-    "pytorch_model.bin.index.json": "an index of pickles, which can run any code when they are opened",
+    "pytorch_model.bin.index.json": (
+        "an index of pickles, which can run any code when they are opened"
+    ),
     "model.ckpt.index": "a TensorFlow checkpoint",
     "tf_model.h5": "Keras weights",
 }
@@ -24,7 +27,10 @@ OTHERS = {
 def check_exists(folder: Path) -> None:
     """Refuses what is no directory, such as a model's name on a hub."""
     if not folder.is_dir():
-        raise WeightsError(f"{folder}: no such directory; models are read from disk, gs:// or s3://, never from a hub.")
+        raise WeightsError(
+            f"{folder}: no such directory; models are read from disk, gs:// or s3://, never from a"
+            " hub."
+        )
 
 
 def read_config(folder: Path) -> dict:
@@ -35,8 +41,12 @@ def read_config(folder: Path) -> dict:
         _follow(path)
         check_exists(folder)
         if (folder / "adapter_config.json").is_file():
-            raise WeightsError(f"{folder}: an adapter alone; pass its model's directory, with adapter= this one.")
-        raise WeightsError(f"{folder}: no config.json; pass the directory that save_pretrained wrote.")
+            raise WeightsError(
+                f"{folder}: an adapter alone; pass its model's directory, with adapter= this one."
+            )
+        raise WeightsError(
+            f"{folder}: no config.json; pass the directory that save_pretrained wrote."
+        )
     return read_object(path, error=WeightsError)
 
 
@@ -44,7 +54,8 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     """Opens all tensors of a directory by their published names; safetensors are read lazily.
 
     Raises:
-      WeightsError: there are no weights that can be read, or a file is damaged or outside the directory.
+      WeightsError: there are no weights that can be read, or a file is damaged or outside the
+        directory.
     """
     if (folder / "model.safetensors").is_file():
         return open_file(folder / "model.safetensors")
@@ -59,27 +70,37 @@ def open_weights(folder: Path) -> dict[str, Tensor]:
     for name, what in OTHERS.items():
         if (folder / name).is_file():
             raise WeightsError(
-                f"{folder / name}: {what}, and is not read here. Convert it once where transformers and torch are"
-                f" installed: AutoModel.from_pretrained({str(folder)!r}).save_pretrained(..., safe_serialization=True)."
+                f"{folder / name}: {what}, and is not read here. Convert it once where transformers"
+                " and torch are installed:"
+                f" AutoModel.from_pretrained({str(folder)!r}).save_pretrained(...,"
+                " safe_serialization=True)."
             )
-    raise WeightsError(f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack.")
+    raise WeightsError(
+        f"{folder}: no model.safetensors, model.safetensors.index.json or flax_model.msgpack."
+    )
 
 
 def _follow(path: Path) -> None:
     """Refuses a broken link, as in a cache that was partly deleted."""
     if path.is_symlink() and not path.exists():
-        raise WeightsError(f"{path}: a link to {os.readlink(path)}, which is not there; fetch it again.")
+        raise WeightsError(
+            f"{path}: a link to {os.readlink(path)}, which is not there; fetch it again."
+        )
 
 
 def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     path = folder / index_name
     weight_map = read_object(path, {"weight_map": dict}, error=WeightsError).get("weight_map")
     if weight_map is None or not all(isinstance(file, str) for file in weight_map.values()):
-        raise WeightsError(f"{path}: must be a JSON object with a weight_map that gives each tensor's file.")
+        raise WeightsError(
+            f"{path}: must be a JSON object with a weight_map that gives each tensor's file."
+        )
     found = {}
     for file in sorted(set(weight_map.values())):
         if Path(file).name != file or file in ("", ".", ".."):
-            raise WeightsError(f"{path}: names the file {brief(file)}, which is no plain name in its folder.")
+            raise WeightsError(
+                f"{path}: names the file {brief(file)}, which is no plain name in its folder."
+            )
         if not (folder / file).is_file():
             _follow(folder / file)
             raise WeightsError(f"{path}: names {file}, which is missing; fetch that part.")
@@ -87,10 +108,14 @@ def _open_shards(folder: Path, index_name: str, open_one) -> dict:
     tensors = {}
     for name, file in weight_map.items():
         if name not in found[file]:
-            raise WeightsError(f"{path}: says that {shown(name)} is in {file}, which does not hold it.")
+            raise WeightsError(
+                f"{path}: says that {shown(name)} is in {file}, which does not hold it."
+            )
         tensors[name] = found[file][name]
     for file, inside in found.items():
-        if extra := sorted(set(inside) - {name for name, where in weight_map.items() if where == file}):
+        if extra := sorted(
+            set(inside) - {name for name, where in weight_map.items() if where == file}
+        ):
             raise WeightsError(f"{path}: does not mention {extra[0]}, which {file} holds.")
     return tensors
 
@@ -114,7 +139,8 @@ def _msgpack(path: Path) -> dict[str, np.ndarray]:
 
 
 def _named_as_torch(flat: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Renames Flax's parameters as torch's; kernels are transposed, scales and embeddings only renamed."""
+    """Renames Flax's parameters as torch's; kernels are transposed, scales and embeddings only
+    renamed."""
     tensors = {}
     for path, array in flat.items():
         name = re.sub(r"\.(kernel|scale|embedding)$", ".weight", path.replace("/", "."))

@@ -19,12 +19,16 @@ from flaxformer_lite.pretrained.known_fields import KNOWN
 
 LOG = logging.getLogger("flaxformer_lite")
 
-# Fields without a counterpart in config.json, besides Execution's. Families that limit max_length do have one for it.
+# Fields without a counterpart in config.json, besides Execution's. Families that limit max_length
+# do have one for it.
 OURS_ONLY = {*WEIGHTLESS_FIELDS, "family", "max_length", "sharding", "adapter"} - {"pad_token_id"}
 
 
 def _every_layer(cfg: ModelConfig) -> list[LayerKind]:
-    kinds = [replace(kind, window=kind.window or 0, position=kind.position or cfg.position) for kind in cfg.kinds]
+    kinds = [
+        replace(kind, window=kind.window or 0, position=kind.position or cfg.position)
+        for kind in cfg.kinds
+    ]
     return [kinds[i % len(kinds)] for i in range(cfg.encoder_layers + cfg.decoder_layers)]
 
 
@@ -46,7 +50,8 @@ MEANING = {
 
 
 def family_of(published: dict[str, Any], folder: Path, family: str | None = None) -> ModuleType:
-    """Imports the family file of a model_type, which has the same name with _ for -; or the one that `family` names.
+    """Imports the family file of a model_type, which has the same name with _ for -; or the one
+    that `family` names.
 
     Raises:
       ConfigError: there is none, or `family` has another model_type.
@@ -54,11 +59,18 @@ def family_of(published: dict[str, Any], folder: Path, family: str | None = None
     if family is not None:
         return _chosen(family, published, folder)
     name = str(published.get("model_type", "")).replace("-", "_")
-    known = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
+    known = [
+        n
+        for n in registry.available("models")
+        if hasattr(registry.resolve("models", n), "PUBLISHED")
+    ]
     if name not in known:
         near = registry.nearest(name, known)
-        raise ConfigError(f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the families with"
-                          f" published weights are {', '.join(known)}; family=module:Model reads by your own.")  # fmt: skip
+        raise ConfigError(
+            f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the"
+            f" families with published weights are {', '.join(known)}; family=module:Model reads by"
+            " your own."
+        )
     return registry.resolve("models", name)
 
 
@@ -68,10 +80,14 @@ def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
     except ValueError as error:
         raise ConfigError(f"family={family!r}: {error}") from None
     if not hasattr(chosen, "PUBLISHED") or not hasattr(chosen, "config"):
-        raise ConfigError(f"family={family!r}: its file needs PUBLISHED and config to read published weights.")
+        raise ConfigError(
+            f"family={family!r}: its file needs PUBLISHED and config to read published weights."
+        )
     if (named := published.get("model_type")) != (known := chosen.PUBLISHED.model_type):
-        raise ConfigError(f"{folder}/config.json: model_type={brief(named)}, where family={family!r} reads {known!r}; leave"
-                          f" family out, or name another.")  # fmt: skip
+        raise ConfigError(
+            f"{folder}/config.json: model_type={brief(named)}, where family={family!r} reads"
+            f" {known!r}; leave family out, or name another."
+        )
     return chosen
 
 
@@ -81,25 +97,36 @@ def head_of(family: ModuleType, published: dict[str, Any], head: str | None) -> 
     if head is not None:
         if head not in heads:
             near = registry.nearest(head, list(heads))
-            raise ConfigError(f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}.")
+            raise ConfigError(
+                f"head={head!r}: no such head{near}; {_name(family)} has {', '.join(heads)}."
+            )
         return head
     named = published.get("architectures") or [None]
     architecture = named[0] if isinstance(named, list) else named
     for name, spelled in heads.items():
         if spelled.architecture == architecture:
             return name
-    raise ConfigError(f"config.json: architectures[0]={brief(architecture)} is unknown; pass head={'|'.join(heads)}.")
+    raise ConfigError(
+        f"config.json: architectures[0]={brief(architecture)} is unknown; pass"
+        f" head={'|'.join(heads)}."
+    )
 
 
 def open_config(
     published: dict[str, Any], folder: Path, head: str | None, family: str | None, **overrides: Any
 ) -> tuple[ModuleType, ModelConfig]:
-    """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and `read_config`."""
-    plugin, own = family_of(published, folder, family), {} if family is None else {"family": family}
-    return plugin, read_config(plugin, published, head_of(plugin, published, head), **overrides, **own)
+    """Returns the family file of a published config, and the ModelConfig; raises as `family_of` and
+    `read_config`."""
+    plugin = family_of(published, folder, family)
+    own = {} if family is None else {"family": family}
+    return plugin, read_config(
+        plugin, published, head_of(plugin, published, head), **overrides, **own
+    )
 
 
-def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any) -> ModelConfig:
+def read_config(
+    family: ModuleType, published: dict[str, Any], head: str, /, **overrides: Any
+) -> ModelConfig:
     """Converts a published config to a ModelConfig.
 
     Raises:
@@ -108,8 +135,10 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
     spelled = family.PUBLISHED
     fields = Fields({**spelled.defaults, **published})
     if "quantization_config" in published:
-        raise ConfigError("config.json: quantization_config: quantized weights are not supported; fetch the model in float32,"
-                          " float16 or bfloat16.")  # fmt: skip
+        raise ConfigError(
+            "config.json: quantization_config: quantized weights are not supported; fetch the model"
+            " in float32, float16 or bfloat16."
+        )
     read = {ours: _same(fields, name, ours) for name, ours in spelled.all_fields.items()}
     ours = {name: value for name, value in read.items() if value is not None}
     _check_fixed(fields, spelled.fixed, spelled.heads[head])
@@ -117,13 +146,24 @@ def read_config(family: ModuleType, published: dict[str, Any], head: str, /, **o
         ours |= spelled.read(fields)
     except ConfigError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # sizes that nobody computes with
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # sizes that nobody computes with
         raise ConfigError(f"config.json: {error}") from None
     if (pad := fields.get("pad_token_id", kind=int)) is not None:
         ours["pad_token_id"] = pad
-    ours["num_labels"] = len(fields.get("id2label", {})) or fields.size("num_labels", ours.get("num_labels", 2))
-    _check_unread(family, {name: value for name, value in published.items() if name not in fields.read})
-    fixed = {name: value for name, value in ours.items() if name == "family"}  # a class that the file asks for
+    ours["num_labels"] = len(fields.get("id2label", {})) or fields.size(
+        "num_labels", ours.get("num_labels", 2)
+    )
+    _check_unread(
+        family, {name: value for name, value in published.items() if name not in fields.read}
+    )
+    fixed = {
+        name: value for name, value in ours.items() if name == "family"
+    }  # a class that the file asks for
     try:
         return family.config(**{**ours, **overrides, **fixed, "head": head})
     except (ArithmeticError, TypeError, ValueError) as error:
@@ -138,9 +178,15 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     """
     spelled = family.PUBLISHED
     if (head := spelled.heads.get(cfg.head)) is None:
-        raise ConfigError(f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"
-                          f" {', '.join(spelled.heads)}.")  # fmt: skip
-    published = {"model_type": spelled.model_type, "architectures": [head.architecture], "torch_dtype": cfg.param_dtype}
+        raise ConfigError(
+            f"head={cfg.head!r}: a published {_name(family)} has no class for it; choose from"
+            f" {', '.join(spelled.heads)}."
+        )
+    published = {
+        "model_type": spelled.model_type,
+        "architectures": [head.architecture],
+        "torch_dtype": cfg.param_dtype,
+    }
     for name, field in spelled.all_fields.items():
         if (value := getattr(cfg, field)) is not None:
             published[name] = ACTIVATION_NAMES[value][0] if field == "activation" else value
@@ -151,10 +197,13 @@ def write_config(family: ModuleType, cfg: ModelConfig) -> dict[str, Any]:
     back = read_config(family, published, cfg.head)
     for field in fields_of(ModelConfig):
         meaning = MEANING.get(field.name, operator.attrgetter(field.name))
-        was, now = meaning(cfg), meaning(back)
+        was = meaning(cfg)
+        now = meaning(back)
         if was != now and field.name not in OURS_ONLY:
-            raise ConfigError(f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read back"
-                              f" as {now!r}; keep checkpoints of this model in our own format.")  # fmt: skip
+            raise ConfigError(
+                f"{field.name}={was!r}: a published {_name(family)} cannot have that, it would read"
+                f" back as {now!r}; keep checkpoints of this model in our own format."
+            )
     return published
 
 
@@ -164,29 +213,47 @@ def _check_fixed(fields: Fields, fixed: Mapping[str, Any], head: Head) -> None:
             fields.require(name, allowed)
     for name, allowed in head.fixed.items():
         if (value := fields.get(name, kind=type(allowed))) != allowed:
-            raise ConfigError(f"config.json: {name}={brief(value)}: a {head.architecture} is supported with {allowed!r} only;"
-                              f" pass head= to read it as another.")  # fmt: skip
+            raise ConfigError(
+                f"config.json: {name}={brief(value)}: a {head.architecture} is supported with"
+                f" {allowed!r} only; pass head= to read it as another."
+            )
 
 
 def _check_unread(family: ModuleType, unread: dict[str, Any]) -> None:
-    """Refuses unread fields that transformers uses; those that it does not know are only reported."""
+    """Refuses unread fields that transformers uses; those that it does not know are only
+    reported."""
     spelled = family.PUBLISHED
-    named = {name for name, value in unread.items() if value is not None} - HARMLESS - set(spelled.harmless)
+    named = (
+        {name for name, value in unread.items() if value is not None}
+        - HARMLESS
+        - set(spelled.harmless)
+    )
     known = KNOWN[""] | KNOWN[spelled.model_type] if spelled.model_type in KNOWN else named
     if computed := sorted(named & known):
-        raise ConfigError(f"config.json: {computed[0]}={brief(unread[computed[0]])} is not supported for {_name(family)}"
-                          f" and might change the numbers; remove it from config.json if it does not.")  # fmt: skip
+        raise ConfigError(
+            f"config.json: {computed[0]}={brief(unread[computed[0]])} is not supported for"
+            f" {_name(family)} and might change the numbers; remove it from config.json if it does"
+            " not."
+        )
     if named:
-        LOG.warning("config.json: %s: not a field of transformers' %s, so ignored there and here.",
-                    ", ".join(map(shown, sorted(named))), _name(family))  # fmt: skip
+        LOG.warning(
+            "config.json: %s: not a field of transformers' %s, so ignored there and here.",
+            ", ".join(map(shown, sorted(named))),
+            _name(family),
+        )
 
 
 def write_labels(labels: Sequence[str], cfg: ModelConfig) -> dict[str, Any]:
     """Returns the fields of config.json that name a model's classes."""
     if len(set(labels)) != cfg.num_labels or len(labels) != cfg.num_labels:
-        raise ConfigError(f"labels={list(labels)!r}: the model has {cfg.num_labels} classes; give each its own name.")
-    return {"id2label": {str(i): label for i, label in enumerate(labels)},
-            "label2id": {label: i for i, label in enumerate(labels)}}  # fmt: skip
+        raise ConfigError(
+            f"labels={list(labels)!r}: the model has {cfg.num_labels} classes; give each its own"
+            " name."
+        )
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
 
 
 def read_labels(published: dict[str, Any]) -> list[str]:
@@ -196,11 +263,14 @@ def read_labels(published: dict[str, Any]) -> list[str]:
         names = {int(i): label for i, label in named.items()}
         return [str(names[i]) for i in range(len(names))]
     except (AttributeError, ValueError, KeyError):
-        raise ConfigError(f"config.json: id2label={brief(named)}: must have a name for each of 0, 1, 2, ...") from None
+        raise ConfigError(
+            f"config.json: id2label={brief(named)}: must have a name for each of 0, 1, 2, ..."
+        ) from None
 
 
 def _same(fields: Fields, name: str, ours: str) -> Any:
-    """Reads a published field that is one of ModelConfig's under another name; None if it is absent."""
+    """Reads a published field that is one of ModelConfig's under another name; None if it is
+    absent."""
     kind = KINDS[ours]
     if (value := fields.get(name, kind=kind)) is None:
         return None

@@ -1,6 +1,8 @@
-"""The place of a parameter within a published tensor: reshapes, transposes and slices, used in both directions.
+"""The place of a parameter within a published tensor: reshapes, transposes and slices, used in both
+directions.
 
-Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses several parameters.
+Each axis of a tensor is a group of our axes, merged; FUSED is the axis along which a file fuses
+several parameters.
 """
 
 import math
@@ -19,16 +21,18 @@ def groups_of(layout: str, path: str, rank: int) -> Groups:
     """Returns, for each axis of the published tensor, the axes of our parameter that it merges.
 
     Args:
-      layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it another, "1" one of
-        size 1.
-      path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has only output axes.
+      layout: a layout of models/weight_map.py: "I" is one axis of the tensor, the letters beside it
+        another, "1" one of size 1.
+      path: path of our parameter; a `kernel` has input axes first, then output axes; a `bias` has
+        only output axes.
       rank: rank of our parameter.
     """
     axes = tuple(range(rank))
     if not path.endswith(("/kernel", "/bias")) or path.endswith(("lm_head/kernel", "vocab/kernel")):
         return tuple((axis,) for axis in axes)
     inputs = 0 if path.endswith("/bias") else input_axes(path)
-    ins, outs = axes[:inputs], axes[inputs:]
+    ins = axes[:inputs]
+    outs = axes[inputs:]
     merged = {"I": ins, "O": outs, "N": outs[:1], "H": outs[1:], "1": ()}
     spelled = re.findall("[I1]|[^I1]+", layout if inputs else layout.replace("I", ""))
     return tuple(sum((merged.get(letter, (FUSED,)) for letter in axis), ()) for axis in spelled)
@@ -54,18 +58,28 @@ class Place:
         return tuple(math.prod(self._size(axis) for axis in group) for group in self.groups)
 
     def read(self, read: Callable[[Slices], np.ndarray], index: Slices) -> np.ndarray:
-        """Reads the slice `index` of our parameter, touching only the rows and columns of the file that contain it."""
+        """Reads the slice `index` of our parameter, touching only the rows and columns of the file
+        that contain it."""
         wanted = [range(size)[s] for size, s in zip(self.shape, index, strict=True)]
-        spans, shape, inner = [], [], []
+        spans = []
+        shape = []
+        inner = []
         for group in self.groups:
-            ranges = [range(self.part, self.part + 1) if axis == FUSED else wanted[axis] for axis in group]
+            ranges = [
+                range(self.part, self.part + 1) if axis == FUSED else wanted[axis] for axis in group
+            ]
             span, kept = _span(ranges, [self._size(axis) for axis in group])
             spans.append(span)
             shape += [len(k) for k in kept]
-            inner += [slice(r.start - k.start, r.stop - k.start) for r, k in zip(ranges, kept, strict=True)]
+            inner += [
+                slice(r.start - k.start, r.stop - k.start)
+                for r, k in zip(ranges, kept, strict=True)
+            ]
         block = read(tuple(spans)).reshape(shape)[tuple(inner)]
         order = [axis for group in self.groups for axis in group]
-        block = block.reshape([n for n, axis in zip(block.shape, order, strict=True) if axis != FUSED])
+        block = block.reshape(
+            [n for n, axis in zip(block.shape, order, strict=True) if axis != FUSED]
+        )
         return block.transpose(np.argsort([axis for axis in order if axis != FUSED]))
 
     def write(self, parameter: np.ndarray, tensor: np.ndarray) -> None:
@@ -80,8 +94,11 @@ class Place:
 
 
 def _span(ranges: list[range], sizes: list[int]) -> tuple[slice, list[range]]:
-    """Returns the contiguous span of a merged axis that covers `ranges`, and the range of each part within it."""
-    start, stride, kept = 0, math.prod(sizes), []
+    """Returns the contiguous span of a merged axis that covers `ranges`, and the range of each part
+    within it."""
+    start = 0
+    stride = math.prod(sizes)
+    kept = []
     for position, (wanted, size) in enumerate(zip(ranges, sizes, strict=True)):
         stride //= size
         if len(wanted) > 1 or position == len(sizes) - 1:

@@ -24,29 +24,75 @@ from flaxformer_lite.pretrained.stored import Reader
 from flaxformer_lite.pretrained.tensor_names import layers_of, side_by_side
 
 LOG = logging.getLogger("flaxformer_lite")
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 KINDS: dict[str, Any] = {
-    "task_type": str, "lora_alpha": float, "lora_dropout": float, "use_rslora": bool, "alpha_pattern": dict,
-}  # fmt: skip
+    "task_type": str,
+    "lora_alpha": float,
+    "lora_dropout": float,
+    "use_rslora": bool,
+    "alpha_pattern": dict,
+}
 HEADS = {
-    "CAUSAL_LM": ("causal_lm", "lm"), "SEQ_2_SEQ_LM": ("lm",), "SEQ_CLS": ("sequence_classification",),
-    "TOKEN_CLS": ("token_classification",), "QUESTION_ANS": ("question_answering",), "FEATURE_EXTRACTION": ("none",),
-}  # fmt: skip
+    "CAUSAL_LM": ("causal_lm", "lm"),
+    "SEQ_2_SEQ_LM": ("lm",),
+    "SEQ_CLS": ("sequence_classification",),
+    "TOKEN_CLS": ("token_classification",),
+    "QUESTION_ANS": ("question_answering",),
+    "FEATURE_EXTRACTION": ("none",),
+}
 # Fields that change what is computed, with the values that do not.
 FIXED: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
-} | dict.fromkeys((
-    "use_dora", "lora_bias", "use_qalora", "alora_invocation_tokens", "trainable_token_indices", "layer_replication",
-    "target_parameters", "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config",
-    "megatron_config",
-), ())  # fmt: skip
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
+} | dict.fromkeys(
+    (
+        "use_dora",
+        "lora_bias",
+        "use_qalora",
+        "alora_invocation_tokens",
+        "trainable_token_indices",
+        "layer_replication",
+        "target_parameters",
+        "use_bdlora",
+        "arrow_config",
+        "kasa_config",
+        "velora_config",
+        "monteclora_config",
+        "megatron_config",
+    ),
+    (),
+)
 # Fields whose meaning the tensors have, or that are about training, files and other libraries.
 HARMLESS = {
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config",
-    "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
-    "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_core", "modules_to_save", "peft_version", "qalora_group_size",
-    "r", "rank_pattern", "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
-}  # fmt: skip
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,37 +101,54 @@ class PublishedAdapter:
 
     folder: Path  # where it is
     fields: dict[str, Any]  # of adapter_config.json
-    factors: dict[str, dict[str, Tensor]]  # published module -> its tensors by our names of the factors
+    factors: dict[
+        str, dict[str, Tensor]
+    ]  # published module -> its tensors by our names of the factors
     own: dict[str, Tensor]  # the base's tensors that it replaces, by their full names
 
     def head(self, heads: Iterable[str]) -> str | None:
         """Returns which of the family's heads its task needs, or None if it does not say."""
-        return next((head for head in HEADS.get(str(self.fields.get("task_type")), ()) if head in heads), None)
+        return next(
+            (head for head in HEADS.get(str(self.fields.get("task_type")), ()) if head in heads),
+            None,
+        )
 
     def labels(self, spelled: Published, cfg: ModelConfig) -> int:
         """Returns the number of classes: that of its own classifier, or the config's."""
         if not cfg.head.endswith("classification"):
             return cfg.num_labels
-        place = tensor_names.places(spelled, cfg, {"classifier/dense/kernel": (1, 1)})["classifier/dense/kernel"]
+        place = tensor_names.places(spelled, cfg, {"classifier/dense/kernel": (1, 1)})[
+            "classifier/dense/kernel"
+        ]
         return self.own[place.name].shape[0] if place.name in self.own else cfg.num_labels
 
     def config(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> LoraConfig:
         """Returns our record of it, for a model with parameters of these shapes.
 
         Raises:
-          WeightsError: it adapts a matrix that the model does not have, or that is not adapted here.
+          WeightsError: it adapts a matrix that the model does not have, or that is not adapted
+            here.
         """
         known = spots(spelled, cfg, side_by_side(cfg, shapes))
         adapted = {path for path, spot in known.items() if spot.module in self.factors}
         if unknown := sorted(set(self.factors) - {known[path].module for path in adapted}):
-            raise WeightsError(f"{self.folder}: adapts {unknown[0]}, which is no matrix of this {cfg.family} with"
-                               f" head={cfg.head!r}; pass the model that it was trained for, and head=.")  # fmt: skip
+            raise WeightsError(
+                f"{self.folder}: adapts {unknown[0]}, which is no matrix of this {cfg.family} with"
+                f" head={cfg.head!r}; pass the model that it was trained for, and head=."
+            )
         scales = collections.Counter(map(self._scale, self.factors))
-        rank, rslora = max(map(self._rank, self.factors)), bool(self.fields.get("use_rslora"))
+        rank = max(map(self._rank, self.factors))
+        rslora = bool(self.fields.get("use_rslora"))
         alpha = scales.most_common(1)[0][0] * (math.sqrt(rank) if rslora else rank)
-        layers = {p.removesuffix("/kernel"): layers_of(cfg, p, leaf.shape) for p, leaf in shapes.items()}
+        layers = {
+            p.removesuffix("/kernel"): layers_of(cfg, p, leaf.shape) for p, leaf in shapes.items()
+        }
         kernels = {path: ones for path, ones in layers.items() if f"{path}/kernel" in shapes}
-        chosen = [path for path, ones in kernels.items() if any(one.removesuffix("/kernel") in adapted for one in ones)]
+        chosen = [
+            path
+            for path, ones in kernels.items()
+            if any(one.removesuffix("/kernel") in adapted for one in ones)
+        ]
         names = shortest(chosen, kernels, "/")
         return LoraConfig(
             rank=rank,
@@ -95,31 +158,47 @@ class PublishedAdapter:
             targets=tuple(rf"(^|/){re.escape(name)}/kernel$" for name in names),
         )
 
-    def readers(self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]) -> dict[str, Reader]:
+    def readers(
+        self, spelled: Published, cfg: ModelConfig, shapes: dict[str, Any]
+    ) -> dict[str, Reader]:
         """Maps the paths of the factors of all matrices to functions that read a slice of them.
 
         A matrix that is not adapted, in a stack of others that are, has zeros.
         """
         known = spots(spelled, cfg, side_by_side(cfg, shapes)).items()
-        return {f"{path}/{name}": self._reader(name, spot, cfg.adapter) for path, spot in known for name in NAMES}
+        return {
+            f"{path}/{name}": self._reader(name, spot, cfg.adapter)
+            for path, spot in known
+            for name in NAMES
+        }
 
     def _reader(self, factor: str, spot: Spot, cfg: LoraConfig) -> Reader:
-        """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes into B."""
+        """Reads a factor; one of smaller rank is filled with zeros, and a scale of its own goes
+        into B."""
 
         def read(index: Slices) -> np.ndarray:
             whole = np.zeros(spot.place(factor, cfg.rank).shape, np.float32)
             if spot.module in self.factors:
                 rank = self._rank(spot.module)
-                place, tensor = spot.place(factor, rank), self.factors[spot.module][factor]
+                place = spot.place(factor, rank)
+                tensor = self.factors[spot.module][factor]
                 if tensor.shape != place.file_shape:
-                    raise WeightsError(f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and rank imply"
-                                       f" {list(place.file_shape)}; it is of another model.")  # fmt: skip
-                part = place.read(tensor.read, tuple(slice(None) for _ in place.shape)).astype(np.float32)
+                    raise WeightsError(
+                        f"{self.folder}: {place.name} has shape {list(tensor.shape)}, its model and"
+                        f" rank imply {list(place.file_shape)}; it is of another model."
+                    )
+                part = place.read(tensor.read, tuple(slice(None) for _ in place.shape)).astype(
+                    np.float32
+                )
                 if factor == A:
                     whole[..., :rank] = part
                 else:
                     scale = self._scale(spot.module)
-                    whole[:rank] = part if math.isclose(scale, cfg.scale, rel_tol=1e-6) else part * (scale / cfg.scale)
+                    whole[:rank] = (
+                        part
+                        if math.isclose(scale, cfg.scale, rel_tol=1e-6)
+                        else part * (scale / cfg.scale)
+                    )
             return whole[index]
 
         return read
@@ -128,7 +207,8 @@ class PublishedAdapter:
         return self.factors[module][A].shape[0]
 
     def _scale(self, module: str) -> float:
-        rank, alpha = self._rank(module), self.fields.get("lora_alpha")
+        rank = self._rank(module)
+        alpha = self.fields.get("lora_alpha")
         alpha = 8.0 if alpha is None else float(alpha)  # PEFT's default
         for pattern, own in (self.fields.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
@@ -142,41 +222,59 @@ def open_adapter(path: str | Path) -> PublishedAdapter:
 
     Raises:
       ConfigError: it computes something that is not computed here.
-      WeightsError: a file is missing or damaged, or holds other tensors than factors and whole modules.
+      WeightsError: a file is missing or damaged, or holds other tensors than factors and whole
+        modules.
     """
     folder = places.on_disk(path)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise WeightsError(f"{folder}: no {name}; pass the directory that PEFT's save_pretrained wrote.")
+            raise WeightsError(
+                f"{folder}: no {name}; pass the directory that PEFT's save_pretrained wrote."
+            )
     fields = read_object(folder / CONFIG, KINDS, error=WeightsError)
     _check(fields)
-    factors, own = collections.defaultdict[str, dict[str, Tensor]](dict), {}
+    factors = collections.defaultdict[str, dict[str, Tensor]](dict)
+    own = {}
     for full, tensor in open_file(folder / WEIGHTS).items():
         name = full.removeprefix(ROOT)
         ending = next((ours for ours, theirs in NAMES.items() if name.endswith(theirs)), None)
         if ending is not None:
             factors[name.removesuffix(NAMES[ending])][ending] = tensor
         elif "lora_" in name:
-            raise WeightsError(f"{folder}: tensor {shown(full)}: only the factors lora_A and lora_B of dense layers are"
-                               f" supported here.")  # fmt: skip
+            raise WeightsError(
+                f"{folder}: tensor {shown(full)}: only the factors lora_A and lora_B of dense"
+                " layers are supported here."
+            )
         else:
             own[name] = tensor
-    lone = [name for name, pair in factors.items() if len(pair) < 2 or len(pair[A].shape) != 2 or not pair[A].shape[0]]
+    lone = [
+        name
+        for name, pair in factors.items()
+        if len(pair) < 2 or len(pair[A].shape) != 2 or not pair[A].shape[0]
+    ]
     if lone or not factors:
-        raise WeightsError(f"{folder}: {shown(lone[0]) if lone else 'it'} lacks lora_A or lora_B as a matrix.")
+        raise WeightsError(
+            f"{folder}: {shown(lone[0]) if lone else 'it'} lacks lora_A or lora_B as a matrix."
+        )
     return PublishedAdapter(folder, fields, dict(factors), own)
 
 
 def _check(fields: dict[str, Any]) -> None:
     for name, allowed in FIXED.items():
         if (value := fields.get(name)) and value not in allowed:
-            raise ConfigError(f"{CONFIG}: {name}={brief(value)} changes the numbers, and only"
-                              f" {brief(allowed[0]) if allowed else 'its absence'} is supported here; merge the adapter with"
-                              f" peft.")  # fmt: skip
+            raise ConfigError(
+                f"{CONFIG}: {name}={brief(value)} changes the numbers, and only"
+                f" {brief(allowed[0]) if allowed else 'its absence'} is supported here; merge the"
+                " adapter with peft."
+            )
     for pattern, alpha in (fields.get("alpha_pattern") or {}).items():
         if not is_kind(alpha, float) or is_pattern(pattern):
-            raise ConfigError(f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers.")
+            raise ConfigError(
+                f"{CONFIG}: alpha_pattern={brief({pattern: alpha})}: must map patterns to numbers."
+            )
     if "peft_type" not in fields:
         raise ConfigError(f"{CONFIG}: no peft_type; must be 'LORA'.")
-    if unread := sorted(name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}):
+    if unread := sorted(
+        name for name, value in fields.items() if value and name not in {*FIXED, *HARMLESS}
+    ):
         LOG.warning("%s: %s: not known here, so ignored.", CONFIG, ", ".join(map(shown, unread)))

@@ -16,7 +16,14 @@ from flaxformer_lite.files.publish import new_directory, private_directory
 from flaxformer_lite.files.stores import StorageError, is_url, name_copy
 from flaxformer_lite.pretrained.folder import OTHERS
 
-READ = (".json", ".jinja", ".model", ".spm", ".txt", ".bytes")  # suffixes of what lies beside weights
+READ = (
+    ".json",
+    ".jinja",
+    ".model",
+    ".spm",
+    ".txt",
+    ".bytes",
+)  # suffixes of what lies beside weights
 WEIGHTS = (".safetensors", ".msgpack")
 LAST = ("config.json", "adapter_config.json")  # what makes a directory a model, or an adapter
 INSIDE = re.compile(
@@ -25,10 +32,12 @@ INSIDE = re.compile(
 
 
 def on_disk(path: str | Path, *, weights: bool = True) -> Path:
-    """Returns a model's directory on this machine: the same one, or a copy of the files that are read at an address.
+    """Returns a model's directory on this machine: the same one, or a copy of the files that are
+    read at an address.
 
     Args:
-      path: a directory of published weights, or a workdir, of which checkpoints are read where they lie.
+      path: a directory of published weights, or a workdir, of which checkpoints are read where they
+        lie.
       weights: whether the weights are needed, or only what lies beside them.
 
     Raises:
@@ -40,14 +49,26 @@ def on_disk(path: str | Path, *, weights: bool = True) -> Path:
         if any(name.endswith(".safetensors") for name in inside):
             inside = [name for name in inside if not name.endswith(".msgpack")]
         kinds = (*READ, *WEIGHTS) if weights else READ
-        found = [name for name in inside if name.endswith(kinds) or ("/" in name and name.endswith(WEIGHTS))]
-        others = [] if any(name.endswith(WEIGHTS) for name in found) else [name for name in inside if name in OTHERS]
+        found = [
+            name
+            for name in inside
+            if name.endswith(kinds) or ("/" in name and name.endswith(WEIGHTS))
+        ]
+        others = (
+            []
+            if any(name.endswith(WEIGHTS) for name in found)
+            else [name for name in inside if name in OTHERS]
+        )
         if weights and others:
-            raise StorageError(f"{path}/{others[0]}: {OTHERS[others[0]]}, and is not read here; save the model there as"
-                               " safetensors, where transformers and torch are installed.")  # fmt: skip
+            raise StorageError(
+                f"{path}/{others[0]}: {OTHERS[others[0]]}, and is not read here; save the model"
+                " there as safetensors, where transformers and torch are installed."
+            )
         if weights and not set(LAST) & set(inside):
-            raise StorageError(f"{path}: no config.json, as after a kill while it was written; pass the address that"
-                               " save_pretrained wrote, or write it again.")  # fmt: skip
+            raise StorageError(
+                f"{path}: no config.json, as after a kill while it was written; pass the address"
+                " that save_pretrained wrote, or write it again."
+            )
         return found
 
     if is_url(path) and workdir.is_workdir(mirror.place_of(path)):
@@ -62,11 +83,16 @@ def _copy_of(url: str) -> Path:
 
 @contextlib.contextmanager
 def new_place(
-    target: str | Path, *, check: Callable[[list[str]], None] | None = None, carry: Callable[[str], bool] | None = None
+    target: str | Path,
+    *,
+    check: Callable[[list[str]], None] | None = None,
+    carry: Callable[[str], bool] | None = None,
 ) -> Iterator[Path]:
-    """Yields an empty directory whose files take the place of those at `target` when the block ends without an error.
+    """Yields an empty directory whose files take the place of those at `target` when the block ends
+    without an error.
 
-    At an address, config.json is deleted first and written last: a kill between leaves what no reader takes for a model.
+    At an address, config.json is deleted first and written last: a kill between leaves what no
+      reader takes for a model.
 
     Args:
       target: a directory, or an address.
@@ -80,12 +106,17 @@ def new_place(
         with new_directory(Path(target).expanduser(), carry=carry) as made:
             yield made
         return
-    url, room = str(target).rstrip("/"), cache.local(str(target))
-    sending = room / f"sending-{hashlib.sha256(url.encode()).hexdigest()[:16]}"  # an address may be too long for a name
+    url = str(target).rstrip("/")
+    room = cache.local(str(target))
+    sending = (
+        room / f"sending-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    )  # an address may be too long for a name
     before = {str(file)[len(url) + 1 :]: file for file in remote.find_below(url)}
     if before and carry is None:
         left = "" if set(LAST) & set(before) else " without a config.json, as after a kill,"
-        raise ConfigError(f"{target}: exists{left} and is not overwritten; remove it or choose another.")
+        raise ConfigError(
+            f"{target}: exists{left} and is not overwritten; remove it or choose another."
+        )
     if check:
         check(list(before))
     room.mkdir(parents=True, exist_ok=True)
@@ -96,11 +127,17 @@ def new_place(
 
 
 def _send(folder: Path, url: str, old: list[str]) -> None:
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     there = Objects(url)
     there.write_all({"config.json": None})
-    with progress.reading(f"sending {url}", sum(path.stat().st_size for path in files.values())) as advance:
-        for name in sorted(files, key=lambda name: (name in LAST, name.endswith(".index.json"), name)):
+    with progress.reading(
+        f"sending {url}", sum(path.stat().st_size for path in files.values())
+    ) as advance:
+        for name in sorted(
+            files, key=lambda name: (name in LAST, name.endswith(".index.json"), name)
+        ):
             if name == "config.json":
                 there.write_all(dict.fromkeys(set(old) - set(files)))
             remote.upload(files[name], f"{url}/{name}")

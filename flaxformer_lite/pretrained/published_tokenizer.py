@@ -1,4 +1,5 @@
-"""Tokenizers of published models, which add special tokens, recognize them in text, and pad on the model's side.
+"""Tokenizers of published models, which add special tokens, recognize them in text, and pad on the
+model's side.
 
 The tokenizers of data/tokenizer.py return the ids of the bare text, for training.
 """
@@ -36,15 +37,22 @@ class PublishedTokenizer:
       chat_template: Jinja source, or "".
     """
 
-    def __init__(self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]):
+    def __init__(
+        self, config: dict[str, Any], chat_template: str, token_to_id: Callable[[str], int | None]
+    ):
         self.padding_side = config.get("padding_side", "right")
         self.truncation_side = config.get("truncation_side", "right")
         for name in ("padding_side", "truncation_side"):
             if (side := getattr(self, name)) not in ("right", "left"):
-                raise ConfigError(f"tokenizer_config.json: {name}={brief(side)}: must be right or left.")
+                raise ConfigError(
+                    f"tokenizer_config.json: {name}={brief(side)}: must be right or left."
+                )
         longest = config.get("model_max_length") or ENDLESS
         if longest < 1:
-            LOG.warning("tokenizer_config.json: model_max_length=%s cuts nothing, as in transformers.", longest)
+            LOG.warning(
+                "tokenizer_config.json: model_max_length=%s cuts nothing, as in transformers.",
+                longest,
+            )
         self.max_length = int(longest) if 1 <= longest < ENDLESS else None
         self.chat_template = chat_template
         self.tokens: dict[str, str] = {}
@@ -55,7 +63,8 @@ class PublishedTokenizer:
             named = _content(config.get(f"{role}_token"))
             for token in (named,) if named else usual:
                 if (index := token_to_id(token)) is not None:
-                    self.tokens[role], self.ids[role] = token, index
+                    self.tokens[role] = token
+                    self.ids[role] = index
                     break
         self.bos_id, self.eos_id = self.ids.get("bos"), self.ids.get("eos")
 
@@ -63,7 +72,12 @@ class PublishedTokenizer:
     special_pattern: re.Pattern[str]  # finds the spelling of special tokens
 
     def encode(
-        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
     ) -> list[int]:
         """Encodes a text as at most max_length ids; truncation keeps the special tokens around it.
 
@@ -71,8 +85,8 @@ class PublishedTokenizer:
           text: the text.
           special_tokens: whether to put the model's special tokens around it.
           max_length: the most ids; None is any number.
-          allow_special: whether the spelling of a special token in the text, such as `</s>`, is that token. If False, it
-            is text, as it should be in words that a stranger wrote.
+          allow_special: whether the spelling of a special token in the text, such as `</s>`, is
+            that token. If False, it is text, as it should be in words that a stranger wrote.
         """
         raise NotImplementedError
 
@@ -83,10 +97,14 @@ class PublishedTokenizer:
 
         If they are too long for max_length, the longer text loses tokens first.
         """
-        raise ConfigError("pairs of texts: need a tokenizer.json, which says how to join them; this model has none.")
+        raise ConfigError(
+            "pairs of texts: need a tokenizer.json, which says how to join them; this model has"
+            " none."
+        )
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        """Encodes a text without anything around it; a special token with `guard` behind its first character is text."""
+        """Encodes a text without anything around it; a special token with `guard` behind its first
+        character is text."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -112,37 +130,55 @@ class PublishedTokenizer:
         pad_to_multiple_of: int | None = None,
         allow_special: bool = True,
     ) -> dict[str, np.ndarray]:
-        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or further.
+        """Tokenizes texts into a model's inputs, int32 [B, T], padded to the longest row or
+        further.
 
         >>> output = model.apply({"params": params}, **tokenizer(["a text", "and another"]))  # doctest: +SKIP
 
         Args:
           texts: one text or several.
           pairs: a second text for each (such as a question and its passage).
-          max_length: longest row in tokens, special ones included; longer ones are cut. None is the model's own.
-          pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless max_length cuts them.
+          max_length: longest row in tokens, special ones included; longer ones are cut. None is the
+            model's own.
+          pad_to: smallest T, so that few shapes are compiled; longer rows are refused unless
+            max_length cuts them.
           pad_to_multiple_of: T is rounded up to a multiple of this.
           allow_special: as in `encode`.
 
         Returns:
-          input_ids, attention_mask and, if the model distinguishes the texts of a pair, token_type_ids.
+          input_ids, attention_mask and, if the model distinguishes the texts of a pair,
+          token_type_ids.
         """
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
         rows: list[tuple[list[int], list[int]]]
-        limits: dict[str, Any] = {"max_length": max_length or self.max_length, "allow_special": allow_special}
+        limits: dict[str, Any] = {
+            "max_length": max_length or self.max_length,
+            "allow_special": allow_special,
+        }
         if pairs is None:
             rows = [(self.encode(text, **limits), []) for text in texts]
         elif len(texts) == len(pairs):
-            rows = [self.encode_pair(text, second, **limits) for text, second in zip(texts, pairs, strict=True)]
+            rows = [
+                self.encode_pair(text, second, **limits)
+                for text, second in zip(texts, pairs, strict=True)
+            ]
         else:
             raise ConfigError(f"{len(texts)} texts and {len(pairs)} pairs: must be equally many.")
-        shape = len(rows), _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of)
+        shape = (
+            len(rows),
+            _width(max((len(ids) for ids, _ in rows), default=0), pad_to, pad_to_multiple_of),
+        )
         ids_BT = np.full(shape, self.pad_id, np.int32)
-        mask_BT, types_BT = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        mask_BT = np.zeros(shape, np.int32)
+        types_BT = np.zeros(shape, np.int32)
         for number, (ids, types) in enumerate(rows):
-            at = slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
-            ids_BT[number, at], mask_BT[number, at], types_BT[number, at] = ids, 1, types or 0
+            at = (
+                slice(shape[1] - len(ids), None) if self.padding_side == "left" else slice(len(ids))
+            )
+            ids_BT[number, at] = ids
+            mask_BT[number, at] = 1
+            types_BT[number, at] = types or 0
         told_apart = {"token_type_ids": types_BT} if types_BT.any() else {}
         return {"input_ids": ids_BT, "attention_mask": mask_BT} | told_apart
 
@@ -156,13 +192,20 @@ class JsonTokenizer(PublishedTokenizer):
         self._tokenizer.no_truncation()
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.special_pattern = any_of(one.content for one in added if one.special and len(one.content) > 1)
+        self.special_pattern = any_of(
+            one.content for one in added if one.special and len(one.content) > 1
+        )
         super().__init__(config, chat_template, self._tokenizer.token_to_id)
 
     # Nothing below changes the library's tokenizer, which all threads share.
 
     def encode(
-        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
     ) -> list[int]:
         encoding = self._encode(text, allow_special)
         if not special_tokens:
@@ -179,7 +222,9 @@ class JsonTokenizer(PublishedTokenizer):
         if max_length is not None:
             room = max(max_length - self._tokenizer.num_special_tokens_to_add(True), 0)
             less = min(len(one), len(other), room // 2)
-            one.truncate(less if len(one) <= len(other) else room - less, direction=self.truncation_side)
+            one.truncate(
+                less if len(one) <= len(other) else room - less, direction=self.truncation_side
+            )
             other.truncate(room - len(one), direction=self.truncation_side)
         both = self._tokenizer.post_process(one, other)
         return both.ids, both.type_ids
@@ -192,7 +237,9 @@ class JsonTokenizer(PublishedTokenizer):
 
     def _encode(self, text: str, allow_special: bool) -> tokenizers.Encoding:
         with library_errors(FAILS):
-            return (self._tokenizer if allow_special else self._literal[0]).encode(text, add_special_tokens=False)
+            return (self._tokenizer if allow_special else self._literal[0]).encode(
+                text, add_special_tokens=False
+            )
 
     @functools.cached_property
     def _literal(self) -> tuple[tokenizers.Tokenizer, str]:
@@ -203,10 +250,14 @@ class JsonTokenizer(PublishedTokenizer):
 
 
 class FramedTokenizer(PublishedTokenizer):
-    """A tokenizer of data/tokenizer.py that adds tokens around a text and recognizes special tokens in it."""
+    """A tokenizer of data/tokenizer.py that adds tokens around a text and recognizes special tokens
+    in it."""
 
-    def __init__(self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]):
-        self._inner, self._spelled = inner, spelled
+    def __init__(
+        self, inner: plain.Tokenizer, config: dict, chat_template: str, spelled: dict[str, int]
+    ):
+        self._inner = inner
+        self._spelled = spelled
         self.vocab_size = inner.vocab_size
         self.special_pattern = any_of(spelled)
         super().__init__(config, chat_template, spelled.get)
@@ -214,21 +265,33 @@ class FramedTokenizer(PublishedTokenizer):
         self.after: tuple[int, ...] = ()
 
     def encode(
-        self, text: str, *, special_tokens: bool = True, max_length: int | None = None, allow_special: bool = True
+        self,
+        text: str,
+        *,
+        special_tokens: bool = True,
+        max_length: int | None = None,
+        allow_special: bool = True,
     ) -> list[int]:
         ids = self.encode_guarded(text, "") if allow_special else self._inner.encode(text)
         if not special_tokens:
             return ids[:max_length]
-        room = None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
+        room = (
+            None if max_length is None else max(max_length - len(self.before) - len(self.after), 0)
+        )
         return [*self.before, *ids[:room], *self.after]
 
     def encode_guarded(self, text: str, guard: str) -> list[int]:
-        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the space before it.
+        # In a byte-level vocabulary a word's token starts with its space, so [MASK] swallows the
+        # space before it.
         if self._inner.file == JSON and "mask" in self.tokens:
             text = text.replace(f" {self.tokens['mask']}", self.tokens["mask"])
-        ids, at = [], 0
+        ids = []
+        at = 0
         for found in self.special_pattern.finditer(text):
-            ids += [*self._inner.encode(text[at : found.start()].replace(guard, "")), self._spelled[found[0]]]
+            ids += [
+                *self._inner.encode(text[at : found.start()].replace(guard, "")),
+                self._spelled[found[0]],
+            ]
             at = found.end()
         return ids + self._inner.encode(text[at:].replace(guard, ""))
 
@@ -241,7 +304,10 @@ def _width(longest: int, pad_to: int | None, multiple: int | None) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1.")
     if pad_to is not None and longest > pad_to:
-        raise ConfigError(f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows by max_length={pad_to}.")
+        raise ConfigError(
+            f"pad_to={pad_to}: a row has {longest} tokens; raise it, or cut rows by"
+            f" max_length={pad_to}."
+        )
     return -(-max(1, longest, pad_to or 0) // (multiple or 1)) * (multiple or 1)
 
 

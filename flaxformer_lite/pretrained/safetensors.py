@@ -1,6 +1,8 @@
-"""safetensors files, read lazily and written as a stream; a damaged or manipulated file gives an error that says so.
+"""safetensors files, read lazily and written as a stream; a damaged or manipulated file gives an
+error that says so.
 
-The format: eight bytes of header length, a JSON header of dtype, shape and byte range for each name, then the bytes.
+The format: eight bytes of header length, a JSON header of dtype, shape and byte range for each
+  name, then the bytes.
 """
 
 import json
@@ -17,12 +19,22 @@ import numpy as np
 from flaxformer_lite.files.read import brief, open_regular, parse_object, shown
 
 DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
-}  # fmt: skip
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # bytes; the limit of the format
-LARGEST, MOST_AXES, LONGEST_NAME = 2**60, 32, 1000  # numbers and axes of a tensor, characters of its name
+LARGEST = 2**60  # numbers and axes of a tensor, characters of its name
+MOST_AXES = 32
+LONGEST_NAME = 1000
 
 
 class WeightsError(ValueError):
@@ -47,37 +59,47 @@ def open_file(path: Path) -> dict[str, Tensor]:
     """Opens the tensors of one file without reading them.
 
     Raises:
-      WeightsError: the file is truncated or not safetensors, or ranges, shapes or dtypes in its header do not fit it.
+      WeightsError: the file is truncated or not safetensors, or ranges, shapes or dtypes in its
+        header do not fit it.
     """
     header, body = _header(path)
-    size, spans, tensors = len(body), [], {}
+    size = len(body)
+    spans = []
+    tensors = {}
     for name, entry in header.items():
         dtype, shape, (begin, end) = _entry(path, name, entry)
         if not 0 <= begin <= end <= size:
             raise WeightsError(
-                f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}: it is"
-                " truncated or its header is damaged; fetch it again."
+                f"{path}: tensor {name} lies at bytes {begin} to {end}, but the file holds {size}:"
+                " it is truncated or its header is damaged; fetch it again."
             )
         if (needed := math.prod(shape) * dtype.itemsize) != end - begin:
-            raise WeightsError(f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed} bytes, its"
-                               f" header gives {end - begin}: damaged.")  # fmt: skip
+            raise WeightsError(
+                f"{path}: tensor {name} of shape {list(shape)} and dtype {dtype} needs {needed}"
+                f" bytes, its header gives {end - begin}: damaged."
+            )
         spans.append((begin, end, name))
         tensors[name] = Tensor(body[begin:end].view(dtype).reshape(shape))
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
             raise WeightsError(
-                f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has overlaps or gaps,"
-                " which no writer produces; fetch it again from a source you trust."
+                f"{path}: tensor {name} begins at byte {begin} instead of {at}: its header has"
+                " overlaps or gaps, which no writer produces; fetch it again from a source you"
+                " trust."
             )
         at = end
     if at != size:
-        raise WeightsError(f"{path}: {size - at} bytes belong to no tensor: the file is damaged; fetch it again.")
+        raise WeightsError(
+            f"{path}: {size - at} bytes belong to no tensor: the file is damaged; fetch it again."
+        )
     return tensors
 
 
 def save_file(
-    path: Path, entries: Mapping[str, tuple[tuple[int, ...], np.dtype]], arrays: Iterable[np.ndarray]
+    path: Path,
+    entries: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    arrays: Iterable[np.ndarray],
 ) -> None:
     """Writes tensors one after the other, so that only one is in memory at a time.
 
@@ -90,7 +112,11 @@ def save_file(
     at = 0
     for name, (shape, dtype) in entries.items():
         end = at + math.prod(shape) * np.dtype(dtype).itemsize
-        header[name] = {"dtype": NAMES[np.dtype(dtype)], "shape": list(shape), "data_offsets": [at, end]}
+        header[name] = {
+            "dtype": NAMES[np.dtype(dtype)],
+            "shape": list(shape),
+            "data_offsets": [at, end],
+        }
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -101,14 +127,20 @@ def save_file(
 
 
 def _header(path: Path) -> tuple[dict[str, Any], np.ndarray]:
-    """Reads the header; returns it with a memory map of the bytes behind it, the only one of the file."""
+    """Reads the header; returns it with a memory map of the bytes behind it, the only one of the
+    file."""
     with open_regular(path, error=WeightsError) as file:
-        size, head = os.fstat(file.fileno()).st_size, file.read(8)
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(8)
         if head == b"version ":
-            raise WeightsError(f"{path}: only a Git LFS pointer to the weights; run git lfs pull in its directory.")
+            raise WeightsError(
+                f"{path}: only a Git LFS pointer to the weights; run git lfs pull in its directory."
+            )
         length = int.from_bytes(head, "little")
         if len(head) < 8 or length > min(HEADER_LIMIT, size - 8):
-            raise WeightsError(f"{path}: not a whole safetensors file ({size} bytes); fetch it again.")
+            raise WeightsError(
+                f"{path}: not a whole safetensors file ({size} bytes); fetch it again."
+            )
         header = parse_object(file.read(length), f"{path}: the header", error=WeightsError)
         header.pop("__metadata__", None)
         # Mapped as bytes, as tensors may not be aligned to their dtype.
@@ -118,20 +150,35 @@ def _header(path: Path) -> tuple[dict[str, Any], np.ndarray]:
 def check_name(path: Path, name: str) -> None:
     """Refuses the name of a tensor that could not be printed."""
     if not name.isprintable() or len(name) > LONGEST_NAME:
-        raise WeightsError(f"{path}: tensor {shown(name)}: a name must be printable and at most {LONGEST_NAME} characters;"
-                           f" fetch it again from a source you trust.")  # fmt: skip
+        raise WeightsError(
+            f"{path}: tensor {shown(name)}: a name must be printable and at most {LONGEST_NAME}"
+            " characters; fetch it again from a source you trust."
+        )
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], tuple[int, int]]:
     check_name(path, name)
     try:
-        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        kind = entry["dtype"]
+        shape = tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise WeightsError(f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets.") from None
+        raise WeightsError(
+            f"{path}: the header's entry for {name} lacks dtype, shape or data_offsets."
+        ) from None
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise WeightsError(f"{path}: tensor {name} has dtype {shown(str(kind))}; must be one of {', '.join(DTYPES)}.")
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)):
-        raise WeightsError(f"{path}: the header's entry for {name} has sizes that are not natural numbers.")
+        raise WeightsError(
+            f"{path}: tensor {name} has dtype {shown(str(kind))}; must be one of"
+            f" {', '.join(DTYPES)}."
+        )
+    if not all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (*shape, begin, end)
+    ):
+        raise WeightsError(
+            f"{path}: the header's entry for {name} has sizes that are not natural numbers."
+        )
     if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) > LARGEST:
-        raise WeightsError(f"{path}: tensor {name} of shape {brief(list(shape))} is larger than any: damaged.")
+        raise WeightsError(
+            f"{path}: tensor {name} of shape {brief(list(shape))} is larger than any: damaged."
+        )
     return np.dtype(DTYPES[kind]), shape, (begin, end)

@@ -28,13 +28,31 @@ from flaxformer_lite.pretrained.tensor_names import by_layer, side_by_side
 
 # Files copied along with the weights: tokenizers, special tokens, chat template, generation config.
 COMPANIONS = (
-    "tokenizer.json", "tokenizer.model", "tokenizer.bytes", "spiece.model", "sentencepiece.bpe.model", "source.spm",
-    "target.spm", "vocab.json", "vocab.txt", "merges.txt", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer.bytes",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 DECIDED_HERE = {
-    "architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "num_labels", "_name_or_path",
-}  # fmt: skip
+    "architectures",
+    "model_type",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "num_labels",
+    "_name_or_path",
+}
 
 
 def save_pretrained(
@@ -46,23 +64,25 @@ def save_pretrained(
     labels: Sequence[str] | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> None:
-    """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained` read.
+    """Writes config.json and safetensors that transformers' AutoModel classes and `load_pretrained`
+    read.
 
-    An adapter is merged into the weights; `save_adapter` writes it alone. The directory appears, or replaces an earlier
-    model's, whole or not at all; other files in it stay.
+    An adapter is merged into the weights; `save_adapter` writes it alone. The directory appears, or
+    replaces an earlier model's, whole or not at all; other files in it stay.
 
     Args:
       path: the directory, created if missing, or a gs:// or s3:// address.
       model: a linen module of a family with published weights.
-      params: its parameters, scanned or not, on any mesh that is visible to this process as a whole.
-      like: a published directory or workdir to copy the tokenizer, generation config, label names and token ids from;
-        None is the directory that `model` was loaded from, if any.
+      params: its parameters, scanned or not, on any mesh that is visible to this process as a
+        whole.
+      like: a published directory or workdir to copy the tokenizer, generation config, label names
+        and token ids from; None is the directory that `model` was loaded from, if any.
       labels: names of the model's classes, in the order of its logits; `load_labels` reads them.
       shard_bytes: largest size of a file; beyond it, several files and an index are written.
 
     Raises:
-      ConfigError: the family's published form cannot express the model, or `path` holds something else, cannot be
-        written, or is being written by another process.
+      ConfigError: the family's published form cannot express the model, or `path` holds something
+        else, cannot be written, or is being written by another process.
       WeightsError: params do not belong to the model.
     """
     if not is_url(path):
@@ -90,20 +110,27 @@ def write_pretrained(
     """Fills an empty directory; arguments and exceptions are those of `save_pretrained`."""
     family = registry.resolve("models", model.cfg.family)
     if not hasattr(family, "PUBLISHED"):
-        raise ConfigError(f"family={model.cfg.family!r}: has no published form; keep checkpoints in our own format.")
+        raise ConfigError(
+            f"family={model.cfg.family!r}: has no published form; keep checkpoints in our own"
+            " format."
+        )
     check_params(flatten_dict(params, sep="/"), parameter_shapes(model))
     model, params = merge_adapter(model, params)
-    cfg, flat = model.cfg, flatten_dict(params, sep="/")
+    cfg = model.cfg
+    flat = flatten_dict(params, sep="/")
     config = hf_config.write_config(family, cfg)
     source = like or model.source
     like = places.on_disk(source, weights=False) if source else None
     if like and workdir.is_workdir(like):
         run = workdir.read_config(like)
         told = run.objective.published_fields()
-        own, template = told.pop("labels", ()), told.pop("chat_template", "")
+        own = told.pop("labels", ())
+        template = told.pop("chat_template", "")
         if pooling := told.pop("pooling", ""):
             write_sentence_layers(path, pooling=pooling, width=cfg.d_model, limit=run.data.length)
-        config |= publish_tokenizer(plain.load(workdir.tokenizer_folder(like)), model, path, template)
+        config |= publish_tokenizer(
+            plain.load(workdir.tokenizer_folder(like)), model, path, template
+        )
         config |= told if cfg.num_labels == len(own or [0]) else {}
         labels = own if labels is None and cfg.num_labels == len(own) else labels
     elif like:
@@ -115,9 +142,13 @@ def write_pretrained(
     _write(path, published_tensors(family.PUBLISHED, cfg, flat), shard_bytes)
 
 
-def published_tensors(spelled: Published, cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, "Pieces | np.ndarray"]:
-    """Maps the full name of each published tensor to its pieces, or to an array that follows from the config."""
-    sources, shapes = by_layer(cfg, flat), {one: leaf.shape for one, leaf in side_by_side(cfg, flat).items()}
+def published_tensors(
+    spelled: Published, cfg: ModelConfig, flat: dict[str, Any]
+) -> dict[str, "Pieces | np.ndarray"]:
+    """Maps the full name of each published tensor to its pieces, or to an array that follows from
+    the config."""
+    sources = by_layer(cfg, flat)
+    shapes = {one: leaf.shape for one, leaf in side_by_side(cfg, flat).items()}
     tensors: dict[str, Any] = {}
     for one, place in tensor_names.places(spelled, cfg, shapes).items():
         name = tensor_names.full_name(spelled, cfg, place.name)
@@ -149,18 +180,30 @@ class Pieces(list):
 def _check_kind(path: Path) -> None:
     """Refuses a directory that holds something else than a model."""
     if workdir.is_workdir(path):
-        raise ConfigError(f"{path}: is a training workdir, whose config.json would be lost; choose another directory.")
+        raise ConfigError(
+            f"{path}: is a training workdir, whose config.json would be lost; choose another"
+            " directory."
+        )
     _check_names(str(path), [entry.name for entry in path.iterdir()] if path.is_dir() else [])
 
 
 def _check_names(path: str, names: list[str]) -> None:
     names = sorted({name.partition("/")[0] for name in names})
     if "checkpoints" in names:
-        raise ConfigError(f"{path}: is a training workdir, whose config.json would be lost; choose another directory.")
-    foreign = [name for name in names if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE"))]
+        raise ConfigError(
+            f"{path}: is a training workdir, whose config.json would be lost; choose another"
+            " directory."
+        )
+    foreign = [
+        name
+        for name in names
+        if name not in COMPANIONS and not name.startswith((".", "README", "LICENSE"))
+    ]
     if foreign and "config.json" not in names:
-        raise ConfigError(f"{path}: holds {foreign[0]} and no config.json, so it is not a model's directory; choose a new or"
-                          f" an empty one.")  # fmt: skip
+        raise ConfigError(
+            f"{path}: holds {foreign[0]} and no config.json, so it is not a model's directory;"
+            " choose a new or an empty one."
+        )
 
 
 def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
@@ -168,16 +211,19 @@ def check_params(flat: dict[str, Any], shapes: dict[str, Any]) -> None:
     for path in sorted(set(flat) ^ set(shapes)):
         what = "is not a parameter of this model" if path in flat else "is missing"
         raise WeightsError(
-            f"params: {path} {what}; pass those of this model, in its layout (stack_layers and unstack_layers"
-            " convert it)."
+            f"params: {path} {what}; pass those of this model, in its layout (stack_layers and"
+            " unstack_layers convert it)."
         )
     for path, leaf in flat.items():
         if leaf.shape != shapes[path].shape:
-            raise WeightsError(f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}.")
+            raise WeightsError(
+                f"params: {path} has shape {leaf.shape}, this model's has {shapes[path].shape}."
+            )
 
 
 def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> dict[str, Any]:
-    """Copies companion files; returns the config with fields of the old one that are neither numeric nor in `ours`."""
+    """Copies companion files; returns the config with fields of the old one that are neither
+    numeric nor in `ours`."""
     for name in COMPANIONS:
         if (like / name).is_file():
             shutil.copyfile(like / name, path / name)
@@ -188,21 +234,29 @@ def _travel(like: Path, path: Path, config: dict[str, Any], ours: set[str]) -> d
 
 
 def _write(path: Path, tensors: dict[str, Any], shard_bytes: int) -> None:
-    sizes = {name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize for name, t in tensors.items()}
+    sizes = {
+        name: int(np.prod(t.shape, dtype=np.int64)) * np.dtype(t.dtype).itemsize
+        for name, t in tensors.items()
+    }
     shards: list[list[str]] = [[]]
     room = shard_bytes
     for name, size in sizes.items():
         if size > room and shards[-1]:
-            shards, room = [*shards, []], shard_bytes
+            shards = [*shards, []]
+            room = shard_bytes
         shards[-1].append(name)
         room -= size
     files = ["model.safetensors"]
     if len(shards) > 1:
         files = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for file, inside in zip(files, shards, strict=True):
-        entries = {name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside}
+        entries = {
+            name: (tuple(tensors[name].shape), np.dtype(tensors[name].dtype)) for name in inside
+        }
         save_file(path / file, entries, (np.asarray(tensors[name]) for name in inside))
     if len(files) > 1:
-        weight_map = {name: file for file, inside in zip(files, shards, strict=True) for name in inside}
+        weight_map = {
+            name: file for file, inside in zip(files, shards, strict=True) for name in inside
+        }
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -27,30 +27,39 @@ Factors = dict[str, np.ndarray]  # A and B
 
 
 def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None = None) -> None:
-    """Writes adapter_config.json and adapter_model.safetensors, which PEFT and `load_pretrained(..., adapter=)` read.
+    """Writes adapter_config.json and adapter_model.safetensors, which PEFT and
+    `load_pretrained(..., adapter=)` read.
 
         >>> save_adapter("published/adapter", *load_pretrained("runs/tuned"))  # doctest: +SKIP
 
-    Matrices that the published model fuses, such as GPT-2's query, key and value, become one of their ranks together, as
-    each has an A of its own. A trained classifier is written whole.
+    Matrices that the published model fuses, such as GPT-2's query, key and value, become one of
+    their ranks together, as each has an A of its own. A trained classifier is written whole.
 
     Args:
       path: a new directory.
       model: a linen module with an adapter, of a family with published weights.
       params: its parameters, scanned or not.
-      base: the name or directory of the model that it is for; None is where `model` or its run began.
+      base: the name or directory of the model that it is for; None is where `model` or its run
+        began.
 
     Raises:
-      ConfigError: the model has no LoRA adapter or no published form, or the directory exists or cannot be written.
+      ConfigError: the model has no LoRA adapter or no published form, or the directory exists or
+        cannot be written.
       WeightsError: params do not belong to the model.
     """
-    cfg, adapter = model.cfg, model.cfg.adapter
+    cfg = model.cfg
+    adapter = model.cfg.adapter
     family = registry.resolve("models", cfg.family)
     if not isinstance(adapter, LoraConfig):
-        raise ConfigError(f"adapter={adapter!r}: save_adapter writes LoRA adapters only; use save_pretrained.")
+        raise ConfigError(
+            f"adapter={adapter!r}: save_adapter writes LoRA adapters only; use save_pretrained."
+        )
     if not hasattr(family, "PUBLISHED"):
-        raise ConfigError(f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format.")
-    flat, shapes = flatten_dict(params, sep="/"), parameter_shapes(model)
+        raise ConfigError(
+            f"family={cfg.family!r}: has no published form; its checkpoints stay in our own format."
+        )
+    flat = flatten_dict(params, sep="/")
+    shapes = parameter_shapes(model)
     check_params(flat, shapes)
     known = spots(family.PUBLISHED, cfg, side_by_side(cfg, shapes))
     modules = collections.defaultdict[str, list[tuple[Spot, Factors]]](list)
@@ -62,19 +71,27 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
         a, b = _joined(parts)
         tensors |= {ROOT + module + NAMES[A]: a, ROOT + module + NAMES[B]: b}
         ranks[module] = len(a)
-    own = {name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors}
+    own = {
+        name: leaf for name, leaf in flat.items() if name.rpartition("/")[2] not in adapter.factors
+    }
     every = published_tensors(family.PUBLISHED, cfg, own)
     whole = _whole(model, family.PUBLISHED, side_by_side(cfg, shapes))
-    tensors |= {ROOT + name: np.asarray(tensor) for name, tensor in every.items() if _module(name) in whole}
+    tensors |= {
+        ROOT + name: np.asarray(tensor) for name, tensor in every.items() if _module(name) in whole
+    }
     config = _config(adapter, ranks, [spot.module for spot in known.values()]) | {
         "base_model_name_or_path": base or _base(model.source),
         "task_type": _task(model),
-        "fan_in_fan_out": any(spot.is_transposed for parts in modules.values() for spot, _ in parts),
+        "fan_in_fan_out": any(
+            spot.is_transposed for parts in modules.values() for spot, _ in parts
+        ),
         "modules_to_save": sorted(whole) or None,
     }
     with places.new_place(path) as made:
         (made / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        save_file(made / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values())
+        save_file(
+            made / WEIGHTS, {k: (v.shape, v.dtype) for k, v in tensors.items()}, tensors.values()
+        )
 
 
 def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
@@ -88,15 +105,16 @@ def _by_matrix(cfg: ModelConfig, flat: dict[str, Any]) -> dict[str, Factors]:
 
 
 def _joined(parts: list[tuple[Spot, Factors]]) -> tuple[np.ndarray, np.ndarray]:
-    """Joins the factors of the matrices that one published module fuses: their As side by side, each once, and each B in
-    its own rows and the columns of its A."""
+    """Joins the factors of the matrices that one published module fuses: their As side by side,
+    each once, and each B in its own rows and the columns of its A."""
     distinct: list[np.ndarray] = []
     columns = []
     for _, factors in parts:
         same = [i for i, a in enumerate(distinct) if np.array_equal(a, factors[A])]
         columns.append(same[0] if same else len(distinct))
         distinct += [] if same else [factors[A]]
-    (spot, first), rank = parts[0], parts[0][1][B].shape[0]
+    spot, first = parts[0]
+    rank = parts[0][1][B].shape[0]
     joined_a = [np.empty(spot.place(A, rank).file_shape, first[A].dtype) for _ in distinct]
     for a, out in zip(distinct, joined_a, strict=True):
         spot.place(A, rank).write(a, out)
@@ -129,8 +147,10 @@ def _config(adapter: LoraConfig, ranks: dict[str, int], every: list[str]) -> dic
 
 
 def _whole(model: Any, spelled: Published, shapes: dict[str, Any]) -> set[str]:
-    """Returns the published modules to save whole: those that are trained, and with a head's all that PEFT counts to it."""
-    cfg, heads = model.cfg, (*HEAD_MODULES, *model.head_modules)
+    """Returns the published modules to save whole: those that are trained, and with a head's all
+    that PEFT counts to it."""
+    cfg = model.cfg
+    heads = (*HEAD_MODULES, *model.head_modules)
     own = {one: leaf.shape for one, leaf in shapes.items() if one.rpartition("/")[2] not in NAMES}
     names = {one: place.name for one, place in tensor_names.places(spelled, cfg, own).items()}
     trained = {name for one, name in names.items() if cfg.adapter.trains(one)}
@@ -141,7 +161,8 @@ def _whole(model: Any, spelled: Published, shapes: dict[str, Any]) -> set[str]:
 
 
 def _module(name: str) -> str:
-    """Returns the module that PEFT saves whole for a tensor; it takes a classifier of several layers as one."""
+    """Returns the module that PEFT saves whole for a tensor; it takes a classifier of several
+    layers as one."""
     return "classifier" if name.startswith("classifier.") else name.rpartition(".")[0]
 
 
@@ -152,7 +173,8 @@ def _task(model: Any) -> str | None:
 
 
 def _base(source: str) -> str | None:
-    """Returns where a model began: the directory that it was loaded from, or that its run started from."""
+    """Returns where a model began: the directory that it was loaded from, or that its run started
+    from."""
     if source and workdir.is_workdir(Path(source)):
         return workdir.read_config(Path(source)).train.init_from or None
     return source or None

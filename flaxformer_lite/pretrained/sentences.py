@@ -1,4 +1,5 @@
-"""The form of sentence-transformers: what a directory says about pooling, and about layers after it."""
+"""The form of sentence-transformers: what a directory says about pooling, and about layers after
+it."""
 
 import json
 import shutil
@@ -16,7 +17,11 @@ FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transform
 # The name of each, as all versions read it.
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 NEWER = {"mean": "mean", "cls": "first"}  # as newer versions write it
-ACTIVATIONS: dict[str, Any] = {"Identity": np.asarray, "Tanh": np.tanh, "ReLU": lambda x: np.maximum(x, 0)}
+ACTIVATIONS: dict[str, Any] = {
+    "Identity": np.asarray,
+    "Tanh": np.tanh,
+    "ReLU": lambda x: np.maximum(x, 0),
+}
 DENSE = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
 
 
@@ -40,12 +45,15 @@ class SentenceLayers(NamedTuple):
         """Applies what comes after pooling, in float32."""
         for layer in self.dense:
             pooled_ND = ACTIVATIONS[layer.activation](pooled_ND @ layer.kernel_DO + layer.bias_O)
-        lengths_N1 = np.linalg.norm(pooled_ND, axis=-1, keepdims=True) if self.normalize else np.float32(1)
+        lengths_N1 = (
+            np.linalg.norm(pooled_ND, axis=-1, keepdims=True) if self.normalize else np.float32(1)
+        )
         return pooled_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)
 
 
 def read_sentence_layers(folder: Path) -> SentenceLayers:
-    """Reads the layers of a sentence model's directory, or of a run's workdir; the defaults where there is nothing.
+    """Reads the layers of a sentence model's directory, or of a run's workdir; the defaults where
+    there is nothing.
 
     Raises:
       ConfigError, WeightsError: it pools in another way, or has other layers.
@@ -54,9 +62,13 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
         run = workdir.read_config(folder)
         pooling = run.objective.published_fields().get("pooling", "")
         return SentenceLayers(pooling, run.data.length if pooling else None)
-    limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get("max_seq_length")
+    limit = _optional(folder / "sentence_bert_config.json", {"max_seq_length": int}).get(
+        "max_seq_length"
+    )
     modules = _modules(folder)
-    pooling, normalize, dense = "", False, []
+    pooling = ""
+    normalize = False
+    dense = []
     for place, kind in modules:
         if kind == "Pooling":
             pooling = _pooling(folder / place / "config.json")
@@ -65,13 +77,17 @@ def read_sentence_layers(folder: Path) -> SentenceLayers:
         elif kind == "Normalize" and pooling:
             normalize = True
         elif kind != "Transformer" or pooling or place:
-            raise ConfigError(f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: read are Transformer, in the"
-                              f" directory itself, Pooling, Dense and Normalize, in this order.")  # fmt: skip
+            raise ConfigError(
+                f"{folder}/modules.json: a layer {brief(kind)} in {brief(place)}: read are"
+                " Transformer, in the directory itself, Pooling, Dense and Normalize, in this"
+                " order."
+            )
     return SentenceLayers(pooling, limit, normalize or not modules, tuple(dense))
 
 
 def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int) -> None:
-    """Writes what makes a directory of published weights one of sentence-transformers, with vectors of length one.
+    """Writes what makes a directory of published weights one of sentence-transformers, with vectors
+    of length one.
 
     Args:
       folder: the directory.
@@ -79,9 +95,14 @@ def write_sentence_layers(folder: Path, *, pooling: str, width: int, limit: int)
       width: of the encoder.
       limit: longest text in tokens.
     """
-    kinds = enumerate({"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items())
+    kinds = enumerate(
+        {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}.items()
+    )
     package = "sentence_transformers.models"
-    modules = [{"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"} for i, (path, kind) in kinds]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"}
+        for i, (path, kind) in kinds
+    ]
     modes = {theirs: ours == pooling for theirs, ours in MODES.items()}
     _write(folder / "modules.json", modules)
     _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
@@ -101,16 +122,24 @@ def copy_sentence_layers(source: Path, folder: Path) -> None:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Returns folder and kind of each layer; of a pooling alone if there is no modules.json; [] if there is nothing."""
+    """Returns folder and kind of each layer; of a pooling alone if there is no modules.json; [] if
+    there is nothing."""
     path = folder / "modules.json"
     if not path.exists():
-        return [("1_Pooling", "Pooling"), ("", "Normalize")] if (folder / "1_Pooling").is_dir() else []
+        return (
+            [("1_Pooling", "Pooling"), ("", "Normalize")] if (folder / "1_Pooling").is_dir() else []
+        )
     listed = parse_object(b'{"modules": ' + read_bytes(path) + b"}", str(path)).get("modules")
     found = []
     for one in listed if isinstance(listed, list) else [None]:
         place, kind = (one.get("path"), one.get("type")) if isinstance(one, dict) else (None, None)
-        if not (isinstance(place, str) and isinstance(kind, str) and Path(place).name == place != ".."):
-            raise ConfigError(f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder in it.")
+        if not (
+            isinstance(place, str) and isinstance(kind, str) and Path(place).name == place != ".."
+        ):
+            raise ConfigError(
+                f"{path}: {brief(one)}: must be a list of objects with type, and path, a folder"
+                " in it."
+            )
         found.append((place, kind.rpartition(".")[2]))
     return found
 
@@ -122,22 +151,30 @@ def _pooling(path: Path) -> str:
     modes = modes if isinstance(modes, list) else [modes]
     found = [ours for theirs, ours in (MODES | NEWER).items() if modes == [theirs]]
     if not found or config.get("include_prompt", True) is not True:
-        raise ConfigError(f"{path}: pools by {brief(modes)}: read are the mean over tokens and the first token (cls), with"
-                          f" the prompt included.")  # fmt: skip
+        raise ConfigError(
+            f"{path}: pools by {brief(modes)}: read are the mean over tokens and the first token"
+            " (cls), with the prompt included."
+        )
     return found[0]
 
 
 def _dense(folder: Path) -> Dense:
-    path, config = folder / "config.json", read_object(folder / "config.json", DENSE)
+    path = folder / "config.json"
+    config = read_object(folder / "config.json", DENSE)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     name = config.get("module_input_name", "sentence_embedding")
     if activation not in ACTIVATIONS or config.get("use_residual") or name != "sentence_embedding":
-        raise ConfigError(f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)}, of the"
-                          f" sentence's vector and without a residual.")  # fmt: skip
+        raise ConfigError(
+            f"{path}: activation_function={brief(activation)}: read are {', '.join(ACTIVATIONS)},"
+            " of the sentence's vector and without a residual."
+        )
     if not (folder / "model.safetensors").is_file():
-        raise WeightsError(f"{folder}: no model.safetensors; save it again with sentence-transformers.")
+        raise WeightsError(
+            f"{folder}: no model.safetensors; save it again with sentence-transformers."
+        )
     tensors = open_file(folder / "model.safetensors")
-    shapes, out = {name: tensor.shape for name, tensor in tensors.items()}, config.get("out_features")
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    out = config.get("out_features")
     due = {"linear.weight": (out, config.get("in_features")), "linear.bias": (out,)}
     if "linear.weight" not in shapes or due | shapes != due:
         raise WeightsError(f"{folder}: has tensors of shapes {brief(shapes)}; due are {due}.")

@@ -31,7 +31,8 @@ class Stored:
 
 
 def stored_tree(cfg: ModelConfig, shapes: dict[str, Any], reader: Callable[[str], Reader]) -> dict:
-    """Makes the tree of parameters from the readers of the layers' parameters by their unstacked paths."""
+    """Makes the tree of parameters from the readers of the layers' parameters by their unstacked
+    paths."""
 
     def one(path: str, leaf: Any) -> Stored:
         layers = [reader(layer) for layer in layers_of(cfg, path, leaf.shape)]

@@ -1,4 +1,5 @@
-"""The place of each parameter in a published checkpoint, and the other tensors that a checkpoint may hold."""
+"""The place of each parameter in a published checkpoint, and the other tensors that a checkpoint
+may hold."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,13 +18,16 @@ LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": 
 VOCAB_KERNELS = ("lm_head/kernel", "masked_lm/vocab/kernel")
 
 
-def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Place]:
+def places(
+    spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Place]:
     """Maps each parameter's path (with layers side by side) to its place in the file.
 
     Raises:
       ConfigError: a parameter has no published name.
     """
-    table, found = _table(spelled, cfg), {}
+    table = _table(spelled, cfg)
+    found = {}
     for path, shape in shapes.items():
         layer = LAYER.search(path)
         pattern = LAYER.sub("layer_{i}", path)
@@ -35,8 +39,10 @@ def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int,
             row, part, parts = table[module]
             name = f"{row.name}.{LEAVES[leaf]}"
         else:
-            raise ConfigError(f"{path}: no published {cfg.family} has such a parameter; keep checkpoints of this model"
-                              f" in our own format.")  # fmt: skip
+            raise ConfigError(
+                f"{path}: no published {cfg.family} has such a parameter; keep checkpoints of this"
+                " model in our own format."
+            )
         if layer:
             name = name.format(**spelled.index(cfg, int(layer[1])))
         found[path] = Place(name, shape, groups_of(row.layout, path, len(shape)), part, parts)
@@ -44,15 +50,18 @@ def places(spelled: Published, cfg: ModelConfig, shapes: Mapping[str, tuple[int,
 
 
 def layers_of(cfg: ModelConfig, path: str, shape: tuple[int, ...]) -> list[str]:
-    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not stacked."""
+    """Returns the unstacked paths of the layers that one parameter holds; its own path if it is not
+    stacked."""
     if not (block := STACKED.search(path)):
         return [path]
-    period, start = len(cfg.kinds), int(block[1])
+    period = len(cfg.kinds)
+    start = int(block[1])
     return [STACKED.sub(f"layer_{row * period + start}", path) for row in range(shape[0])]
 
 
 def by_layer(cfg: ModelConfig, flat: Mapping[str, Any]) -> dict[str, tuple[Any, int | None]]:
-    """Maps unstacked paths to the parameter that holds each, and its row there; None if it is not stacked."""
+    """Maps unstacked paths to the parameter that holds each, and its row there; None if it is not
+    stacked."""
     return {
         one: (leaf, row if STACKED.search(path) else None)
         for path, leaf in flat.items()
@@ -69,7 +78,8 @@ def side_by_side(cfg: ModelConfig, shapes: Mapping[str, Any]) -> dict[str, jax.S
 
 
 def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
-    """Returns the published name of the output table, which a tied model lacks; empty if the head has none."""
+    """Returns the published name of the output table, which a tied model lacks; empty if the head
+    has none."""
     table = _table(spelled, cfg)
     for path in VOCAB_KERNELS:
         module = path.rpartition("/")[0]
@@ -81,7 +91,8 @@ def vocab_kernel(spelled: Published, cfg: ModelConfig) -> str:
 
 
 def full_name(spelled: Published, cfg: ModelConfig, name: str) -> str:
-    """Adds the family's prefix to a name, except in the bare model and for the head's own tensors."""
+    """Adds the family's prefix to a name, except in the bare model and for the head's own
+    tensors."""
     head = spelled.heads[cfg.head]
     prefix = spelled.prefix if head.prefix is None else head.prefix
     return name if is_of_head(spelled, cfg, name) or cfg.head == "none" else prefix + name
@@ -94,23 +105,36 @@ def is_of_head(spelled: Published, cfg: ModelConfig, name: str) -> bool:
 
 def without_prefix(spelled: Published, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Renames tensors as in our tables: without prefix, and without the old spelling of norms."""
-    prefixes, found = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}, {}
+    prefixes = {spelled.prefix, *(head.prefix or "" for head in spelled.heads.values())}
+    found = {}
     for name, tensor in tensors.items():
-        short = name.removeprefix(next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), ""))
+        short = name.removeprefix(
+            next((prefix for prefix in prefixes if prefix and name.startswith(prefix)), "")
+        )
         short = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", short)
         short = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", short)
         if short in found:
-            raise WeightsError(f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one.")
+            raise WeightsError(
+                f"the file holds {short} twice, with and without {spelled.prefix!r}; remove one."
+            )
         found[short] = tensor
     return found
 
 
-def siblings(spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]) -> set[str]:
-    """Returns the names in a file that belong to other heads of the family, or to parts that this head leaves out."""
+def siblings(
+    spelled: Published, cfg: ModelConfig, names: Iterable[str], ours: Iterable[str]
+) -> set[str]:
+    """Returns the names in a file that belong to other heads of the family, or to parts that this
+    head leaves out."""
     active = {row for row, _, _ in _table(spelled, cfg).values()}
     made = {path.split("/")[0] for path in ours}
-    left_out = ({"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})) - made
-    everywhere = {*spelled.names(cfg), *(row for head in spelled.heads.values() for row in head.rows)}
+    left_out = (
+        {"pooler", "lm_head"} | (set() if "decoder" in made else {"decoder", "decoder_embed"})
+    ) - made
+    everywhere = {
+        *spelled.names(cfg),
+        *(row for head in spelled.heads.values() for row in head.rows),
+    }
     absent = [_pattern(row) for row in everywhere if row not in active or _roots(row) <= left_out]
     present = [_pattern(row) for row in active if not _roots(row) <= left_out]
     known = {name for name in names if any(pattern.fullmatch(name) for pattern in absent)}

@@ -1,4 +1,5 @@
-"""Reads the tokenizer that lies beside published weights: tokenizer.json or a sentencepiece model, and its special tokens."""
+"""Reads the tokenizer that lies beside published weights: tokenizer.json or a sentencepiece model,
+and its special tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,32 @@ from flaxformer_lite.data import frame, tokenizer as plain
 from flaxformer_lite.files.read import brief, read_bytes, read_object, read_text
 from flaxformer_lite.pretrained import hf_config, places
 from flaxformer_lite.pretrained.folder import check_exists
-from flaxformer_lite.pretrained.published_tokenizer import JSON, FramedTokenizer, JsonTokenizer, PublishedTokenizer
+from flaxformer_lite.pretrained.published_tokenizer import (
+    JSON,
+    FramedTokenizer,
+    JsonTokenizer,
+    PublishedTokenizer,
+)
 
 BYTES = "tokenizer.bytes"
 SENTENCEPIECE = ("spiece.model", "tokenizer.model")
-STARTS_WITH_BOS = ("llama", "mistral", "gemma", "gemma2")  # their sentencepiece tokenizers start every text with bos
+STARTS_WITH_BOS = (
+    "llama",
+    "mistral",
+    "gemma",
+    "gemma2",
+)  # their sentencepiece tokenizers start every text with bos
 ENDS_WITH_EOS = ("t5", "mt5", "umt5")
 # Tokenizer files that are incomplete by themselves; only a tokenizer.json is complete.
 OTHERS = (
-    "sentencepiece.bpe.model", "source.spm", "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "spiece.model",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
     "tokenizer_config.json",
-)  # fmt: skip
+)
 KINDS = {
     "padding_side": str,
     "truncation_side": str,
@@ -36,9 +52,9 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
         >>> tokenizer = load_tokenizer("path/to/bert")  # doctest: +SKIP
 
     Args:
-      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5, Llama, Mistral or
-        Gemma; with tokenizer_config.json, special_tokens_map.json and chat_template.jinja where there are such. Or is
-        the `--workdir` of train.py.
+      path: holds tokenizer.json; or spiece.model or tokenizer.model beside the config.json of a T5,
+        Llama, Mistral or Gemma; with tokenizer_config.json, special_tokens_map.json and
+        chat_template.jinja where there are such. Or is the `--workdir` of train.py.
       family: as in `load_pretrained`.
 
     Raises:
@@ -67,35 +83,48 @@ def load_tokenizer(path: str | Path, *, family: str | None = None) -> PublishedT
             return _sentencepiece(folder / name, config, template, kind)
     if found := [name for name in OTHERS if (folder / name).is_file()]:
         raise ConfigError(
-            f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where transformers is"
-            f" installed: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
+            f"{folder}: {found[0]} of a {kind} is not read without a tokenizer.json. Make one where"
+            " transformers is installed:"
+            f" AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})."
         )
     check_exists(folder)
-    raise ConfigError(f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there.")
+    raise ConfigError(
+        f"{folder}: no tokenizer; put the model's tokenizer.json or sentencepiece model there."
+    )
 
 
 def framed(inner: plain.Tokenizer, skeleton: str, template: str = "") -> PublishedTokenizer:
-    """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in training."""
+    """Wraps a tokenizer of our own training runs, to add the tokens that surround a text in
+    training."""
     ours = {plain.KNOWN[role][0]: i for role, i in inner.ids.items()}
     made = FramedTokenizer(inner, {}, template, inner.spelled | ours)
     around = frame.usual(inner, skeleton)
-    made.before, made.after = around.before, around.after
+    made.before = around.before
+    made.after = around.after
     return made
 
 
-def _sentencepiece(path: Path, config: dict[str, Any], template: str, kind: str) -> PublishedTokenizer:
+def _sentencepiece(
+    path: Path, config: dict[str, Any], template: str, kind: str
+) -> PublishedTokenizer:
     try:
         inner = plain.SentencePiece(read_bytes(path))
     except Exception as error:  # sentencepiece raises plain RuntimeError, and more
         raise ConfigError(f"{path}: cannot be read as a sentencepiece model ({error}).") from None
-    spelled = {plain.KNOWN[role][1]: inner.ids[role] for role in ("pad", "eos", "bos") if role in inner.ids}
+    spelled = {
+        plain.KNOWN[role][1]: inner.ids[role] for role in ("pad", "eos", "bos") if role in inner.ids
+    }
     if kind in ENDS_WITH_EOS:
         spelled |= {f"<extra_id_{k}>": i for k, i in enumerate(inner.sentinel_ids)}
     made = FramedTokenizer(inner, config, template, spelled)
     if kind in ENDS_WITH_EOS:
         made.after = (inner.eos_id,)
     else:
-        made.before = (inner.bos_id,) if config.get("add_bos_token", True) and inner.bos_id is not None else ()
+        made.before = (
+            (inner.bos_id,)
+            if config.get("add_bos_token", True) and inner.bos_id is not None
+            else ()
+        )
         made.after = (inner.eos_id,) if config.get("add_eos_token", False) else ()
     return made
 
@@ -109,9 +138,15 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str:
         return read_text(folder / "chat_template.jinja", limit=LARGEST_TEMPLATE)
     template = config.get("chat_template") or ""
     if isinstance(template, list):  # several by name
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {
+            entry.get("name"): entry.get("template")
+            for entry in template
+            if isinstance(entry, dict)
+        }
         template = named.get("default", "")
     if not isinstance(template, str):
-        raise ConfigError(f"{folder}: chat_template={brief(template)}: must be a text, or a list of objects with name and"
-                          f" template.")  # fmt: skip
+        raise ConfigError(
+            f"{folder}: chat_template={brief(template)}: must be a text, or a list of objects with"
+            " name and template."
+        )
     return template

@@ -1,4 +1,5 @@
-"""Scores of word vectors by people's judgements: analogies by section, and similarities of pairs."""
+"""Scores of word vectors by people's judgements: analogies by section, and similarities of
+pairs."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 class Section(NamedTuple):
-    """The questions of a section: how many there are, how many have known words only, and how many of these were right."""
+    """The questions of a section: how many there are, how many have known words only, and how many
+    of these were right."""
 
     name: str
     asked: int
@@ -26,21 +28,27 @@ class Section(NamedTuple):
 
 
 def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
-    """Answers questions "a is to b as c is to d" and counts the right ones; a line starting with a colon names a section.
+    """Answers questions "a is to b as c is to d" and counts the right ones; a line starting with a
+    colon names a section.
 
-    A question is known if its four words are one token each. The answer is the nearest to b - a + c but the three.
+    A question is known if its four words are one token each. The answer is the nearest to b - a + c
+    but the three.
 
     Raises:
       ConfigError: a line of the file is something else.
     """
-    name, sections = "", dict[str, list[list[str]]]()
+    name = ""
+    sections = dict[str, list[list[str]]]()
     for number, line in _lines(path):
         if line.startswith(":"):
             name = line[1:].strip()
         elif len(words := line.split()) == 4:
             sections.setdefault(name, []).append(words)
         else:
-            raise ConfigError(f"{path}:{number}: {brief(line)}: must be four words, or a section's name after a colon.")
+            raise ConfigError(
+                f"{path}:{number}: {brief(line)}: must be four words, or a section's name after a"
+                " colon."
+            )
     if not sections:
         raise ConfigError(f"{path}: no question; its lines must be four words each.")
     return [_score(vectors, name, questions) for name, questions in sections.items()]
@@ -49,7 +57,8 @@ def score_analogies(vectors: WordVectors, path: Path) -> list[Section]:
 def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Section:
     found = [[vectors.find(word) for word in words] for words in questions]
     known_Q4 = np.asarray([row for row in found if None not in row], np.int64).reshape(-1, 4)
-    unit_WD, spellings = vectors.unit_WD, [vectors.spellings[word.casefold()] for word in vectors.words]
+    unit_WD = vectors.unit_WD
+    spellings = [vectors.spellings[word.casefold()] for word in vectors.words]
     right = 0
     for begin in range(0, len(known_Q4), BATCH):
         part_Q4 = known_Q4[begin : begin + BATCH]
@@ -62,10 +71,12 @@ def _score(vectors: WordVectors, name: str, questions: list[list[str]]) -> Secti
 
 
 def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
-    """Correlates cosines with scores of pairs; lines are two words and a number, between tabs or commas.
+    """Correlates cosines with scores of pairs; lines are two words and a number, between tabs or
+    commas.
 
     Returns:
-      `spearman` and `pearson` over the pairs whose words are one token each, `asked`, and `known`, the number of these.
+      `spearman` and `pearson` over the pairs whose words are one token each, `asked`, and `known`,
+      the number of these.
 
     Raises:
       ConfigError: a line of the file, but for a first one of titles, is something else.
@@ -75,14 +86,19 @@ def score_pairs(vectors: WordVectors, path: Path) -> dict[str, float]:
         *words, last = line.split("\t" if "\t" in line else ",")
         score = NUMBER.fullmatch(last.strip())
         if len(words) != 2 or (pairs and not score):
-            raise ConfigError(f"{path}:{number}: {brief(line)}: must be two words and a number, by tabs or commas.")
+            raise ConfigError(
+                f"{path}:{number}: {brief(line)}: must be two words and a number, by tabs or"
+                " commas."
+            )
         if score:
             pairs.append(([vectors.find(word.strip()) for word in words], float(score[0])))
     if not pairs:
         raise ConfigError(f"{path}: no pair; its lines must be two words and a number each.")
     known = [(*words, score) for words, score in pairs if None not in words]
     first, second, scores = np.asarray(known, float).reshape(-1, 3).T
-    cosines = np.einsum("PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)])
+    cosines = np.einsum(
+        "PD,PD->P", vectors.unit_WD[first.astype(int)], vectors.unit_WD[second.astype(int)]
+    )
     return correlations(cosines, scores) | {"asked": len(pairs), "known": len(known)}
 
 

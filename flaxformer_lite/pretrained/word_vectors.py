@@ -22,10 +22,11 @@ from flaxformer_lite.registry import nearest as suggestion
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordVectors:
-    """Vectors of the words that are one token each; of other words, the mean of their tokens' vectors.
+    """Vectors of the words that are one token each; of other words, the mean of their tokens'
+    vectors.
 
-    A word is looked up as it is written, then in lower case, then with a capital. Spellings of a word in another case are
-    never among its neighbors.
+    A word is looked up as it is written, then in lower case, then with a capital. Spellings of a
+    word in another case are never among its neighbors.
 
     Attributes:
       words: the words, by their ids in `ids`.
@@ -73,9 +74,15 @@ class WordVectors:
         if (number := self.find(word)) is not None:
             return [int(self.ids[number])]
         ids = self.encode(f" {word.strip()}") if word.strip() else []
-        known = (i < len(self.table_VD) and self.pieces[i] and b"<unk>" not in self.pieces[i] for i in ids)
+        known = (
+            i < len(self.table_VD) and self.pieces[i] and b"<unk>" not in self.pieces[i]
+            for i in ids
+        )
         if not ids or not all(known):
-            raise ConfigError(f"{word!r}: not in the vocabulary{suggestion(word.lower(), list(self.words)) or '.'}")
+            raise ConfigError(
+                f"{word!r}: not in the"
+                f" vocabulary{suggestion(word.lower(), list(self.words)) or '.'}"
+            )
         return ids
 
     def vector(self, word: str) -> np.ndarray:
@@ -87,14 +94,18 @@ class WordVectors:
         return self.near(self.vector(word), k, without=(word,))
 
     def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-        """Returns the k best words d for "a is to b as c is to d": the nearest to b - a + c, of vectors of length one.
+        """Returns the k best words d for "a is to b as c is to d": the nearest to b - a + c, of
+        vectors of length one.
 
-        Reference: Mikolov, Yih, Zweig 2013, "Linguistic Regularities in Continuous Space Word Representations", section 4.
+        Reference: Mikolov, Yih, Zweig 2013, "Linguistic Regularities in Continuous Space Word
+          Representations", section 4.
         """
         a_D, b_D, c_D = to_unit_length(jnp.asarray([self.vector(word) for word in (a, b, c)]))
         return self.near(b_D - a_D + c_D, k, without=(a, b, c))
 
-    def near(self, vector_D: np.ndarray | jax.Array, k: int, *, without: Sequence[str] = ()) -> list[tuple[str, float]]:
+    def near(
+        self, vector_D: np.ndarray | jax.Array, k: int, *, without: Sequence[str] = ()
+    ) -> list[tuple[str, float]]:
         """Returns the k words with the largest cosines to a vector, with their cosines."""
         left_out = {i for word in without for i in self.spellings.get(word.casefold(), ())}
         most = min(k + len(left_out), len(self.words))
@@ -104,7 +115,8 @@ class WordVectors:
 
 
 def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVectors:
-    """Loads the token table of a directory of published weights, or of a training run's workdir, and nothing else of it.
+    """Loads the token table of a directory of published weights, or of a training run's workdir,
+    and nothing else of it.
 
         >>> load_word_vectors("path/to/bert").analogy("paris", "france", "london", 1)  # doctest: +SKIP
 
@@ -112,20 +124,29 @@ def load_word_vectors(path: str | Path, *, family: str | None = None) -> WordVec
       path, family: as in `load_pretrained`.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary is a whole word.
+      ConfigError, WeightsError, CheckpointError: it cannot be read, or no token of its vocabulary
+        is a whole word.
     """
     path = places.on_disk(path)
     _, stored = open_pretrained(path, family=family)
     if "embedding" not in stored.get("token_embed", {}):
-        raise ConfigError(f"{path}: this model has no token table, token_embed/embedding, to take vectors from.")
+        raise ConfigError(
+            f"{path}: this model has no token table, token_embed/embedding, to take vectors from."
+        )
     published = load_tokenizer(path, family=family)
-    pieces = plain.load(workdir.tokenizer_folder(path) if workdir.is_workdir(path) else path).pieces()
+    pieces = plain.load(
+        workdir.tokenizer_folder(path) if workdir.is_workdir(path) else path
+    ).pieces()
     table_VD = np.asarray(stored["token_embed"]["embedding"], np.float32)
     found = {word: i for i, piece in enumerate(pieces[: len(table_VD)]) if (word := _word(piece))}
     if not found:
-        raise ConfigError(f"{path}: no token of its vocabulary is a whole word, so there are none to compare.")
+        raise ConfigError(
+            f"{path}: no token of its vocabulary is a whole word, so there are none to compare."
+        )
     encode = functools.partial(published.encode, special_tokens=False, allow_special=False)
-    return WordVectors(tuple(found), np.asarray([*found.values()], np.int32), table_VD, encode, pieces)
+    return WordVectors(
+        tuple(found), np.asarray([*found.values()], np.int32), table_VD, encode, pieces
+    )
 
 
 def _word(piece: bytes) -> str:

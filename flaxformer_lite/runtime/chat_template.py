@@ -22,11 +22,13 @@ def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
     """Renders a template once for each object of variables.
 
     Raises:
-      ConfigError: there is no jinja2; the template fails, refuses the messages, renders nothing or what is no Unicode,
-        or exceeds the limits of runtime/render_template.py.
+      ConfigError: there is no jinja2; the template fails, refuses the messages, renders nothing or
+        what is no Unicode, or exceeds the limits of runtime/render_template.py.
     """
     if not importlib.util.find_spec("jinja2"):
-        raise ConfigError("chat: the model's chat template needs jinja2; pip install 'jinja2>=3.1'.")
+        raise ConfigError(
+            "chat: the model's chat template needs jinja2; pip install 'jinja2>=3.1'."
+        )
     texts = []
     for start in range(0, len(batch), BATCH):
         texts += _in_process(template, batch[start : start + BATCH])
@@ -34,7 +36,8 @@ def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
 
 
 def guarded(value: Any, special: re.Pattern[str], guard: str) -> Any:
-    """Breaks the spelling of each special token within messages, by a guard behind its first character."""
+    """Breaks the spelling of each special token within messages, by a guard behind its first
+    character."""
     if isinstance(value, str):
         return special.sub(lambda found: f"{found[0][0]}{guard}{found[0][1:]}", value)
     if isinstance(value, dict):
@@ -48,13 +51,19 @@ def _in_process(template: str, batch: list[dict[str, Any]]) -> list[str]:
     try:
         command = [sys.executable, "-P", render_template.__file__, str(seconds)]
         patience = PATIENCE + 10 * (seconds - SECONDS)
-        done = subprocess.run(command, input=asked, capture_output=True, timeout=patience, check=True)
+        done = subprocess.run(
+            command, input=asked, capture_output=True, timeout=patience, check=True
+        )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{FAILS} (it does not end within {patience} s).") from None
     except subprocess.CalledProcessError as error:
         told = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
         limits = f"{seconds} s of processor time, {render_template.MEMORY >> 20} MiB"
-        why = f"it does not end within {limits}" if error.returncode < 0 else f"its process ended: {told}"
+        why = (
+            f"it does not end within {limits}"
+            if error.returncode < 0
+            else f"its process ended: {told}"
+        )
         raise ConfigError(f"{FAILS} ({why}).") from None
     answer = json.loads(done.stdout)
     if "error" in answer:

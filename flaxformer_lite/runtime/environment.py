@@ -1,4 +1,5 @@
-"""Settings that must be made before jax is imported: memory pages, XLA flags, the compilation cache, platforms."""
+"""Settings that must be made before jax is imported: memory pages, XLA flags, the compilation
+cache, platforms."""
 
 import contextlib
 import ctypes
@@ -13,24 +14,34 @@ from pathlib import Path
 
 from flaxformer_lite.config import DataConfig
 
-DEVICES = ("dev/accel*", "dev/vfio/*")  # device files of TPUs; without a plugin, jax can use no other device
+DEVICES = (
+    "dev/accel*",
+    "dev/vfio/*",
+)  # device files of TPUs; without a plugin, jax can use no other device
 GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 BEGUN = "FLAXFORMER_LITE_BEGUN"
 C_LIBRARY = "CS_GNU_LIBC_VERSION"
 EXTRA = "--xla_backend_extra_options"
-FUSION = "xla_cpu_flatten_after_fusion"  # makes XLA:CPU fuse a function shared by many calls once, not at each call
-GC_THRESHOLD = 10_000  # new objects between garbage collections: imports and traces make many, and all of them stay
+FUSION = (  # makes XLA:CPU fuse a function shared by many calls once, not at each call
+    "xla_cpu_flatten_after_fusion"
+)
+# new objects between garbage collections: imports and traces make many, and all of them stay
+GC_THRESHOLD = 10_000
 
 
 def configure() -> None:
     """Sets environment variables that are unset; may re-exec the process."""
     if wants_huge_pages() and sys.executable and BEGUN not in os.environ:
-        os.environ.update({"GLIBC_TUNABLES": tunables(), BEGUN: "again"})  # another process may have created it first
+        os.environ.update(
+            {"GLIBC_TUNABLES": tunables(), BEGUN: "again"}
+        )  # another process may have created it first
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     gc.set_threshold(GC_THRESHOLD)
     flags = os.environ.get("XLA_FLAGS", "").strip()
-    if EXTRA not in flags and (not flags or flags.startswith("-")):  # otherwise it names a file of flags
+    if EXTRA not in flags and (
+        not flags or flags.startswith("-")
+    ):  # otherwise it names a file of flags
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -44,33 +55,41 @@ def configure() -> None:
 def wants_huge_pages(root: Path = Path("/")) -> bool:
     """Returns whether the C library can request huge pages and has not been configured by the user.
 
-    XLA:CPU frees its arrays after every step, and the system clears the memory again 4 KiB at a time: a seventh to a
-    quarter of a step's time, which pages of 2 MiB save. A kernel set to `always` uses them unasked, one set to `never`
-    not at all.
+    XLA:CPU frees its arrays after every step, and the system clears the memory again 4 KiB at a
+    time: a seventh to a quarter of a step's time, which pages of 2 MiB save. A kernel set to
+    `always` uses them unasked, one set to `never` not at all.
     """
     mode = root / "sys/kernel/mm/transparent_hugepage/enabled"
     if "GLIBC_TUNABLES" in os.environ or not mode.exists() or "[madvise]" not in mode.read_text():
         return False
-    name, _, version = str(os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else "").partition(" ")
+    name, _, version = str(
+        os.confstr(C_LIBRARY) if C_LIBRARY in os.confstr_names else ""
+    ).partition(" ")
     return name == "glibc" and tuple(int(n) for n in version.split(".")[:2]) >= (2, 35)
 
 
 def tunables() -> str:
-    """Returns the value of GLIBC_TUNABLES, which the C library on Linux reads only when a process starts.
+    """Returns the value of GLIBC_TUNABLES, which the C library on Linux reads only when a process
+    starts.
 
-    It asks for pages of 2 MiB, and for one memory pool per core instead of eight, as each pool keeps some freed memory.
+    It asks for pages of 2 MiB, and for one memory pool per core instead of eight, as each pool
+    keeps some freed memory.
     """
     return f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
 
 
 def release_free_memory() -> None:
-    """Returns freed memory that the C library holds to the system: hundreds of megabytes after compiling."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # other C libraries lack this function
+    """Returns freed memory that the C library holds to the system: hundreds of megabytes after
+    compiling."""
+    with contextlib.suppress(
+        AttributeError, OSError, TypeError
+    ):  # other C libraries lack this function
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def compiled(cache: str) -> Path:
-    """Returns the folder of compiled programs in `data.cache`, one per processor type: they crash on a lesser one."""
+    """Returns the folder of compiled programs in `data.cache`, one per processor type: they crash
+    on a lesser one."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
@@ -78,14 +97,24 @@ def compiled(cache: str) -> Path:
 
 
 def only_cpu(root: Path = Path("/")) -> bool:
-    """Returns whether libtpu is installed only for its compiler: jax would look for a TPU in vain, and print errors.
+    """Returns whether libtpu is installed only for its compiler: jax would look for a TPU in vain,
+    and print errors.
 
-    Returns False if in doubt: with a device file like a TPU's, a PCI device of the TPU's vendor, another plugin of jax
+    Returns False if in doubt: with a device file like a TPU's, a PCI device of the TPU's vendor,
+      another plugin of jax
     (all GPUs need one), or a platform that the user has chosen.
     """
-    if {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & set(os.environ) or importlib.util.find_spec("libtpu") is None:
+    if {"JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"} & set(os.environ) or importlib.util.find_spec(
+        "libtpu"
+    ) is None:
         return False
-    if importlib.util.find_spec("jax_plugins") or importlib.metadata.entry_points(group="jax_plugins"):
+    if importlib.util.find_spec("jax_plugins") or importlib.metadata.entry_points(
+        group="jax_plugins"
+    ):
         return False
     vendors = [path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor")]
-    return bool(vendors) and GOOGLE not in vendors and not any(path for name in DEVICES for path in root.glob(name))
+    return (
+        bool(vendors)
+        and GOOGLE not in vendors
+        and not any(path for name in DEVICES for path in root.glob(name))
+    )

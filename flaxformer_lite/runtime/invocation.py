@@ -10,9 +10,12 @@ FLAG = re.compile(r"^--([A-Za-z][\w.-]*)(?==|$)")
 
 
 def underscored(argv: list[str]) -> list[str]:
-    """Spells all flags with underscores, --max-new-tokens as --max_new_tokens; values are left alone."""
+    """Spells all flags with underscores, --max-new-tokens as --max_new_tokens; values are left
+    alone."""
     end = argv.index("--") if "--" in argv else len(argv)
-    return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[end:]
+    return [FLAG.sub(lambda m: "--" + m[1].replace("-", "_"), arg) for arg in argv[:end]] + argv[
+        end:
+    ]
 
 
 def fields_given(argv: list[str]) -> list[str]:
@@ -22,7 +25,8 @@ def fields_given(argv: list[str]) -> list[str]:
 
 
 def program(command: str = "train") -> str:
-    """Returns the beginning of a command line that starts `command` in the way this program was started."""
+    """Returns the beginning of a command line that starts `command` in the way this program was
+    started."""
     started = Path(sys.argv[0])
     if started.name == "train.py" and command == "train":
         return f"{_python()} {shlex.quote(sys.argv[0])}"
@@ -34,8 +38,10 @@ def program(command: str = "train") -> str:
 
 
 def _python() -> str:
-    """Returns the interpreter as a user would type it: relative, by name if it is on the path, else in full."""
-    own, here = Path(sys.executable), Path.cwd()
+    """Returns the interpreter as a user would type it: relative, by name if it is on the path, else
+    in full."""
+    own = Path(sys.executable)
+    here = Path.cwd()
     if own.is_relative_to(here):
         return str(own.relative_to(here))
     found = shutil.which("python")

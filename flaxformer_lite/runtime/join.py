@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import jax
-from jax._src import clusters, distributed  # neither cluster detection nor the store has a public name
+from jax._src import (
+    clusters,
+    distributed,
+)  # neither cluster detection nor the store has a public name
 
 from flaxformer_lite.config.rules import ConfigError
 from flaxformer_lite.runtime import native_output
@@ -32,12 +35,15 @@ def join(
     peer_timeout: int = 60,
     log: Path = Path(os.devnull),
 ) -> Processes:
-    """Starts jax.distributed if there is more than one process. Call it before JAX touches a device.
+    """Starts jax.distributed if there is more than one process. Call it before JAX touches a
+    device.
 
-    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes; elsewhere this is
-    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does its work. So is the
-    compilation cache: only process 0 would find its programs there, and they may order their exchanges between devices
-    in another way than those that the other processes compile. training/start/stored_step.py takes its place.
+    Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes;
+      elsewhere this is
+    the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does
+    its work. So is the compilation cache: only process 0 would find its programs there, and they
+    may order their exchanges between devices in another way than those that the other processes
+    compile. training/start/stored_step.py takes its place.
 
     Args:
       coordinator: host:port of process 0.
@@ -45,7 +51,8 @@ def join(
       process_id: number of this process, from 0.
       start_timeout: seconds for all processes to appear.
       peer_timeout: seconds of silence after which a process counts as lost, and the others end.
-      log: file that gets what JAX's runtime printed where a run of several processes ends by a failure.
+      log: file that gets what JAX's runtime printed where a run of several processes ends by a
+        failure.
 
     Raises:
       ConfigError: the arguments are incomplete or contradict each other.
@@ -59,27 +66,38 @@ def join(
         coordinator, num_processes, process_id, devices = _detect(start_timeout)
         if num_processes in (None, 1):
             return ALONE
-    assert coordinator is not None and num_processes is not None and process_id is not None, "_check, or _detect"
+    assert coordinator is not None and num_processes is not None and process_id is not None, (
+        "_check, or _detect"
+    )
     if process_id == 0:
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_enable_compilation_cache", False)
     native = native_output.divert()
     _on_abort(functools.partial(_refused, coordinator, num_processes, process_id))
-    giving_up = threading.Timer(start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout))
+    giving_up = threading.Timer(
+        start_timeout, _give_up, (coordinator, num_processes, process_id, start_timeout)
+    )
     giving_up.daemon = True
     giving_up.start()
     try:
         with _aborts_silently():
             jax.distributed.initialize(
-                coordinator, num_processes, process_id, local_device_ids=devices, cluster_detection_method="deactivate",
-                initialization_timeout=start_timeout + 60,  # after that, JAX ends the process with a stack trace
+                coordinator,
+                num_processes,
+                process_id,
+                local_device_ids=devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=start_timeout
+                + 60,  # after that, JAX ends the process with a stack trace
                 heartbeat_timeout_seconds=peer_timeout,
-            )  # fmt: skip
+            )
     except RuntimeError as error:
         if "bad_cast" in str(error):  # of JAX's client, where Python code was to hear of a refusal
             _refused(coordinator, num_processes, process_id)
-        raise ProcessError(f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}") from error
+        raise ProcessError(
+            f"process {process_id} cannot join {coordinator}: {str(error).splitlines()[0]}"
+        ) from error
     finally:
         giving_up.cancel()
     group = Processes(distributed.global_state.client, process_id, num_processes)
@@ -92,29 +110,40 @@ def _check(coordinator: str | None, count: int | None, index: int | None) -> Non
     alone = count == 1 and coordinator is None and not index
     given = [value is not None for value in (coordinator, count, index)]
     if any(given) and not all(given) and not alone:
-        raise ConfigError(f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all three, or"
-                          " none (a TPU pod, Slurm, OpenMPI and Kubernetes are detected); --num_processes=1 by itself"
-                          " trains alone.")  # fmt: skip
+        raise ConfigError(
+            f"--coordinator={coordinator}, --num_processes={count}, --process_id={index}: pass all"
+            " three, or none (a TPU pod, Slurm, OpenMPI and Kubernetes are detected);"
+            " --num_processes=1 by itself trains alone."
+        )
     if alone or coordinator is None or count is None or index is None:
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as 10.0.0.1:1234.")
+        raise ConfigError(
+            f"--coordinator={coordinator}: must be HOST:PORT of process 0, such as 10.0.0.1:1234."
+        )
     if not 0 <= index < count:
-        raise ConfigError(f"--process_id={index}, --num_processes={count}: processes are numbered 0 to {count - 1}.")
+        raise ConfigError(
+            f"--process_id={index}, --num_processes={count}: processes are numbered 0 to"
+            f" {count - 1}."
+        )
 
 
 def _detect(timeout: int) -> tuple[str | None, int | None, int | None, Any]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # in a pod without the kubernetes package, JAX detects nothing: train alone
+            warnings.simplefilter(
+                "ignore"
+            )  # in a pod without the kubernetes package, JAX detects nothing: train alone
             return clusters.ClusterEnv.auto_detect_unset_distributed_params(
                 os.environ.get("JAX_COORDINATOR_ADDRESS"), None, None, None, None, timeout
             )
     except Exception as error:  # anything that the cluster's own client raises
         said = " ".join(str(error).split())[:240]
-        raise ProcessError(f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT"
-                           " --num_processes=N --process_id=I, or --num_processes=1 to train alone.") from error  # fmt: skip
+        raise ProcessError(
+            f"a cluster was detected, but not its processes ({said}); pass --coordinator=HOST:PORT"
+            " --num_processes=N --process_id=I, or --num_processes=1 to train alone."
+        ) from error
 
 
 def _check_port(coordinator: str) -> None:
@@ -124,8 +153,10 @@ def _check_port(coordinator: str) -> None:
         try:
             probe.bind(("", port))
         except OSError as error:
-            raise ProcessError(f"--coordinator={coordinator}: process 0 cannot listen on port {port} ({error.strerror});"
-                               " another process 0 may be running; choose another port.") from None  # fmt: skip
+            raise ProcessError(
+                f"--coordinator={coordinator}: process 0 cannot listen on port {port}"
+                f" ({error.strerror}); another process 0 may be running; choose another port."
+            ) from None
 
 
 def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
@@ -133,17 +164,30 @@ def _give_up(coordinator: str, count: int, index: int, timeout: int) -> None:
     host, _, port = coordinator.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
-        why = f"not all {count} processes have joined {coordinator}; start each with the same --num_processes"
+        why = (
+            f"not all {count} processes have joined {coordinator}; start each with the same"
+            " --num_processes"
+        )
     except OSError as error:
         what = error.strerror or error
-        why = f"process {index} cannot reach process 0 at {coordinator} ({what}); is it running there?"
-    print(f"error: after {timeout} s, {why} (--start_timeout waits longer).", file=sys.stderr, flush=True)
+        why = (
+            f"process {index} cannot reach process 0 at {coordinator} ({what}); is it running"
+            " there?"
+        )
+    print(
+        f"error: after {timeout} s, {why} (--start_timeout waits longer).",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(1)
 
 
 def _refused(coordinator: str, count: int, index: int) -> NoReturn:
     """Ends a process that process 0 does not accept."""
-    why = f"another process has this number, or process 0 was started with another --num_processes than {count}"
+    why = (
+        "another process has this number, or process 0 was started with another --num_processes"
+        f" than {count}"
+    )
     print(f"error: process {index} cannot join {coordinator}: {why}.", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -154,7 +198,8 @@ def _aborted(group: Processes, native: IO[bytes]) -> NoReturn:
 
 
 def _on_abort(end: Callable[[], NoReturn]) -> None:
-    """Calls `end` where JAX aborts, as it does when a peer is gone. Python's own handlers would never be called."""
+    """Calls `end` where JAX aborts, as it does when a peer is gone. Python's own handlers would
+    never be called."""
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end())
     ctypes.CDLL(None).signal(int(signal.SIGABRT), handler)
     _ABORTED.append(handler)
@@ -163,8 +208,11 @@ def _on_abort(end: Callable[[], NoReturn]) -> None:
 @contextlib.contextmanager
 def _aborts_silently() -> Iterator[None]:
     """Lets the client that is made in the block abort without a stack trace when a peer is gone."""
-    jaxlib, make = distributed._jax, distributed._jax.get_distributed_runtime_client
-    jaxlib.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=lambda _: os.abort())
+    jaxlib = distributed._jax
+    make = distributed._jax.get_distributed_runtime_client
+    jaxlib.get_distributed_runtime_client = functools.partial(
+        make, missed_heartbeat_callback=lambda _: os.abort()
+    )
     try:
         yield
     finally:

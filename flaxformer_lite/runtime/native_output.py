@@ -1,4 +1,5 @@
-"""Output of native code in a run of several processes, kept from stderr: JAX's runtime comments on every lost peer."""
+"""Output of native code in a run of several processes, kept from stderr: JAX's runtime comments on
+every lost peer."""
 
 import contextlib
 import faulthandler
@@ -13,9 +14,11 @@ from typing import IO
 
 
 def divert() -> IO[bytes]:
-    """Sends what is written to file descriptor 2 to a file without a name, and sys.stderr to where that led before.
+    """Sends what is written to file descriptor 2 to a file without a name, and sys.stderr to where
+    that led before.
 
-    Does nothing, and returns an empty file, where stderr is closed or there is no folder for temporary files.
+    Does nothing, and returns an empty file, where stderr is closed or there is no folder for
+    temporary files.
     """
     try:
         os.fstat(2)
@@ -25,7 +28,9 @@ def divert() -> IO[bytes]:
     sys.stderr.flush()
     shown = os.dup(2)
     os.dup2(file.fileno(), 2)
-    sys.stderr = open(shown, "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        shown, "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace"
+    )
     faulthandler.enable(sys.stderr)  # for a crash, which nobody else reports
     return file
 

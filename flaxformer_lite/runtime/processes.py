@@ -1,7 +1,8 @@
 """The processes that train one model together: how they agree, and end together.
 
-Everything here goes through the key-value store of jax.distributed's coordination service, never through the devices:
-it works before the first device is touched, and still answers when a device waits for a process that is gone.
+Everything here goes through the key-value store of jax.distributed's coordination service, never
+through the devices: it works before the first device is touched, and still answers when a device
+waits for a process that is gone.
 """
 
 import collections
@@ -22,7 +23,8 @@ from flaxformer_lite.config.rules import ConfigError
 
 PATIENCE = 10  # seconds after which process 0 says whom it is waiting for
 INTERVAL = 1.0  # seconds between polls for announcements
-NEWS, FAILURE = "news/", "failure"
+NEWS = "news/"
+FAILURE = "failure"
 SHOWN = 4  # most differences that an error lists
 CONTINUES = "the same command continues from the last checkpoint, if there is one."
 LOST = f"another process is gone; its own output says why; {CONTINUES}"
@@ -33,15 +35,22 @@ class ProcessError(RuntimeError):
 
 
 class Processes:
-    """This process, number `index` of `count`. A single process is a group of one and needs no store."""
+    """This process, number `index` of `count`. A single process is a group of one and needs no
+    store."""
 
     def __init__(self, client: Any = None, index: int = 0, count: int = 1):
-        self._client, self.index, self.count = client, index, count
+        self._client = client
+        self.index = index
+        self.count = count
         self._turns: collections.Counter[str] = collections.Counter()
-        self._ending, self._own_failure = threading.Lock(), ""
-        self.before_exit: Callable[[], None] = lambda: None  # called where a failure ends the process
+        self._ending = threading.Lock()
+        self._own_failure = ""
+        self.before_exit: Callable[[], None] = lambda: (
+            None
+        )  # called where a failure ends the process
         self._listeners: dict[str, Callable[[str], None]] = {FAILURE: self._end}
-        self._closing, self._thread = threading.Event(), threading.Thread(target=self._look, daemon=True)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
         if client:
             self._thread.start()
 
@@ -55,12 +64,14 @@ class Processes:
         return self.count == 1
 
     def coordinate(self, topic: str, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
-        """Lets process 0 decide from the values of all processes; returns its decision on each of them.
+        """Lets process 0 decide from the values of all processes; returns its decision on each of
+        them.
 
         Waits for as long as the other processes live; if one fails or dies, this process ends too.
 
         Args:
-          topic: key of this decision; all processes must call with the same topics in the same order.
+          topic: key of this decision; all processes must call with the same topics in the same
+            order.
           value: this process's value, of JSON's types; so is the decision.
           decision: function of the list of values, in the order of the processes.
         """
@@ -71,7 +82,10 @@ class Processes:
         if not self.first:
             self._client.key_value_set(f"{key}/{self.index}", json.dumps(value))
             return json.loads(self._get(f"{key}/decision"))
-        others = (self._get(f"{key}/{i}", f"waiting for process {i}: {topic}") for i in range(1, self.count))
+        others = (
+            self._get(f"{key}/{i}", f"waiting for process {i}: {topic}")
+            for i in range(1, self.count)
+        )
         decided = decision([value, *map(json.loads, others)])
         self._client.key_value_set(f"{key}/decision", json.dumps(decided))
         return decided
@@ -87,7 +101,9 @@ class Processes:
 
     def announce(self, topic: str, news: str) -> None:
         """Publishes news on a topic to all listeners; the first announcement wins."""
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first, or process 0 is gone
+        with contextlib.suppress(
+            jax.errors.JaxRuntimeError
+        ):  # another process was first, or process 0 is gone
             if self._client:
                 self._client.key_value_set(NEWS + topic, news)
 
@@ -96,10 +112,13 @@ class Processes:
         self._listeners[topic] = then
 
     def publish(self, topic: str, value: Any) -> None:
-        """Publishes this process's value, of JSON's types, in place of its last; waits for nobody."""
+        """Publishes this process's value, of JSON's types, in place of its last; waits for
+        nobody."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
             if self._client:
-                self._client.key_value_set(f"{topic}/{self.index}", json.dumps(value), allow_overwrite=True)
+                self._client.key_value_set(
+                    f"{topic}/{self.index}", json.dumps(value), allow_overwrite=True
+                )
 
     def published(self, topic: str) -> dict[int, Any]:
         """Returns the latest values by process, of those that have published one."""
@@ -110,14 +129,16 @@ class Processes:
         return {}
 
     def close(self) -> None:
-        """Waits for all processes to arrive; after that, a process may leave without being missed."""
+        """Waits for all processes to arrive; after that, a process may leave without being
+        missed."""
         if self._client:
             self.coordinate("the end", None, lambda _: None)
             self._closing.set()
             self._thread.join()
 
     def fail(self, message: str, code: int) -> NoReturn:
-        """Ends all processes for the first reason given; the process that gave it and process 0 print it."""
+        """Ends all processes for the first reason given; the process that gave it and process 0
+        print it."""
         self._own_failure = message
         self.announce(FAILURE, json.dumps([self.index, code, message]))
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # process 0 is gone
@@ -137,9 +158,15 @@ class Processes:
             try:
                 if self.first or who == self.index:
                     own = message == self._own_failure
-                    print(f"error: {message if own else f'process {who}: {message}'}", file=sys.stderr, flush=True)
+                    print(
+                        f"error: {message if own else f'process {who}: {message}'}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 if self.first:
-                    time.sleep(2.5 * INTERVAL)  # it hosts the store, so it leaves after the others have heard
+                    time.sleep(
+                        2.5 * INTERVAL
+                    )  # it hosts the store, so it leaves after the others have heard
                 sys.stdout.flush()
                 self.before_exit()
             finally:
@@ -186,9 +213,14 @@ def differences(answers: list[list[Any]]) -> str:
         usual = max(values, key=values.count)  # on a tie, the value of the lowest process
         odd = [i for i, value in enumerate(values) if value != usual]
         if odd:
-            where = f"process {odd[0]} ({answers[odd[0]][0]})" + (f" and {len(odd) - 1} more" if odd[1:] else "")
+            where = f"process {odd[0]} ({answers[odd[0]][0]})" + (
+                f" and {len(odd) - 1} more" if odd[1:] else ""
+            )
             found.append(f"{where}: {name} is {values[odd[0]]!r}, elsewhere {usual!r}")
     if not found:
         return ""
     more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return f"the processes differ. {'; '.join(found[:SHOWN])}{more}. Start all from the same command, code and data."
+    return (
+        f"the processes differ. {'; '.join(found[:SHOWN])}{more}. Start all from the same command,"
+        " code and data."
+    )

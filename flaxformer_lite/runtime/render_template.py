@@ -1,8 +1,9 @@
 """Renders a chat template; run as a script with a number of seconds, in a process of its own.
 
-A template is a program that came with the weights. Jinja's sandbox keeps it from files and Python's internals, but not
-from computing for ever: `10 ** 10 ** 10` is one step of the interpreter, which no limit on loops or ranges and no thread
-can end. The limits of a process can, for whatever the template does.
+A template is a program that came with the weights. Jinja's sandbox keeps it from files and Python's
+internals, but not from computing for ever: `10 ** 10 ** 10` is one step of the interpreter, which
+no limit on loops or ranges and no thread can end. The limits of a process can, for whatever the
+template does.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ SHOWN = 300  # characters of an error
 
 
 def main() -> None:
-    """Reads {"template": text, "batch": [object]} from stdin; writes {"texts": [text]} or {"error": text} to stdout."""
+    """Reads {"template": text, "batch": [object]} from stdin; writes {"texts": [text]} or {"error":
+    text} to stdout."""
     for limit, most in (
         (resource.RLIMIT_CPU, int(sys.argv[1])),
         (resource.RLIMIT_DATA, MEMORY),
@@ -31,13 +33,18 @@ def main() -> None:
     except MemoryError:
         answer = {"error": f"it needs more than {MEMORY >> 20} MiB"}
     except Exception as error:  # a template may raise anything
-        told = str(error) if type(error).__module__.startswith("jinja2") else f"{type(error).__name__}: {error}"
+        told = (
+            str(error)
+            if type(error).__module__.startswith("jinja2")
+            else f"{type(error).__name__}: {error}"
+        )
         answer = {"error": "".join(c if c.isprintable() else " " for c in told[:SHOWN])}
     sys.stdout.buffer.write(json.dumps(answer).encode())
 
 
 def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
-    """Renders a template for each object of variables, in Jinja's sandbox, with the functions of chat templates."""
+    """Renders a template for each object of variables, in Jinja's sandbox, with the functions of
+    chat templates."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -45,15 +52,21 @@ def render(template: str, batch: list[dict[str, Any]]) -> list[str]:
         raise TemplateError(message)
 
     loops = ["jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=loops)
-    environment.filters["tojson"] = lambda value, **form: json.dumps(value, **{"ensure_ascii": False, **form})
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=loops
+    )
+    environment.filters["tojson"] = lambda value, **form: json.dumps(
+        value, **{"ensure_ascii": False, **form}
+    )
     environment.globals |= {
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.datetime.now().strftime(form),
     }
-    compiled, texts = environment.from_string(template), []
+    compiled = environment.from_string(template)
+    texts = []
     for variables in batch:
-        parts, left = [], LONGEST
+        parts = []
+        left = LONGEST
         for part in compiled.generate(**variables):
             parts.append(part)
             left -= len(part)

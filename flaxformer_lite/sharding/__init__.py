@@ -1,8 +1,16 @@
-"""Devices: the mesh, where weights, batches and activations live on it, and the jit of steps over it."""
+"""Devices: the mesh, where weights, batches and activations live on it, and the jit of steps over
+it."""
+
 # ruff: noqa: F401
 
 from flaxformer_lite.sharding.activations import MESH_AXES, LocalSharding, MeshSharding, axis_size
 from flaxformer_lite.sharding.batches import BATCH, batch_rows, check_batch, place_batch
 from flaxformer_lite.sharding.jit import DATA, jit_eval, jit_step
 from flaxformer_lite.sharding.mesh import build_mesh, mesh_sizes
-from flaxformer_lite.sharding.parameters import Replicated, param_specs, path_of, replicated, state_shardings
+from flaxformer_lite.sharding.parameters import (
+    Replicated,
+    param_specs,
+    path_of,
+    replicated,
+    state_shardings,
+)

@@ -11,16 +11,24 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from flaxformer_lite.functions.sharding import ActivationSharding, Shards, check_letters
 
 MESH_AXES = ("data", "fsdp", "context", "tensor")
-# The mesh axes that split each logical axis of activations; modules and functions only use the names of axes.py.
+# The mesh axes that split each logical axis of activations; modules and functions only use the
+# names of axes.py.
 ACTIVATIONS = {
-    "batch": ("data", "fsdp"), "length": "context", "source": "context", "part": "context", "heads": "tensor",
-    "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor",
-}  # fmt: skip
+    "batch": ("data", "fsdp"),
+    "length": "context",
+    "source": "context",
+    "part": "context",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "vocab": "tensor",
+}
 
 
 @dataclass(frozen=True)
 class LocalSharding(ActivationSharding):
-    """The sharding inside one device of a mesh: everything whole, on the mesh's platform, untuned."""
+    """The sharding inside one device of a mesh: everything whole, on the mesh's platform,
+    untuned."""
 
     platform: str = "cpu"
     device_kind: str = "cpu"
@@ -28,7 +36,8 @@ class LocalSharding(ActivationSharding):
 
 @dataclass(frozen=True)
 class MeshSharding(ActivationSharding):
-    """Activations split over a mesh according to ACTIVATIONS. See ActivationSharding for the methods."""
+    """Activations split over a mesh according to ACTIVATIONS. See ActivationSharding for the
+    methods."""
 
     mesh: Mesh | AbstractMesh
     tuned: bool = field(default=True, kw_only=True)
@@ -36,29 +45,49 @@ class MeshSharding(ActivationSharding):
     @property
     def platform(self) -> str:
         # An abstract mesh, as plans use at first, has sizes but no devices.
-        return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
+        return (
+            self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else super().platform
+        )
 
     @property
     def device_kind(self) -> str:
-        return self.mesh.devices.flat[0].device_kind if isinstance(self.mesh, Mesh) else super().device_kind
+        return (
+            self.mesh.devices.flat[0].device_kind
+            if isinstance(self.mesh, Mesh)
+            else super().device_kind
+        )
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:
         # An axis that does not divide stays whole: one head cannot be split.
         entries = [ACTIVATIONS.get(name) for name in check_letters("constrain", letters, x.shape)]
-        fitting = [e if size % axis_size(e, self.mesh) == 0 else None for e, size in zip(entries, x.shape, strict=True)]
+        fitting = [
+            e if size % axis_size(e, self.mesh) == 0 else None
+            for e, size in zip(entries, x.shape, strict=True)
+        ]
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, _once(fitting)))
 
     def num_shards(self, letter: str) -> Shards:
         (name,) = check_letters("num_shards", letter)
         entry = ACTIVATIONS.get(name) or ()
-        return Shards(axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry))
+        return Shards(
+            axis_size(entry, self.mesh), entry if isinstance(entry, str) else tuple(entry)
+        )
 
     def per_shard(
-        self, function: Callable[..., Any], inputs: Sequence[Any], output: Any, *, over: str | None = None
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        output: Any,
+        *,
+        over: str | None = None,
     ) -> Callable[..., Any]:
         by_hand: Sequence[str] = self.mesh.axis_names
         if over is not None:
-            by_hand = [a for name in check_letters("per_shard", over) for a in mesh_names(ACTIVATIONS[name])]
+            by_hand = [
+                a
+                for name in check_letters("per_shard", over)
+                for a in mesh_names(ACTIVATIONS[name])
+            ]
 
         def apply(*arguments):
             arrays, tree = jax.tree.flatten(arguments)
@@ -75,7 +104,10 @@ class MeshSharding(ActivationSharding):
             return jax.shard_map(
                 lambda *leaves: function(*jax.tree.unflatten(tree, leaves)),
                 mesh=self.mesh,
-                in_specs=tuple(_once([e if e in split and size > 1 else None for e, size in one]) for one in sized),
+                in_specs=tuple(
+                    _once([e if e in split and size > 1 else None for e, size in one])
+                    for one in sized
+                ),
                 out_specs=jax.tree.map(spec, output),
                 axis_names=set(by_hand),
                 check_vma=False,
@@ -94,7 +126,8 @@ def _sized(x: jax.Array, letters: str) -> list[tuple[Any, int]]:
 
 
 def _once(entries: Sequence[Any]) -> P:
-    """Uses each mesh axis for one array axis only: for the rows of T x S logits, not for their columns as well."""
+    """Uses each mesh axis for one array axis only: for the rows of T x S logits, not for their
+    columns as well."""
     return P(*(entry if entry not in entries[:i] else None for i, entry in enumerate(entries)))
 
 

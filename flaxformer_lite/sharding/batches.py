@@ -17,15 +17,17 @@ def check_batch(batch_size: int, accumulate: int, mesh: Mesh) -> None:
     unit = ways * accumulate
     if batch_size % unit:
         raise ConfigError(
-            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices (mesh.data x mesh.fsdp)"
-            f" need a multiple of {unit}; try train.batch_size={-(-batch_size // unit) * unit}."
+            f"train.batch_size={batch_size}: {accumulate} microbatch(es) over {ways} devices"
+            f" (mesh.data x mesh.fsdp) need a multiple of {unit}; try"
+            f" train.batch_size={-(-batch_size // unit) * unit}."
         )
 
 
 def batch_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Returns the rows of a batch that the devices of this process hold, ascending.
 
-    If `context` or `tensor` span several processes, these processes share rows, and each reads the same ones.
+    If `context` or `tensor` span several processes, these processes share rows, and each reads the
+    same ones.
     """
     pieces = NamedSharding(mesh, BATCH).addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[piece] for piece in pieces]))
@@ -40,7 +42,8 @@ def place_batch(batch: Any, mesh: Mesh, batch_size: int | None = None) -> Any:
       batch_size: rows of the whole batch; by default, all rows are in `batch`.
     """
     size = batch_size or len(jax.tree.leaves(batch)[0])
-    rows, sharding = batch_rows(mesh, size), NamedSharding(mesh, BATCH)
+    rows = batch_rows(mesh, size)
+    sharding = NamedSharding(mesh, BATCH)
 
     def place(own):
         def piece(index):

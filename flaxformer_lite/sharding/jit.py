@@ -15,17 +15,20 @@ DATA = MESH_AXES[0]
 
 
 def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> Callable:
-    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the new one.
+    """Compiles (state, batch) -> (state, metrics) over the mesh; the old state is donated to the
+    new one.
 
     Args:
-      step: sees the whole batch under `jit`, in other modes its own part, and then sums over the axis DATA.
+      step: sees the whole batch under `jit`, in other modes its own part, and then sums over the
+        axis DATA.
       shardings: those of the state; in other modes than `jit` all leaves are replicated.
       mesh: the devices.
       mode: `mode` of MeshConfig.
     """
     if mode == "pmap":
         return _pmapped(step, mesh)
-    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    whole = NamedSharding(mesh, P())
+    rows = NamedSharding(mesh, BATCH)
     if mode == "shard_map":
         step = jax.shard_map(step, mesh=mesh, in_specs=(P(), BATCH), out_specs=P(), check_vma=False)
     options = compiler_options(MeshSharding(mesh).device_kind)
@@ -41,7 +44,12 @@ def jit_step(step: Callable, shardings: Any, mesh: Mesh, mode: str = "jit") -> C
 def _pmapped(step: Callable, mesh: Mesh) -> Callable:
     """Wraps the step in `jax.pmap`, for states and batches without a device axis."""
     mapped = jax.pmap(
-        step, axis_name=DATA, in_axes=(None, 0), out_axes=None, devices=list(mesh.devices.flat), donate_argnums=0
+        step,
+        axis_name=DATA,
+        in_axes=(None, 0),
+        out_axes=None,
+        devices=list(mesh.devices.flat),
+        donate_argnums=0,
     )
 
     @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, P(DATA)))
@@ -57,5 +65,6 @@ def _pmapped(step: Callable, mesh: Mesh) -> Callable:
 
 def jit_eval(step: Callable, shardings: Any, mesh: Mesh) -> Callable:
     """Compiles (params, batch) -> sums, over the mesh."""
-    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    whole = NamedSharding(mesh, P())
+    rows = NamedSharding(mesh, BATCH)
     return jax.jit(step, in_shardings=(shardings.params, rows), out_shardings=whole)

@@ -1,4 +1,5 @@
-"""The mesh of devices that a config describes. A single device is a mesh of size one; nothing else changes with scale."""
+"""The mesh of devices that a config describes. A single device is a mesh of size one; nothing else
+changes with scale."""
 
 import math
 from collections.abc import Sequence
@@ -17,21 +18,25 @@ def build_mesh(cfg: MeshConfig, devices: Sequence[jax.Device] | None = None) -> 
 
     Args:
       cfg: sizes; -1 takes all that the others leave.
-      devices: by default all devices; may be those of a TPU topology description. A single process may use fewer than
-        all, the first ones.
+      devices: by default all devices; may be those of a TPU topology description. A single process
+        may use fewer than all, the first ones.
 
     Raises:
-      ConfigError: the sizes exceed or do not divide the number of devices, or the slices do not match the devices.
+      ConfigError: the sizes exceed or do not divide the number of devices, or the slices do not
+        match the devices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = mesh_sizes(cfg, len(devices))
     count = math.prod(sizes.values())
     if count < len(devices) and len({device.process_index for device in devices}) > 1:
         raise ConfigError(
-            f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use all; try -1."
+            f"{_shown(cfg)}: uses {count} of {len(devices)} devices, but several processes must use"
+            " all; try -1."
         )
     if cfg.mode == "pmap" and jax.process_count() > 1:
-        raise ConfigError("mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, its equal.")
+        raise ConfigError(
+            "mesh.mode='pmap': works in a single process only; try mesh.mode=shard_map, its equal."
+        )
     grid = _grid(tuple(sizes.values()), cfg.slices, devices[:count])
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
@@ -45,13 +50,19 @@ def mesh_sizes(cfg: MeshConfig, count: int) -> dict[str, int]:
     sizes = {axis: getattr(cfg, axis) for axis in MESH_AXES}
     fixed = math.prod(n for n in sizes.values() if n > 0)
     if fixed > count:
-        raise ConfigError(f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1, others 1.")
+        raise ConfigError(
+            f"{_shown(cfg)}: needs {fixed} devices, there are {count}; try mesh.data=-1, others 1."
+        )
     if -1 in sizes.values():
         if count % fixed:
-            raise ConfigError(f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try powers of two.")
+            raise ConfigError(
+                f"{_shown(cfg)}: {count} devices do not divide by {fixed}; try powers of two."
+            )
         sizes = {axis: n if n > 0 else count // fixed for axis, n in sizes.items()}
     if sizes["data"] % cfg.slices:
-        raise ConfigError(f"{_shown(cfg)}: mesh.data is {sizes['data']}, no multiple of mesh.slices={cfg.slices}.")
+        raise ConfigError(
+            f"{_shown(cfg)}: mesh.data is {sizes['data']}, no multiple of mesh.slices={cfg.slices}."
+        )
     return sizes
 
 
@@ -60,16 +71,22 @@ def _shown(cfg: MeshConfig) -> str:
 
 
 def _grid(shape: tuple[int, ...], slices: int, devices: list[jax.Device]) -> np.ndarray:
-    """Arranges devices as an array with near neighbors along the last axes, and slices as parts of the first."""
+    """Arranges devices as an array with near neighbors along the last axes, and slices as parts of
+    the first."""
     present = {getattr(device, "slice_index", 0) for device in devices}
     if devices[0].platform == "tpu" and len(present) != slices:
         raise ConfigError(
-            f"mesh.slices={slices}: the devices form {len(present)} slices; set mesh.slices={len(present)}."
+            f"mesh.slices={slices}: the devices form {len(present)} slices; set"
+            f" mesh.slices={len(present)}."
         )
     shape = (shape[0] // slices, *shape[1:])
     if slices > 1 and len(present) == slices:
         between = (slices, *(1 for _ in shape[1:]))
-        return mesh_utils.create_hybrid_device_mesh(shape, between, devices, allow_split_physical_axes=True)
+        return mesh_utils.create_hybrid_device_mesh(
+            shape, between, devices, allow_split_physical_axes=True
+        )
     parts = [list(part) for part in np.split(np.array(devices), slices)]
-    grids = [mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True) for part in parts]
+    grids = [
+        mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True) for part in parts
+    ]
     return np.concatenate(grids)

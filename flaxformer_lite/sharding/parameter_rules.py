@@ -1,8 +1,10 @@
-"""Partition rules: (regex of a parameter's path, mesh axes of its last dimensions), for the parts that a config has.
+"""Partition rules: (regex of a parameter's path, mesh axes of its last dimensions), for the parts
+that a config has.
 
-A layer's mixer and feed-forward bring their own rules. sharding/parameters.py applies them strictly: the first match
-wins, and a leading scan axis stays whole. Weights are split over `fsdp` on the model width and over `tensor` on heads,
-feed-forward width or vocabulary; small parameters are replicated.
+A layer's mixer and feed-forward bring their own rules. sharding/parameters.py applies them
+strictly: the first match wins, and a leading scan axis stays whole. Weights are split over `fsdp`
+on the model width and over `tensor` on heads, feed-forward width or vocabulary; small parameters
+are replicated.
 """
 
 import re
@@ -12,7 +14,8 @@ from flaxformer_lite.config import ModelConfig, check_family
 from flaxformer_lite.config.parts import Rules
 from flaxformer_lite.models.skeletons import parts
 
-# The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes every lookup.
+# The vocabulary takes both axes: with a table split on its width, the partitioner rematerializes
+# every lookup.
 VOCAB = ("tensor", "fsdp")
 TOKENS: Rules = ((r"token_embed/embedding$", (VOCAB, None)),)
 TOKEN_TYPES: Rules = ((r"embed/token_types$", ()),)
@@ -25,12 +28,17 @@ HEADS = ("masked_lm", "pooler", "classifier", "next_sentence")  # beside the fam
 
 
 def rules(cfg: ModelConfig) -> Rules:
-    """Returns the rules that a model of this config needs, and no others, so a rule that matches nothing is a mistake."""
+    """Returns the rules that a model of this config needs, and no others, so a rule that matches
+    nothing is a mistake."""
     model = check_family(cfg)
     vocab_head = cfg.head in model.vocab_heads
-    other_head = cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
+    other_head = (
+        cfg.head in model.pooled if cfg.head == "none" else cfg.head not in ("lm", "encoder")
+    )
     sides = [side for side in ("encoder", "decoder") if getattr(cfg, f"{side}_layers")]
-    layers = tuple(dict.fromkeys(rule for side in sides for rule in parts.stack(cfg, side).partition_rules()))
+    layers = tuple(
+        dict.fromkeys(rule for side in sides for rule in parts.stack(cfg, side).partition_rules())
+    )
     adapter = cfg.adapter
     found = (
         (adapter.partition_rules() if adapter else (), True),
@@ -48,12 +56,22 @@ def rules(cfg: ModelConfig) -> Rules:
 
 
 def below(name: str, rules: Rules, paths: Iterable[str]) -> Rules:
-    """Returns those rules that match one of the paths, for the parameters in a tree of this name."""
-    matching = ((pattern, axes) for pattern, axes in rules if any(re.search(pattern, path) for path in paths))
+    """Returns those rules that match one of the paths, for the parameters in a tree of this
+    name."""
+    matching = (
+        (pattern, axes)
+        for pattern, axes in rules
+        if any(re.search(pattern, path) for path in paths)
+    )
     return tuple((rf"^{name}/.*(?:{pattern})", axes) for pattern, axes in matching)
 
 
 def _has_tables(cfg: ModelConfig) -> bool:
-    sizes = dict(d_model=cfg.d_model, num_heads=cfg.num_heads, head_dim=cfg.head_width, max_length=cfg.max_length)
+    sizes = dict(
+        d_model=cfg.d_model,
+        num_heads=cfg.num_heads,
+        head_dim=cfg.head_width,
+        max_length=cfg.max_length,
+    )
     encodings = [cfg.position, *(kind.position for kind in cfg.kinds if kind.position is not None)]
     return any(encoding.tables(**sizes) for encoding in encodings)

@@ -1,4 +1,5 @@
-"""Shardings of parameters and optimizer state, from ordered rules on parameter paths that are applied strictly."""
+"""Shardings of parameters and optimizer state, from ordered rules on parameter paths that are
+applied strictly."""
 
 import math
 import re
@@ -15,31 +16,37 @@ Rules = Sequence[tuple[str, tuple]]
 
 
 def path_of(keys: Sequence[Any]) -> str:
-    """Formats a pytree key path as `a/b/c`, as partition rules, decay masks and checkpoints write it."""
+    """Formats a pytree key path as `a/b/c`, as partition rules, decay masks and checkpoints write
+    it."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in keys)
 
 
 def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Returns one PartitionSpec per parameter, by the first rule with a regex that matches its path.
+    """Returns one PartitionSpec per parameter, by the first rule with a regex that matches its
+    path.
 
     Args:
       params: tree of arrays or ShapeDtypeStructs.
-      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each dimension, aligned to the
-        last dimensions, so that the leading axis of scanned layers stays whole.
+      rules: (regex, axes) pairs. `axes` has a mesh axis, a tuple of them or None for each
+        dimension, aligned to the last dimensions, so that the leading axis of scanned layers stays
+        whole.
       mesh: the mesh; its sizes must divide the dimensions.
 
     Raises:
-      ConfigError: a parameter matches no rule, a rule matches no parameter, a dimension does not divide, or a rule uses
-        an axis twice or names one that the mesh lacks.
+      ConfigError: a parameter matches no rule, a rule matches no parameter, a dimension does not
+        divide, or a rule uses an axis twice or names one that the mesh lacks.
     """
     for pattern, axes in rules:
         flat = [name for entry in axes for name in mesh_names(entry)]
         if unknown := [name for name in flat if name not in mesh.shape]:
             raise ConfigError(
-                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; choose from {', '.join(mesh.shape)}."
+                f"partition rule {pattern!r}: no mesh axis {unknown[0]!r}; choose from"
+                f" {', '.join(mesh.shape)}."
             )
         if len(set(flat)) < len(flat):
-            raise ConfigError(f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once.")
+            raise ConfigError(
+                f"partition rule {pattern!r}: {axes} uses a mesh axis twice; name each once."
+            )
     used = set()
 
     def spec(keys, leaf):
@@ -48,13 +55,17 @@ def param_specs(params: Any, rules: Rules, mesh: Mesh) -> Any:
             if re.search(pattern, path):
                 used.add(index)
                 return _fit(path, leaf.shape, axes, mesh)
-        raise ConfigError(f"no partition rule matches parameter {path} {leaf.shape}; add one to"
-                          f" flaxformer_lite/sharding/parameter_rules.py.")  # fmt: skip
+        raise ConfigError(
+            f"no partition rule matches parameter {path} {leaf.shape}; add one to"
+            " flaxformer_lite/sharding/parameter_rules.py."
+        )
 
     specs = jax.tree_util.tree_map_with_path(spec, params)
     if dead := [rules[i][0] for i in range(len(rules)) if i not in used]:
-        raise ConfigError(f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them after the"
-                          f" parameter, move them before a rule that matches first, or delete them.")  # fmt: skip
+        raise ConfigError(
+            f"partition rules that match no parameter: {', '.join(map(repr, dead))}; rename them"
+            " after the parameter, move them before a rule that matches first, or delete them."
+        )
     return specs
 
 
@@ -67,22 +78,28 @@ class Replicated(NamedTuple):
 
 
 def replicated(params: Any, rules: Rules, mesh: Mesh, at_least: int = 2**20) -> list[Replicated]:
-    """Lists parameters of at least `at_least` bytes that stay whole on a mesh that splits weights, largest first."""
+    """Lists parameters of at least `at_least` bytes that stay whole on a mesh that splits weights,
+    largest first."""
     if mesh.shape["fsdp"] * mesh.shape["tensor"] == 1:
         return []
     found = []
     for path, (leaf, spec) in _specs_by_path(params, rules, mesh).items():
         size = leaf.size * leaf.dtype.itemsize
         if size >= at_least and math.prod(axis_size(entry, mesh) for entry in spec) == 1:
-            found.append(Replicated(path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))))
+            found.append(
+                Replicated(
+                    path, size, next(pattern for pattern, _ in rules if re.search(pattern, path))
+                )
+            )
     return sorted(found, key=lambda leaf: -leaf.bytes)
 
 
 def state_shardings(state: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Returns the shardings of a TrainState: parameters by the rules, optimizer state like the parameter it belongs to.
+    """Returns the shardings of a TrainState: parameters by the rules, optimizer state like the
+    parameter it belongs to.
 
-    A leaf of the optimizer belongs to a parameter if its path ends in the parameter's path and their shapes agree; the
-    other leaves (counters, adafactor's row and column sums) are replicated.
+    A leaf of the optimizer belongs to a parameter if its path ends in the parameter's path and
+    their shapes agree; the other leaves (counters, adafactor's row and column sums) are replicated.
     """
     known = _specs_by_path(state.params, rules, mesh)
 
@@ -103,11 +120,16 @@ def _specs_by_path(params: Any, rules: Rules, mesh: Mesh) -> dict[str, tuple[Any
 
 def _fit(path: str, shape: tuple[int, ...], axes: tuple, mesh: Mesh) -> P:
     if len(axes) > len(shape):
-        raise ConfigError(f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has {shape}.")
+        raise ConfigError(
+            f"partition rule for {path}: {axes} names {len(axes)} dimensions, the parameter has"
+            f" {shape}."
+        )
     axes = (None,) * (len(shape) - len(axes)) + tuple(axes)
     for size, entry in zip(shape, axes, strict=True):
         if size % (parts := axis_size(entry, mesh)):
             names = " x ".join(f"mesh.{name}={mesh.shape[name]}" for name in mesh_names(entry))
-            raise ConfigError(f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try smaller mesh"
-                              f" sizes or a multiple of {parts}.")  # fmt: skip
+            raise ConfigError(
+                f"parameter {path} {shape}: a dimension of {size} does not divide over {names}; try"
+                f" smaller mesh sizes or a multiple of {parts}."
+            )
     return P(*axes)

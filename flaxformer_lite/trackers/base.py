@@ -9,9 +9,11 @@ class Tracker:
     """Gets the records of a run from process 0; where it raises, the run goes on without it.
 
     Args:
-      workdir: the run's workdir; of one in a store, a later start finds again only files whose names begin with `tracker-`.
+      workdir: the run's workdir; of one in a store, a later start finds again only files whose
+        names begin with `tracker-`.
       config: the resolved config, as plain values.
-      last_step: the step from which the run continues, -1 if it is new. What was tracked of later steps comes again.
+      last_step: the step from which the run continues, -1 if it is new. What was tracked of later
+        steps comes again.
     """
 
     requires = ""  # a package that must be installed; of ours, the extra that installs it as well

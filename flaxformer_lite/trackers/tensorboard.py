@@ -9,7 +9,8 @@ from flaxformer_lite.trackers import base
 
 
 class Tracker(base.Tracker):
-    """Writes each record at once: on a full disk tensorboardX's own thread dies, and the run would wait for it for ever."""
+    """Writes each record at once: on a full disk tensorboardX's own thread dies, and the run would
+    wait for it for ever."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any], last_step: int):
         from tensorboardX.event_file_writer import EventsWriter
@@ -17,8 +18,11 @@ class Tracker(base.Tracker):
 
         folder = workdir / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer, self._event = EventsWriter(str(folder / "events")), Event
-        self._write(last_step + 1, session_log=SessionLog(status=SessionLog.START))  # drops what came after
+        self._writer = EventsWriter(str(folder / "events"))
+        self._event = Event
+        self._write(
+            last_step + 1, session_log=SessionLog(status=SessionLog.START)
+        )  # drops what came after
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         from tensorboardX.summary import scalar

@@ -1,4 +1,5 @@
-"""Trackio: a local database, shown by `trackio show`. Its own variables set the rest, such as TRACKIO_SPACE_ID."""
+"""Trackio: a local database, shown by `trackio show`. Its own variables set the rest, such as
+TRACKIO_SPACE_ID."""
 
 import os
 from collections.abc import Mapping

@@ -27,7 +27,9 @@ class Tracker(base.Tracker):
             resume="allow",
             settings=wandb.Settings(console="off"),  # which would record the bar anew each second
         )
-        self._run.define_metric("*", step_metric="step")  # its own counter refuses the steps that a restart repeats
+        self._run.define_metric(
+            "*", step_metric="step"
+        )  # its own counter refuses the steps that a restart repeats
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({**values, "step": step})

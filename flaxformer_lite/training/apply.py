@@ -10,7 +10,13 @@ import numpy as np
 
 from flaxformer_lite import registry
 from flaxformer_lite.checkpoints import workdir
-from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, TokenizerConfig, plugin_name
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    TokenizerConfig,
+    plugin_name,
+)
 from flaxformer_lite.data import pipeline, tokenizer
 from flaxformer_lite.data.labelled import open_rows
 from flaxformer_lite.data.pipeline import Dataset
@@ -46,9 +52,13 @@ class Trained(NamedTuple):
     params: Any
     tokenizer: tokenizer.Tokenizer
 
-    def evaluate(self, data: Dataset, *, scored: bool = True) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Computes the objective's metrics (if `scored`), and its predictions for all examples in the order of the records."""
-        objective, size = data.objective, min(self.cfg.train.batch_size, data.num_examples)
+    def evaluate(
+        self, data: Dataset, *, scored: bool = True
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Computes the objective's metrics (if `scored`), and its predictions for all examples in
+        the order of the records."""
+        objective = data.objective
+        size = min(self.cfg.train.batch_size, data.num_examples)
         step = jax.jit(program.eval_step(self.cfg, Models(objective.outputs, self.model)))
         with counting("evaluating", data.num_examples) as advance:
             batches = _counted(data.batches(batch_size=size), size, advance)
@@ -56,33 +66,49 @@ class Trained(NamedTuple):
         metrics = evaluate.metrics_of(objective, total, shuffled, data) if scored else {}
         ordered = {name: values[np.argsort(data.order)] for name, values in shuffled.items()}
         everything = np.arange(data.num_examples)
-        if written := objective.write(writer(self.model, self.params, self.tokenizer), data.records, everything):
+        if written := objective.write(
+            writer(self.model, self.params, self.tokenizer), data.records, everything
+        ):
             metrics |= objective.scores(written, everything, data) if scored else {}
         return metrics, ordered | written
 
 
-def open_trained(path: Path, *, dtype: str = "float32", family: str | None = None, **options: Any) -> Trained:
+def open_trained(
+    path: Path, *, dtype: str = "float32", family: str | None = None, **options: Any
+) -> Trained:
     """Opens a run's workdir, or a directory of published weights as the task of its head.
 
     Args:
       dtype: of activations and matmuls.
       family: as in `load_pretrained`.
-      **options: `length` and `columns` of the data section, and `batch_size`, in place of the run's; None keeps them.
+      **options: `length` and `columns` of the data section, and `batch_size`, in place of the
+        run's; None keeps them.
 
     Raises:
-      ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its head.
+      ConfigError, WeightsError, CheckpointError: it cannot be read, or no task is known for its
+        head.
     """
     model, params = load_pretrained(path, dtype=dtype, family=family)
     if workdir.is_workdir(path):
-        cfg, own = workdir.read_config(path), workdir.tokenizer_folder(path)
-        data = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(path=str(own)))  # not one trained on the file
-        cfg, words = dataclasses.replace(cfg, model=model.cfg, data=data), tokenizer.load(own)
+        cfg = workdir.read_config(path)
+        own = workdir.tokenizer_folder(path)
+        data = dataclasses.replace(
+            cfg.data, tokenizer=TokenizerConfig(path=str(own))
+        )  # not one trained on the file
+        cfg = dataclasses.replace(cfg, model=model.cfg, data=data)
+        words = tokenizer.load(own)
         if second := cfg.objective.companion(cfg.model):
-            raise ConfigError(f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which only the run"
-                              " itself has; metrics.jsonl holds its evaluations.")  # fmt: skip
+            raise ConfigError(
+                f"{path}: {plugin_name(cfg.objective)} is evaluated with its {second.name}, which"
+                " only the run itself has; metrics.jsonl holds its evaluations."
+            )
     else:
         words = tokenizer.load(path)
-        longest = min(USUAL_LENGTH, model.cfg.max_length) if model.cfg.has_position_table else USUAL_LENGTH
+        longest = (
+            min(USUAL_LENGTH, model.cfg.max_length)
+            if model.cfg.has_position_table
+            else USUAL_LENGTH
+        )
         data = DataConfig(tokenizer=TokenizerConfig(path=str(path)), length=longest)
         cfg = ExperimentConfig(model=model.cfg, objective=_objective_of(path, model), data=data)
     given = {name: value for name, value in options.items() if value is not None}
@@ -102,13 +128,16 @@ def open_file(trained: Trained, path: str, *, predicts: bool = False) -> Dataset
     Raises:
       ConfigError: the file cannot be read, or is of another form.
     """
-    cfg, objective = trained.cfg, trained.cfg.objective
+    cfg = trained.cfg
+    objective = trained.cfg.objective
     if isinstance(objective, Task):
         model = cfg.model.skeleton, cfg.model.type_vocab_size
         records = open_rows(path, cfg.data, objective, trained.tokenizer, *model, predicts=predicts)
         return Dataset("eval", objective, {"train": records, "eval": records}, "")
     if predicts:
-        raise ConfigError(f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them.")
+        raise ConfigError(
+            f"{plugin_name(objective)} predicts tokens, not rows: generate and fill-mask show them."
+        )
     return pipeline.open_text(cfg, path)
 
 
@@ -116,14 +145,19 @@ def _objective_of(path: Path, model: Any) -> Any:
     head = model.cfg.head
     name = OF_HEAD.get(head, OF_SKELETON.get(model.skeleton, "") if head == "lm" else "")
     if not name:
-        raise ConfigError(f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first (train).")
+        raise ConfigError(
+            f"{path}: the head {head!r} of a {model.cfg.family} has no task; fine-tune it first"
+            " (train)."
+        )
     cls: Any = registry.resolve_class("objectives", name)
     if name == "masked_lm" and head == "pretraining":
         return cls(pairs="next_sentence")
     if not issubclass(cls, Task):
         return cls()
     if model.skeleton not in cls.skeletons:
-        raise ConfigError(f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}.")
+        raise ConfigError(
+            f"{path}: {plugin_name(cls())} has no {model.skeleton}s like this {model.cfg.family}."
+        )
     published = folder.read_config(path)
     if name == "sentence_embeddings":
         published = published | {"pooling": read_sentence_layers(path).pooling}

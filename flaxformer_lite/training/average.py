@@ -1,4 +1,5 @@
-"""An exponential moving average of the weights, which is evaluated and published while training goes on without it."""
+"""An exponential moving average of the weights, which is evaluated and published while training
+goes on without it."""
 
 import math
 from collections.abc import Callable
@@ -28,11 +29,13 @@ class Averaged(NamedTuple):
 def with_average(
     tx: optax.GradientTransformationExtraArgs, decay: float, frozen: Callable[[Any], Any]
 ) -> optax.GradientTransformationExtraArgs:
-    """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after step t.
+    """Adds to an optimizer the average e <- e + (1 - d) / (1 - d^t) (p - e) of the weights p after
+    step t.
 
-    This is the exponential moving average with the bias of its start removed: e is the weighted mean of p_1 .. p_t with
-    weights d^(t - i), so that a short run's average does not remember random weights. Updates that the optimizer leaves out
-    (spikes.py) are no steps.
+    This is the exponential moving average with the bias of its start removed: e is the weighted
+      mean of p_1 .. p_t with
+    weights d^(t - i), so that a short run's average does not remember random weights. Updates that
+    the optimizer leaves out (spikes.py) are no steps.
 
     Args:
       decay: d.
@@ -43,22 +46,35 @@ def with_average(
 
     def init(params: Any) -> Averaged:
         zeros = jax.tree.map(
-            lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32), params, frozen(params)
+            lambda p, off: optax.MaskedNode() if off else jnp.zeros(p.shape, jnp.float32),
+            params,
+            frozen(params),
         )
         return Averaged(tx.init(params), jnp.zeros((), jnp.int32), zeros)
 
-    def update(updates: Any, state: Averaged, params: Any = None, **more: Any) -> tuple[Any, Averaged]:
+    def update(
+        updates: Any, state: Averaged, params: Any = None, **more: Any
+    ) -> tuple[Any, Averaged]:
         updates, inner = tx.update(updates, state.inner, params, **more)
-        before, after = left_out(state.inner), left_out(inner)
+        before = left_out(state.inner)
+        after = left_out(inner)
         skipped = None if before is None or after is None else after > before
         steps = state.steps + (1 if skipped is None else (~skipped).astype(jnp.int32))
         counted = steps if skipped is None else jnp.maximum(steps, 1)
-        share = (decay - 1) / jnp.expm1(counted.astype(jnp.float32) * math.log(decay))  # 1 - d^t would cancel
-        if skipped is not None:  # weights that stay are averaged once; until there are others they are the average
+        share = (decay - 1) / jnp.expm1(
+            counted.astype(jnp.float32) * math.log(decay)
+        )  # 1 - d^t would cancel
+        if (
+            skipped is not None
+        ):  # weights that stay are averaged once; until there are others they are the average
             share = jnp.where(skipped & (steps > 0), 0.0, share)
 
         def add(new, ema):
-            return ema if isinstance(ema, optax.MaskedNode) else ema + share * (new.astype(jnp.float32) - ema)
+            return (
+                ema
+                if isinstance(ema, optax.MaskedNode)
+                else ema + share * (new.astype(jnp.float32) - ema)
+            )
 
         with jax.numpy_dtype_promotion("standard"):  # as the step adds them
             new = optax.apply_updates(params, updates)
@@ -68,8 +84,11 @@ def with_average(
 
 
 def evaluated_params(state: TrainState) -> Any:
-    """Returns the parameters to evaluate and publish after at least one step: the average, or else the last ones."""
+    """Returns the parameters to evaluate and publish after at least one step: the average, or else
+    the last ones."""
     if not isinstance(state.opt_state, Averaged):
         return state.params
     ema = state.opt_state.ema
-    return jax.tree.map(lambda p, e: p if isinstance(e, optax.MaskedNode) else e.astype(p.dtype), state.params, ema)
+    return jax.tree.map(
+        lambda p, e: p if isinstance(e, optax.MaskedNode) else e.astype(p.dtype), state.params, ema
+    )

@@ -1,4 +1,5 @@
-"""The best evaluation of a run by `train.best`: its weights are kept in best/, and `train.patience` counts from it."""
+"""The best evaluation of a run by `train.best`: its weights are kept in best/, and `train.patience`
+counts from it."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ class Best(NamedTuple):
 
 
 class Selection:
-    """Keeps the weights of the best evaluation, and tells when too many have passed without a better one.
+    """Keeps the weights of the best evaluation, and tells when too many have passed without a
+    better one.
 
     Evaluations before the first step do not count, and an equal value is no better.
 
@@ -29,7 +31,9 @@ class Selection:
     """
 
     def __init__(self, cfg: ExperimentConfig, checkpoints: Checkpoints | None, best: Best):
-        self._train, self._checkpoints, self.best = cfg.train, checkpoints, best
+        self._train = cfg.train
+        self._checkpoints = checkpoints
+        self.best = best
         shown = {metric.name: metric for metric in cfg.objective.shown}
         self.metric = shown.get(cfg.train.best, Metric(cfg.train.best))
 
@@ -40,14 +44,18 @@ class Selection:
           ConfigError: names those that they have.
         """
         if self._checkpoints and self.metric.name not in values:
-            near, known = registry.nearest(self.metric.name, list(values)), ", ".join(values)
-            raise ConfigError(f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {known}.")
+            near = registry.nearest(self.metric.name, list(values))
+            known = ", ".join(values)
+            raise ConfigError(
+                f"train.best={self.metric.name!r}: no such metric{near}; evaluations have {known}."
+            )
 
     def after(self, step: int, values: Mapping[str, float]) -> bool:
         """Takes the evaluation after a step into account; returns whether it is the best."""
         if not self._checkpoints:
             return False
-        value, best = values[self.metric.name], self.best
+        value = values[self.metric.name]
+        best = self.best
         better = value > best.value if self.metric.higher_is_better else value < best.value
         is_best = not math.isnan(value) and (better or not best.step)
         self.best = Best(step, value) if is_best else best._replace(waited=best.waited + 1)
@@ -56,13 +64,15 @@ class Selection:
     def save(self, step: int, params: Any, meta: dict[str, Any]) -> None:
         """Saves the best weights in the background.
 
-        A run that was killed after it had saved them and before its next checkpoint comes by here again: they stay.
+        A run that was killed after it had saved them and before its next checkpoint comes by here
+          again: they stay.
         """
         if self._checkpoints and self._checkpoints.latest_step != step:
             self._checkpoints.save(step, {"params": params}, meta)
 
     def wait(self) -> None:
-        """Waits until the best weights are on disk, before a checkpoint is written that refers to them."""
+        """Waits until the best weights are on disk, before a checkpoint is written that refers to
+        them."""
         if self._checkpoints:
             self._checkpoints.wait()
 
@@ -77,9 +87,16 @@ class Selection:
         if not self.best.step:
             return ""
         stopped = f", and {self.stopped}" if self.stopped else ""
-        return f"{self.metric.words} {self.metric.show(self.best.value)} after {self.best.step} steps{stopped}"
+        return (
+            f"{self.metric.words} {self.metric.show(self.best.value)} after {self.best.step}"
+            f" steps{stopped}"
+        )
 
     @property
     def stopped(self) -> str:
         """Why the run ends before its last step, or an empty string if it does not."""
-        return f"no better in {self.best.waited} evaluations since (train.patience)" if self.stalled else ""
+        return (
+            f"no better in {self.best.waited} evaluations since (train.patience)"
+            if self.stalled
+            else ""
+        )

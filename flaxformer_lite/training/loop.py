@@ -38,14 +38,19 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 def run(
-    cfg: ExperimentConfig, workdir: str | Path, group: Processes = ALONE, interrupt: Interrupt | None = None
+    cfg: ExperimentConfig,
+    workdir: str | Path,
+    group: Processes = ALONE,
+    interrupt: Interrupt | None = None,
 ) -> str:
     """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
     Args:
-      workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with `train.best`),
-        metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png and report.html.
-      group: the processes of the run; each writes its part of the checkpoints, and process 0 everything else.
+      workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with
+        `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png
+        and report.html.
+      group: the processes of the run; each writes its part of the checkpoints, and process 0
+        everything else.
       interrupt: hears signals; by default they do what they do elsewhere in the program.
 
     Returns:
@@ -56,7 +61,8 @@ def run(
       CheckpointError: checkpoints cannot be written or read.
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
-    place, clock = place_of(workdir), Clock()
+    place = place_of(workdir)
+    clock = Clock()
     if group.first:
         check_installed(cfg.train.trackers)
     with contextlib.ExitStack() as stack:
@@ -64,13 +70,20 @@ def run(
         lock = stack.enter_context(lock_workdir(place, group))
         mirror = stack.enter_context(mirrored(place, lock, writes=group.first))
         workdir = mirror.folder
-        asked, experiment = cfg, prepare(cfg)
+        asked = cfg
+        experiment = prepare(cfg)
         cfg = experiment.cfg
-        group.agree("data", data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]))
+        group.agree(
+            "data",
+            data_facts(experiment, [int(at.name) for at in newest_first(workdir, "checkpoints")]),
+        )
         saving = functools.partial(Checkpoints, group=group, before=mirror.send)
         checkpoints = stack.enter_context(saving(place / "checkpoints", keep=cfg.train.keep))
         best = stack.enter_context(saving(place / "best", keep=1)) if cfg.train.best else None
-        shown = [metric._replace(live=metric.live or metric.name == cfg.train.best) for metric in cfg.objective.shown]
+        shown = [
+            metric._replace(live=metric.live or metric.name == cfg.train.best)
+            for metric in cfg.objective.shown
+        ]
         terminal = Terminal(cfg.train.steps, shown, quiet=not group.first)
         stack.enter_context(terminal.listening())
         experiment, make = _in_background(stack, experiment, checkpoints.latest_step, group, clock)
@@ -86,14 +99,30 @@ def run(
         for notice in [*notices, *recorder.notices]:
             terminal.note(f"notice: {notice}")
         if group.first:
-            write_inputs(workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint)
+            write_inputs(
+                workdir, cfg, experiment.train_data.tokenizer, experiment.train_data.fingerprint
+            )
         report = RunPage(workdir, cfg, asked, about, recorder, clock) if group.first else None
         meter = _meter(experiment, clock, recorder)
         watchers = _guards(experiment, str(place), checkpoints, recorder, terminal, group, record)
-        watchers += [*_watchers(experiment, mirror, last_step, terminal, group, clock), Upload(mirror, lock, terminal)]
+        watchers += [
+            *_watchers(experiment, mirror, last_step, terminal, group, clock),
+            Upload(mirror, lock, terminal),
+        ]
         for watcher in watchers:
             stack.callback(watcher.close)
-        parts = experiment, checkpoints, selection, recorder, terminal, report, place, group, meter, watchers
+        parts = (
+            experiment,
+            checkpoints,
+            selection,
+            recorder,
+            terminal,
+            report,
+            place,
+            group,
+            meter,
+            watchers,
+        )
         trainer = Trainer(*parts)
         try:
             state, caught = trainer.train(state, start, interrupt or Interrupt())
@@ -107,14 +136,22 @@ def run(
 
 
 def _in_background(
-    stack: contextlib.ExitStack, experiment: Experiment, latest: int | None, group: Processes, clock: Clock
+    stack: contextlib.ExitStack,
+    experiment: Experiment,
+    latest: int | None,
+    group: Processes,
+    clock: Clock,
 ) -> tuple[Experiment, Callable[[], TrainState]]:
     """Begins to compile the steps and to make the first state, if they will be needed."""
     cfg = experiment.cfg
-    make: Callable[[], TrainState] = functools.partial(initial_state, experiment, cfg.train.init_from)
+    make: Callable[[], TrainState] = functools.partial(
+        initial_state, experiment, cfg.train.init_from
+    )
     if (latest or 0) < cfg.train.steps:
         needed = ("train_step", "eval_step") if latest else ("eval_step", "train_step")
-        reads = cfg.train.init_from or experiment.weights  # a thread that reads files outlives ctrl-c
+        reads = (
+            cfg.train.init_from or experiment.weights
+        )  # a thread that reads files outlives ctrl-c
         if latest is None and not reads:
             make = stack.enter_context(precompile.making(make))
         compiling = precompile.precompile(experiment, *needed, group=group, waiting=clock.during)
@@ -123,7 +160,8 @@ def _in_background(
 
 
 def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
-    """Returns a meter that knows the time of the run's earlier starts, as far as it was recorded."""
+    """Returns a meter that knows the time of the run's earlier starts, as far as it was
+    recorded."""
     peak = flops.peak(experiment.mesh.devices.flat[0])
     earlier = seconds(recorder.history)
     clock.seconds["repeated"] += seconds(recorder.dropped).total()
@@ -132,9 +170,14 @@ def _meter(experiment: Experiment, clock: Clock, recorder: Recorder) -> Meter:
 
 
 def _guards(
-    experiment: Experiment, place: str, checkpoints: Checkpoints, recorder: Recorder, terminal: Terminal,
-    group: Processes, record: dict[str, Any],
-) -> list[Watcher]:  # fmt: skip
+    experiment: Experiment,
+    place: str,
+    checkpoints: Checkpoints,
+    recorder: Recorder,
+    terminal: Terminal,
+    group: Processes,
+    record: dict[str, Any],
+) -> list[Watcher]:
     """Lists what looks after the loss, before all others."""
     rows = Past(experiment.cfg, experiment.train_data).named if group.first else lambda step: []
     finite = Finite(checkpoints, lambda step: culprits(rows(step), place, step))
@@ -142,10 +185,18 @@ def _guards(
 
 
 def _watchers(
-    experiment: Experiment, mirror: Mirror, last_step: int, terminal: Terminal, group: Processes, clock: Clock
+    experiment: Experiment,
+    mirror: Mirror,
+    last_step: int,
+    terminal: Terminal,
+    group: Processes,
+    clock: Clock,
 ) -> list[Watcher]:
     """Lists what hears of the run's progress, in the order in which each hears of it."""
-    cfg, step, note, workdir = experiment.cfg, experiment.train_step, terminal.note, mirror.folder
+    cfg = experiment.cfg
+    step = experiment.train_step
+    note = terminal.note
+    workdir = mirror.folder
     watchers: list[Watcher] = [Pace(group, clock, note)]
     if cfg.train.watchdog:
         watchers.append(Watchdog(cfg.train.watchdog, workdir, group, clock))
@@ -154,20 +205,29 @@ def _watchers(
     if cfg.train.profile:
         own = "profile" if group.alone else f"profile/process-{group.index}"
         program = step.as_text if isinstance(step, precompile.BackgroundCompiled) else str
-        watchers.append(Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own))
+        watchers.append(
+            Profile(cfg.train.profiled, workdir / own, program, clock, note, mirror.place / own)
+        )
     return watchers
 
 
 def _begin(
     experiment: Experiment, checkpoints: Checkpoints, make: Callable[[], TrainState]
 ) -> tuple[TrainState, int, dict[str, Any], list[str]]:
-    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record, notices)."""
-    cfg, target = experiment.cfg, companion.saved(experiment, experiment.target)
-    restored = checkpoints.restore(target, lambda meta: resume.check(meta, cfg, experiment.fingerprint))
+    """Restores the newest checkpoint, or makes a new state; returns (state, steps done, its record,
+    notices)."""
+    cfg = experiment.cfg
+    target = companion.saved(experiment, experiment.target)
+    restored = checkpoints.restore(
+        target, lambda meta: resume.check(meta, cfg, experiment.fingerprint)
+    )
     if restored is None:
         return make(), 0, {}, []
     notices = [*restored.notices, *resume.notices(restored.meta, cfg)]
     if restored.step >= cfg.train.steps:
-        notices.append(f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to train.")
+        notices.append(
+            f"step {restored.step} is done and train.steps={cfg.train.steps}: nothing is left to"
+            " train."
+        )
     state = companion.complete(experiment, restored.state)
     return state, restored.step, restored.meta, notices

@@ -16,7 +16,8 @@ FLOAT32 = 4
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one chip; `total` is the peak, and `activations` everything that is not one of the other three."""
+    """Bytes of one chip; `total` is the peak, and `activations` everything that is not one of the
+    other three."""
 
     parameters: int
     optimizer: int
@@ -26,34 +27,41 @@ class Memory:
 
 
 def held(program: Program) -> tuple[int, int, int]:
-    """Returns bytes of parameters, optimizer state and gradients (float32, split like parameters) of one chip."""
-    params, opt_state = program.target.params, program.target.opt_state
+    """Returns bytes of parameters, optimizer state and gradients (float32, split like parameters)
+    of one chip."""
+    params = program.target.params
+    opt_state = program.target.opt_state
     return _bytes(params), _bytes(opt_state), _bytes(params, FLOAT32)
 
 
 def analytic(program: Program) -> Memory:
-    """Estimates memory without a compiler: the state, what the backward pass saves, and the largest temporaries."""
-    state, activations = held(program), _saved(program) + _passing(program)
+    """Estimates memory without a compiler: the state, what the backward pass saves, and the largest
+    temporaries."""
+    state = held(program)
+    activations = _saved(program) + _passing(program)
     return Memory(*state, activations, sum(state) + activations)
 
 
 def compiled(program: Program, peak: int) -> Memory:
-    """Divides the compiler's peak; activations are what remains after parameters, optimizer and gradients."""
+    """Divides the compiler's peak; activations are what remains after parameters, optimizer and
+    gradients."""
     state = held(program)
     return Memory(*state, max(0, peak - sum(state)), peak)
 
 
 def rows(program: Program) -> int:
     """Returns the sequences of a microbatch on one chip."""
-    mesh, train = program.mesh.shape, program.cfg.train
+    mesh = program.mesh.shape
+    train = program.cfg.train
     return max(1, train.batch_size // (train.accumulate * mesh["data"] * mesh["fsdp"]))
 
 
 def _saved(program: Program) -> int:
     """Estimates the bytes that a forward pass keeps for the backward pass on one chip.
 
-    The loss is traced with its gradient for one sequence and for two; the difference is what each sequence keeps. If
-    heads and feed-forward width are split, only arrays of the model's width are whole.
+    The loss is traced with its gradient for one sequence and for two; the difference is what each
+    sequence keeps. If heads and feed-forward width are split, only arrays of the model's width are
+    whole.
     """
     # Blockwise, like every implementation used at scale: none keeps all pairs of positions.
     model = dataclasses.replace(program.cfg.model, attention="blockwise")
@@ -61,22 +69,32 @@ def _saved(program: Program) -> int:
     cfg = dataclasses.replace(program.cfg, model=model, mesh=MeshConfig(), train=train)
 
     def residuals(count: int) -> tuple[int, int]:
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), program.batch)
-        params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params)
+        batch = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), program.batch
+        )
+        params = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), program.target.params
+        )
         leaves, tree = jax.tree.flatten((params, batch))
         return _residuals(cfg, tuple(leaves), tree)
 
-    (whole_1, parts_1), (whole_2, parts_2) = residuals(1), residuals(2)
+    whole_1, parts_1 = residuals(1)
+    whole_2, parts_2 = residuals(2)
     mesh = program.mesh.shape
-    return int(rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / mesh["tensor"]) / mesh["context"])
+    return int(
+        rows(program) * (whole_2 - whole_1 + (parts_2 - parts_1) / mesh["tensor"]) / mesh["context"]
+    )
 
 
 @functools.lru_cache(maxsize=64)
 def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> tuple[int, int]:
-    """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in others."""
+    """Returns the bytes that the pullback of a loss holds, in arrays as wide as the model and in
+    others."""
     params, batch = tree.unflatten(leaves)
     loss = programs.loss(cfg)
-    pull = jax.eval_shape(lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch)
+    pull = jax.eval_shape(
+        lambda params, batch: jax.vjp(lambda p: loss(p, batch), params)[1], params, batch
+    )
     total = [0, 0]
     for leaf in jax.tree.leaves(pull):
         total[cfg.model.d_model not in leaf.shape[-1:]] += leaf.size * leaf.dtype.itemsize
@@ -84,19 +102,33 @@ def _residuals(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> tuple[int, in
 
 
 def _passing(program: Program) -> int:
-    """Estimates the largest temporaries: a layer's arrays made again, two layers' weights, logits of a chunk."""
-    model, train, mesh = program.cfg.model, program.cfg.train, program.mesh.shape
+    """Estimates the largest temporaries: a layer's arrays made again, two layers' weights, logits
+    of a chunk."""
+    model = program.cfg.model
+    train = program.cfg.train
+    mesh = program.mesh.shape
     itemsize = jax.numpy.dtype(model.dtype).itemsize
     layers = max(1, model.encoder_layers + model.decoder_layers)
     keeping = dataclasses.replace(program.cfg, model=dataclasses.replace(model, remat="none"))
     again = (_saved(dataclasses.replace(program, cfg=keeping)) - _saved(program)) / layers
-    weights = sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
-    objective, batch = program.cfg.objective, program.batch
-    logits = objective.transient_logits(batch, model, rows(program), train.accumulate, train.loss_chunks)
-    return int(again + 2 * weights * itemsize + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"])
+    weights = (
+        sum(leaf.size for leaf in jax.tree.leaves(program.target.params)) / layers / mesh["tensor"]
+    )
+    objective = program.cfg.objective
+    batch = program.batch
+    logits = objective.transient_logits(
+        batch, model, rows(program), train.accumulate, train.loss_chunks
+    )
+    return int(
+        again
+        + 2 * weights * itemsize
+        + logits / mesh["tensor"] * (FLOAT32 + itemsize) / mesh["context"]
+    )
 
 
 def _bytes(tree: Any, itemsize: int | None = None) -> int:
     """Counts a chip's bytes of a tree, in its own dtypes or with another size of each number."""
     leaves = jax.tree.leaves(tree)
-    return sum((itemsize or x.dtype.itemsize) * math.prod(x.sharding.shard_shape(x.shape)) for x in leaves)
+    return sum(
+        (itemsize or x.dtype.itemsize) * math.prod(x.sharding.shard_shape(x.shape)) for x in leaves
+    )

@@ -25,7 +25,8 @@ EXAMPLE_IDS = ("input_ids", "decoder_input_ids")  # the inputs that are counted 
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-    """The models of a step, called as `outputs(bound model, inputs)`, or `outputs(bound model, inputs, bound companion)`."""
+    """The models of a step, called as `outputs(bound model, inputs)`, or `outputs(bound model,
+    inputs, bound companion)`."""
 
     outputs: Callable[..., Any]  # the objective's
     model: nn.Module  # the one that is trained
@@ -38,25 +39,37 @@ class Models:
         companion, module = self.second
         ids: dict[str, Any] = {name: inputs[name] for name in EXAMPLE_IDS if name in inputs}
         made = module.init(jax.random.fold_in(key, 1), **ids)["params"]
-        params = self.model.init(key, inputs, module.bind({"params": made}), method=self.outputs)["params"]
+        params = self.model.init(key, inputs, module.bind({"params": made}), method=self.outputs)[
+            "params"
+        ]
         own = companion.own(made)
-        return params | {companion.name: jax.tree.map(jnp.zeros_like, own) if companion.source else own}
+        return params | {
+            companion.name: jax.tree.map(jnp.zeros_like, own) if companion.source else own
+        }
 
-    def apply(self, params: Any, inputs: dict[str, jax.Array], key: jax.Array | None) -> tuple[Any, Any]:
-        """Returns the objective's outputs, and what layers of the trained model have sown for its loss.
+    def apply(
+        self, params: Any, inputs: dict[str, jax.Array], key: jax.Array | None
+    ) -> tuple[Any, Any]:
+        """Returns the objective's outputs, and what layers of the trained model have sown for its
+        loss.
 
         Args:
           params: as `init` returns them.
           inputs: those of a batch.
           key: for dropout; None turns it off.
         """
-        rngs, bound = {} if key is None else {"dropout": key}, []
+        rngs = {} if key is None else {"dropout": key}
+        bound = []
         if self.second is not None:
             companion, module = self.second
-            others = {} if key is None or companion.source else {"dropout": jax.random.fold_in(key, 1)}
+            others = (
+                {} if key is None or companion.source else {"dropout": jax.random.fold_in(key, 1)}
+            )
             bound = [module.bind({"params": companion.of(params)}, rngs=others)]
             params = companion.without(params)
-        return self.model.apply({"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY])
+        return self.model.apply(
+            {"params": params}, inputs, *bound, rngs=rngs, method=self.outputs, mutable=[AUXILIARY]
+        )
 
     def rules(self, params: Any) -> Rules:
         """Returns the partition rules of all parameters."""
@@ -65,7 +78,10 @@ class Models:
             return own
         companion, module = self.second
         paths = flatten_dict(params[companion.name], sep="/")
-        return (*parameter_rules.below(companion.name, parameter_rules.rules(module.cfg), paths), *own)
+        return (
+            *parameter_rules.below(companion.name, parameter_rules.rules(module.cfg), paths),
+            *own,
+        )
 
 
 def build(cfg: ExperimentConfig, **execution: Any) -> Models:
@@ -90,28 +106,44 @@ def build(cfg: ExperimentConfig, **execution: Any) -> Models:
 
 
 def optimizer_config(cfg: ExperimentConfig) -> OptimizerConfig:
-    """Returns the optimizer's settings, with a companion frozen whose weights are read from a directory."""
+    """Returns the optimizer's settings, with a companion frozen whose weights are read from a
+    directory."""
     companion = cfg.objective.companion(cfg.model)
     frozen = (f"^{companion.name}/",) if companion and companion.source else ()
     return dataclasses.replace(cfg.optimizer, freeze=(*cfg.optimizer.freeze, *frozen))
 
 
 def _published(companion: Companion, cfg: ExperimentConfig) -> ModelConfig:
-    """Reads the config of a companion that lies in a directory, to be run as the trained model is."""
-    path, ours, where = places.on_disk(companion.source), cfg.model, f"objective.{companion.name}={companion.source}"
+    """Reads the config of a companion that lies in a directory, to be run as the trained model
+    is."""
+    path = places.on_disk(companion.source)
+    ours = cfg.model
+    where = f"objective.{companion.name}={companion.source}"
     try:
         run = workdir.read_config(path).model if workdir.is_workdir(path) else None
-        found = dataclasses.replace(run, head=ours.head) if run else open_pretrained(path, ours.head)[0].cfg
+        found = (
+            dataclasses.replace(run, head=ours.head)
+            if run
+            else open_pretrained(path, ours.head)[0].cfg
+        )
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"objective.{companion.name}: {error}") from None
     if found.skeleton != ours.skeleton:
-        raise ConfigError(f"{where}: it holds a {found.family}, with the skeleton {found.skeleton.replace('_', '-')}, and"
-                          f" model.family={ours.family} is a {ours.skeleton.replace('_', '-')}; change either.")  # fmt: skip
+        raise ConfigError(
+            f"{where}: it holds a {found.family}, with the skeleton"
+            f" {found.skeleton.replace('_', '-')}, and model.family={ours.family} is a"
+            f" {ours.skeleton.replace('_', '-')}; change either."
+        )
     if found.vocab_size != ours.vocab_size:
-        raise ConfigError(f"{where}: its vocabulary has {found.vocab_size} entries, the model's {ours.vocab_size}; set"
-                          f" model.vocab_size={found.vocab_size}, and the tokenizer to its own.")  # fmt: skip
+        raise ConfigError(
+            f"{where}: its vocabulary has {found.vocab_size} entries, the model's"
+            f" {ours.vocab_size}; set model.vocab_size={found.vocab_size}, and the tokenizer to its"
+            " own."
+        )
     if cfg.data.length > found.max_length and found.has_position_table:
-        raise ConfigError(f"data.length={cfg.data.length}: {where} has positions for {found.max_length} tokens only;"
-                          f" set data.length={found.max_length}.")  # fmt: skip
+        raise ConfigError(
+            f"data.length={cfg.data.length}: {where} has positions for {found.max_length} tokens"
+            f" only; set data.length={found.max_length}."
+        )
     run_as = {name: getattr(ours, name) for name in ("dtype", "param_dtype", "scan", "attention")}
     return dataclasses.replace(found, dropout=0.0, **run_as)

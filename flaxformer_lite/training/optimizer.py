@@ -1,4 +1,5 @@
-"""Optimizers and schedules from OptimizerConfig: clip, direction, decay, learning rate, always in this order."""
+"""Optimizers and schedules from OptimizerConfig: clip, direction, decay, learning rate, always in
+this order."""
 
 import functools
 import math
@@ -17,8 +18,11 @@ from flaxformer_lite.sharding.parameters import path_of
 from flaxformer_lite.training import rates, spikes
 from flaxformer_lite.training.average import with_average
 
-DECAYED = re.compile(r"(^|/)(kernel|embedding|token_types|lora_[ab])$")  # not by rank: scanned biases are matrices too
-# The input and output axes of the projections that muon updates; a leading scan axis is neither. Adam takes the rest.
+DECAYED = re.compile(
+    r"(^|/)(kernel|embedding|token_types|lora_[ab])$"
+)  # not by rank: scanned biases are matrices too
+# The input and output axes of the projections that muon updates; a leading scan axis is neither.
+# Adam takes the rest.
 MUON_AXES = {
     **dict.fromkeys(("query", "key", "value"), ((-3,), (-2, -1))),
     "out": ((-3, -2), (-1,)),
@@ -28,18 +32,22 @@ PROJECTION = re.compile(rf"(^|/)({'|'.join(MUON_AXES)})/kernel$")
 
 
 def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Array]:
-    """Builds the learning rate schedule, with steps counted from 0: linear warmup to the peak, then the named shape.
+    """Builds the learning rate schedule, with steps counted from 0: linear warmup to the peak, then
+    the named shape.
 
-    With w warmup steps and n steps in total, the first step has peak / w and the last has final_fraction * peak for
-    cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the peak and then falls linearly over decay_steps.
+    With w warmup steps and n steps in total, the first step has peak / w and the last has
+    final_fraction * peak for cosine, linear and wsd. rsqrt is peak * sqrt(w / step); wsd holds the
+    peak and then falls linearly over decay_steps.
 
     Returns:
       A function from an int32 scalar or array of steps to float32 of the same shape.
 
-    Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017), section 5.3; wsd, Hu et
+    Reference: cosine, Loshchilov and Hutter (2017), equation 5; rsqrt, Vaswani et al. (2017),
+      section 5.3; wsd, Hu et
     al. (2024), section 4.
     """
-    warmup, last = max(cfg.warmup_steps, 1), max(steps - 1, 1)
+    warmup = max(cfg.warmup_steps, 1)
+    last = max(steps - 1, 1)
     decay = cfg.decay_steps or max(steps // 10, 1)
     start = max(last - decay, cfg.warmup_steps) if cfg.schedule == "wsd" else cfg.warmup_steps
 
@@ -61,31 +69,47 @@ def schedule(cfg: OptimizerConfig, steps: int) -> Callable[[jax.Array], jax.Arra
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns True for weight matrices and token embeddings, False for norms, biases and position tables."""
-    return jax.tree_util.tree_map_with_path(lambda keys, _: bool(DECAYED.search(path_of(keys))), params)
+    """Returns True for weight matrices and token embeddings, False for norms, biases and position
+    tables."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, _: bool(DECAYED.search(path_of(keys))), params
+    )
 
 
 def build(
     cfg: OptimizerConfig, steps: int, *, skip_spikes: float = 0.0, join_small: bool = False
 ) -> optax.GradientTransformation:
-    """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay on matrices only.
+    """Builds the update rule p <- p - rate(step) * (direction(clip(g)) + weight_decay * p), decay
+    on matrices only.
 
-    The rate of a parameter may have a factor (rates.py), and the average of the weights may be kept (average.py).
+    The rate of a parameter may have a factor (rates.py), and the average of the weights may be kept
+    (average.py).
 
     Args:
-      cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2 or eps.
+      cfg: names the optimizer. `b1` is also the momentum of sgd and muon; adafactor uses no b1, b2
+        or eps.
       steps: number of steps in the whole run, for the schedule.
-      skip_spikes: leaves out updates that are spikes by so many standard deviations (spikes.py); 0: none.
+      skip_spikes: leaves out updates that are spikes by so many standard deviations (spikes.py); 0:
+        none.
       join_small: see `norm`.
 
-    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern (2018), algorithm 4;
-    Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size as in Liu et al.
-    (2025), section 2.2.
+    Reference: AdamW, Loshchilov and Hutter (2019), algorithm 2; Adafactor, Shazeer and Stern
+      (2018), algorithm 4;
+    Lion, Chen et al. (2023), algorithm 2; Muon, Jordan et al. (2024), scaled to Adam's update size
+    as in Liu et al. (2025), section 2.2.
     """
     chain = optax.chain(
-        optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small)) if cfg.clip_norm else optax.identity(),
+        (
+            optax.stateless(functools.partial(_clip, cfg.clip_norm, join_small))
+            if cfg.clip_norm
+            else optax.identity()
+        ),
         DIRECTIONS[cfg.name](cfg),
-        optax.add_decayed_weights(cfg.weight_decay, decay_mask) if cfg.weight_decay else optax.identity(),
+        (
+            optax.add_decayed_weights(cfg.weight_decay, decay_mask)
+            if cfg.weight_decay
+            else optax.identity()
+        ),
         optax.scale_by_learning_rate(schedule(cfg, steps)),
     )
     if cfg.freeze:
@@ -97,11 +121,15 @@ def build(
     if cfg.rates or cfg.layer_decay < 1:
         chain = optax.chain(chain, rates.scale_by_path(cfg))
 
-    def wide(tree):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
+    def wide(
+        tree,
+    ):  # its state is float32, like gradients: in bfloat16 0.999 is 1, so a second moment would not decay
         return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
     def update(updates, state, params=None, **more):
-        with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer count
+        with jax.numpy_dtype_promotion(
+            "standard"
+        ):  # optax raises a float to the power of an integer count
             return chain.update(wide(updates), state, wide(params), **more)
 
     tx = optax.GradientTransformationExtraArgs(lambda params: chain.init(wide(params)), update)
@@ -113,7 +141,9 @@ def stop_frozen(cfg: OptimizerConfig, params: Any) -> Any:
     """Stops the gradient of parameters that `cfg.freeze` names, so that it is not computed."""
     if not cfg.freeze:
         return params
-    return jax.tree.map(lambda x, off: jax.lax.stop_gradient(x) if off else x, params, _frozen(cfg, params))
+    return jax.tree.map(
+        lambda x, off: jax.lax.stop_gradient(x) if off else x, params, _frozen(cfg, params)
+    )
 
 
 def trained(cfg: OptimizerConfig, params: Any) -> list[Any]:
@@ -134,18 +164,22 @@ def _frozen(cfg: OptimizerConfig, params: Any) -> Any:
             raise ConfigError(f"optimizer.freeze={pattern!r}: {rates.no_match(paths)}")
     frozen = [any(re.search(pattern, path) for pattern in cfg.freeze) for path in paths]
     if all(frozen):
-        raise ConfigError(f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train.")
+        raise ConfigError(
+            f"optimizer.freeze={cfg.freeze}: matches every parameter, so nothing is left to train."
+        )
     return jax.tree.unflatten(jax.tree.structure(params), frozen)
 
 
 def _clip(most: float, join_small: bool, updates: Any, _: Any) -> Any:
-    """Scales to a global norm of at most `most`, by one factor: XLA would keep optax's quotients of all gradients."""
+    """Scales to a global norm of at most `most`, by one factor: XLA would keep optax's quotients of
+    all gradients."""
     factor = jnp.minimum(most / norm(updates, join_small=join_small), 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), updates)
 
 
 def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
-    """Computes the root of the sum of all squares in float32; `join_small` is that of functions/cpu_tuning.py."""
+    """Computes the root of the sum of all squares in float32; `join_small` is that of
+    functions/cpu_tuning.py."""
     leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
     if join_small:
         leaves = cpu_tuning.join_small(leaves)
@@ -153,7 +187,8 @@ def norm(tree: Any, *, join_small: bool = False) -> jax.Array:
 
 
 def _to_adam_size(updates: Any, _: Any) -> Any:
-    """Scales orthogonal A x B matrices, of root mean square 1 / sqrt(max(A, B)), to the 0.2 of Adam's updates."""
+    """Scales orthogonal A x B matrices, of root mean square 1 / sqrt(max(A, B)), to the 0.2 of
+    Adam's updates."""
 
     def scale(update, numbers):
         fan_in = math.prod(update.shape[axis] for axis in numbers.reduction_axis)
@@ -188,7 +223,9 @@ def _muon(cfg: OptimizerConfig) -> optax.GradientTransformation:
 DIRECTIONS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
     "adamw": _adam,
     "adafactor": lambda _: optax.chain(
-        optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(),
     ),
     "lion": lambda cfg: optax.scale_by_lion(cfg.b1, cfg.b2),
     "sgd": lambda cfg: optax.trace(cfg.b1),

@@ -1,4 +1,5 @@
-"""Shapes, shardings and steps of a config and a mesh, without opening data, making arrays or compiling."""
+"""Shapes, shardings and steps of a config and a mesh, without opening data, making arrays or
+compiling."""
 
 import dataclasses
 import functools
@@ -32,8 +33,10 @@ class Program:
       mesh: the mesh of devices, which may be mere descriptions.
       target: shapes, dtypes and shardings of the train state.
       batch: shapes, dtypes and shardings of a whole batch.
-      create: jaxpr without arguments that makes the initial state (run by `training/start/initial_state.py`).
-      train_step, eval_step: compiled at their first call, or before it (`training/start/precompile.py`).
+      create: jaxpr without arguments that makes the initial state (run by
+        `training/start/initial_state.py`).
+      train_step, eval_step: compiled at their first call, or before it
+        (`training/start/precompile.py`).
       tokens_per_step: input tokens, padding included.
     """
 
@@ -50,8 +53,11 @@ class Program:
 
     @functools.cached_property
     def flops_per_step(self) -> int:
-        """FLOPs of the model, forward and backward, counting all pairs of positions in attention; traced on first use."""
-        return flops.per_step(eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch)
+        """FLOPs of the model, forward and backward, counting all pairs of positions in attention;
+        traced on first use."""
+        return flops.per_step(
+            eval_step(self.cfg, _counted(self.cfg)), self.target.params, self.batch
+        )
 
 
 def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
@@ -64,7 +70,8 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
       ConfigError: model, mesh and rules do not fit; names the field to change.
     """
     _check_example(example, mesh)
-    both, tx = models.build(cfg), update_rule(cfg)
+    both = models.build(cfg)
+    tx = update_rule(cfg)
     init_key, _ = jax.random.split(jax.random.key(cfg.seed))
     plain = _counted(cfg)  # has the same parameters, but no kernel that this machine may lack
 
@@ -74,10 +81,14 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
 
     created, shapes = jax.make_jaxpr(create, return_shape=True)()
     if (adapter := cfg.model.adapter) is not None:
-        adapter.check(sharding.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(shapes.params))
+        adapter.check(
+            sharding.path_of(keys) for keys, _ in jax.tree_util.tree_leaves_with_path(shapes.params)
+        )
     rules = both.rules(shapes.params)
     shardings = sharding.state_shardings(shapes, rules, mesh)
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example)
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((cfg.train.batch_size, *x.shape), x.dtype), example
+    )
     over = None if cfg.mesh.mode == "jit" else sharding.DATA
     whole = sharding.MeshSharding(mesh, tuned=cfg.train.cpu_tuning)
     own = whole if over is None else whole.inside_shard()
@@ -87,27 +98,40 @@ def build(cfg: ExperimentConfig, mesh: Mesh, example: Any) -> Program:
         model=both.model,
         mesh=mesh,
         rules=rules,
-        target=jax.tree.map(lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings),
+        target=jax.tree.map(
+            lambda s, h: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=h), shapes, shardings
+        ),
         batch=batch,
         create=created,
-        train_step=sharding.jit_step(train_step(cfg, in_step, own, over), shardings, mesh, cfg.mesh.mode),
-        eval_step=sharding.jit_eval(eval_step(cfg, models.build(cfg, sharding=whole)), shardings, mesh),
-        tokens_per_step=sum(batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]),
+        train_step=sharding.jit_step(
+            train_step(cfg, in_step, own, over), shardings, mesh, cfg.mesh.mode
+        ),
+        eval_step=sharding.jit_eval(
+            eval_step(cfg, models.build(cfg, sharding=whole)), shardings, mesh
+        ),
+        tokens_per_step=sum(
+            batch["inputs"][name].size for name in EXAMPLE_IDS if name in batch["inputs"]
+        ),
     )
 
 
 def executed_flops(program: Program) -> int:
     """Counts the FLOPs that a step runs, including recomputation and the optimizer."""
     cfg = program.cfg
-    whole = dataclasses.replace(cfg, mesh=MeshConfig(), train=dataclasses.replace(cfg.train, accumulate=1))
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch))
+    whole = dataclasses.replace(
+        cfg, mesh=MeshConfig(), train=dataclasses.replace(cfg.train, accumulate=1)
+    )
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (program.target, program.batch)
+    )
     leaves, tree = jax.tree.flatten(shapes)
     return _executed_flops(whole, tuple(leaves), tree)
 
 
 @functools.lru_cache(maxsize=64)
 def _executed_flops(cfg: ExperimentConfig, leaves: tuple, tree: Any) -> int:
-    """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second, so it is cached."""
+    """Counts the FLOPs of one microbatch, which the mesh does not change. Tracing takes a second,
+    so it is cached."""
     return flops.count(train_step(cfg, _counted(cfg)), *tree.unflatten(leaves))
 
 
@@ -121,14 +145,17 @@ def with_vocabulary(cfg: ExperimentConfig, size: int) -> ExperimentConfig:
     """Fills in a missing vocabulary size: the tokenizer's, rounded up so that meshes divide it."""
     if cfg.model.vocab_size:
         return cfg
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64))
+    return dataclasses.replace(
+        cfg, model=dataclasses.replace(cfg.model, vocab_size=-(-size // 64) * 64)
+    )
 
 
 def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) -> ExperimentConfig:
     """Turns `train.epochs` into the number of steps that show each training example as often.
 
     Args:
-      held: those of all epochs together, of which the last are left out where they do not fill a batch; None: endless.
+      held: those of all epochs together, of which the last are left out where they do not fill a
+        batch; None: endless.
     """
     train = cfg.train
     if not train.epochs:
@@ -140,22 +167,30 @@ def with_steps(cfg: ExperimentConfig, examples: int, held: int | None = None) ->
 
 
 def _check_example(example: Any, mesh: Mesh) -> None:
-    """Checks the form of an example, and that sequences split evenly over the devices along `context`."""
+    """Checks the form of an example, and that sequences split evenly over the devices along
+    `context`."""
     if not isinstance(example, dict) or set(example) != {"inputs", "targets"}:
         found = sorted(example) if isinstance(example, dict) else type(example).__name__
-        raise ConfigError(f"the objective's make_example returned {found}: must return"
-                          " {'inputs': ..., 'targets': ...}.")  # fmt: skip
+        raise ConfigError(
+            f"the objective's make_example returned {found}: must return"
+            " {'inputs': ..., 'targets': ...}."
+        )
     parts = mesh.shape["context"]
     for name, field in zip(EXAMPLE_IDS, ("length", "target_length"), strict=True):
         length = example["inputs"][name].shape[-1] if name in example["inputs"] else 0
         if length % parts:
             whole = -(-length // parts) * parts
-            raise ConfigError(f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
-                              f" data.{field}={whole}.")  # fmt: skip
+            raise ConfigError(
+                f"mesh.context={parts}: {name} has {length} positions, which is not a multiple; try"
+                f" data.{field}={whole}."
+            )
 
 
 def train_step(
-    cfg: ExperimentConfig, both: Models, placed: ActivationSharding = UNSHARDED, over: str | None = None
+    cfg: ExperimentConfig,
+    both: Models,
+    placed: ActivationSharding = UNSHARDED,
+    over: str | None = None,
 ) -> Callable:
     """Builds (state, batch) -> (state, metrics) of a model; not compiled."""
     _, dropout_key = jax.random.split(jax.random.key(cfg.seed))
@@ -164,7 +199,9 @@ def train_step(
         cfg.objective,
         update_rule(cfg, join_small=placed.is_single_cpu),
         optimizer.schedule(cfg.optimizer, cfg.train.steps),
-        dropout_key=dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None,
+        dropout_key=(
+            dropout_key if cfg.model.dropout or getattr(cfg.model.adapter, "dropout", 0) else None
+        ),
         accumulate=cfg.train.accumulate,
         chunks=cfg.train.loss_chunks,
         over=over,
@@ -174,7 +211,9 @@ def train_step(
 
 def update_rule(cfg: ExperimentConfig, **options: Any) -> optax.GradientTransformation:
     """Builds the optimizer of an experiment; options are those of `optimizer.build`."""
-    return optimizer.build(models.optimizer_config(cfg), cfg.train.steps, skip_spikes=cfg.train.skip_spikes, **options)
+    return optimizer.build(
+        models.optimizer_config(cfg), cfg.train.steps, skip_spikes=cfg.train.skip_spikes, **options
+    )
 
 
 def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
@@ -183,7 +222,8 @@ def eval_step(cfg: ExperimentConfig, both: Models) -> Callable:
 
 
 def _counted(cfg: ExperimentConfig) -> Models:
-    """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often they run."""
+    """Builds the models for counting FLOPs, with dense attention: blocks and kernels hide how often
+    they run."""
     return models.build(cfg, attention="dense")
 
 

@@ -11,39 +11,51 @@ import optax
 from flaxformer_lite.config import ConfigError, OptimizerConfig
 from flaxformer_lite.sharding.parameters import path_of
 
-LAYER = re.compile(r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/")  # its stack, its number, or that of its kind
+LAYER = re.compile(
+    r"^(.*?)(?:layer_(\d+)|layers/block_(\d+))/"
+)  # its stack, its number, or that of its kind
 EMBEDDING = re.compile(r"(^|/)(\w*embed\w*|position\w*)/")
 
 
 def scale_by_path(cfg: OptimizerConfig) -> optax.GradientTransformation:
-    """Builds the transformation that multiplies each update by its factor; leaves with a factor of 1 stay as they are."""
+    """Builds the transformation that multiplies each update by its factor; leaves with a factor of
+    1 stay as they are."""
 
     def init(params: Any) -> optax.EmptyState:
         factors(cfg, params)
         return optax.EmptyState()
 
-    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+    def update(
+        updates: Any, state: optax.EmptyState, params: Any = None
+    ) -> tuple[Any, optax.EmptyState]:
         def scale(update, factor):
             return update if np.all(factor == 1) else update * jnp.asarray(factor, update.dtype)
 
-        return jax.tree.map(scale, updates, factors(cfg, updates if params is None else params)), state
+        return (
+            jax.tree.map(scale, updates, factors(cfg, updates if params is None else params)),
+            state,
+        )
 
     return optax.GradientTransformation(init, update)
 
 
 def factors(cfg: OptimizerConfig, params: Any) -> Any:
-    """Computes the factor of each parameter's rate: those of all matching `rates`, times that of its depth.
+    """Computes the factor of each parameter's rate: those of all matching `rates`, times that of
+    its depth.
 
-    With decay d and layers 0 .. L-1 in its stack, layer l has d^(L - l); embeddings and position tables have d^(L + 1) of
-    the deepest stack, and everything above the layers (final norms, heads) has 1.
+    With decay d and layers 0 .. L-1 in its stack, layer l has d^(L - l); embeddings and position
+    tables have d^(L + 1) of the deepest stack, and everything above the layers (final norms, heads)
+    has 1.
 
     Returns:
-      A tree of float32 scalars, or for stacked layers (`scan`) of arrays [Y, 1, ...] that broadcast to the parameter.
+      A tree of float32 scalars, or for stacked layers (`scan`) of arrays [Y, 1, ...] that broadcast
+      to the parameter.
 
     Raises:
       ConfigError: a pattern matches no parameter, or there are no layers to tell apart.
 
-    Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's exponents, Bao et al. (2022).
+    Reference: Clark et al. (2020), layer-wise decay of ELECTRA's fine-tuning, with BEiT's
+      exponents, Bao et al. (2022).
     """
     leaves = {path_of(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
     found = dict.fromkeys(leaves, np.ones((), np.float32))
@@ -66,7 +78,10 @@ def no_match(paths: Any) -> str:
 def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
     layers = {path: match for path in leaves if (match := LAYER.match(path))}
     if not layers:
-        raise ConfigError(f"optimizer.layer_decay={decay:g}: this model has no layers layer_0, layer_1, ...; set 1.")
+        raise ConfigError(
+            f"optimizer.layer_decay={decay:g}: this model has no layers layer_0, layer_1, ...;"
+            " set 1."
+        )
     kinds: dict[str, int] = {}  # stack -> layers side by side, or kinds of layer in its period
     for stack, side, kind in (match.groups() for match in layers.values()):
         kinds[stack] = max(kinds.get(stack, 0), 1 + int(side or kind))
@@ -77,7 +92,9 @@ def _by_depth(decay: float, leaves: dict[str, Any]) -> dict[str, np.ndarray]:
         if side:
             return np.asarray(int(side)), kinds[stack]
         rows, *rest = leaves[path].shape
-        return (np.arange(rows) * kinds[stack] + int(kind)).reshape(rows, *[1] * len(rest)), rows * kinds[stack]
+        return (np.arange(rows) * kinds[stack] + int(kind)).reshape(
+            rows, *[1] * len(rest)
+        ), rows * kinds[stack]
 
     deepest = max(numbers(path)[1] for path in layers)
 

@@ -1,4 +1,5 @@
-"""A step of a run, run again: the state before it, its metrics, and the loss of each of its rows."""
+"""A step of a run, run again: the state before it, its metrics, and the loss of each of its
+rows."""
 
 import contextlib
 import functools
@@ -46,7 +47,8 @@ class Moment(NamedTuple):
 
 
 def before_step(folder: Path, step: int) -> Moment:
-    """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its workdir.
+    """Repeats a run from its nearest checkpoint up to the step before one, writing nothing into its
+    workdir.
 
     Args:
       folder: the workdir.
@@ -56,14 +58,20 @@ def before_step(folder: Path, step: int) -> Moment:
       ConfigError: there is no such step, or data have changed since.
     """
     cfg = past.read_config(folder)
-    if step - cfg.train.log_every >= (last := past.last_step(folder, cfg)):  # as many may have been taken unrecorded
-        raise ConfigError(f"--at={step}: the last step that metrics.jsonl records is {last}; name one that was taken.")
+    if step - cfg.train.log_every >= (
+        last := past.last_step(folder, cfg)
+    ):  # as many may have been taken unrecorded
+        raise ConfigError(
+            f"--at={step}: the last step that metrics.jsonl records is {last}; name one that was"
+            " taken."
+        )
     experiment = prepare(cfg)
     past.check_data(folder, experiment.train_data)
     past.Past(experiment.cfg, experiment.train_data).rows(step)  # refuses a step that there is not
     found = workdir.read_state(folder, companion.saved(experiment, experiment.target), step - 1)
     make = functools.partial(initial_state, experiment, cfg.train.init_from)
-    start, notices = found.step, list(found.notices)
+    start = found.step
+    notices = list(found.notices)
     notices += resume.notices(found.meta, experiment.cfg) if start else []
     state = companion.complete(experiment, found.state) if start else make()
     experiment = reference.attach(experiment, state, start, make, folder, writes=False)
@@ -76,7 +84,8 @@ def before_step(folder: Path, step: int) -> Moment:
 
 
 def row_losses(moment: Moment) -> np.ndarray:
-    """Computes the loss of each row of the batch by itself, before the step and without dropout, float32 [B]."""
+    """Computes the loss of each row of the batch by itself, before the step and without dropout,
+    float32 [B]."""
     cfg = moment.experiment.cfg
     sums = program.eval_step(cfg, models.build(cfg))
 
@@ -87,7 +96,8 @@ def row_losses(moment: Moment) -> np.ndarray:
 
 
 def take(moment: Moment) -> tuple[TrainState, Values]:
-    """Runs the step; returns the state after it, and its metrics. The moment's own state is gone then."""
+    """Runs the step; returns the state after it, and its metrics. The moment's own state is gone
+    then."""
     state, told = moment.experiment.train_step(moment.state, moment.batch)
     return state, {name: float(value) for name, value in jax.device_get(told).items()}
 
@@ -100,14 +110,22 @@ def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
       values: the metrics of neighboring steps.
 
     Returns:
-      For each record that has the mean of such steps, by its step: the largest relative difference of loss and grad_norm.
+      For each record that has the mean of such steps, by its step: the largest relative difference
+        of loss and grad_norm.
     """
-    records = [record for record in metrics.read(folder / "metrics.jsonl") if record["split"] == "train"]
-    found, before = {}, 0
+    records = [
+        record for record in metrics.read(folder / "metrics.jsonl") if record["split"] == "train"
+    ]
+    found = {}
+    before = 0
     for record in records:
         steps = [values[step] for step in range(before + 1, record["step"] + 1) if step in values]
         # A record that a restart has cut short is the mean of the last few of its steps.
-        gaps = [_gap(record, means(steps[i:])) for i in range(len(steps))] if record["step"] in values else []
+        gaps = (
+            [_gap(record, means(steps[i:])) for i in range(len(steps))]
+            if record["step"] in values
+            else []
+        )
         if gaps and (before + 1 in values or not min(gaps)):
             found[record["step"]] = min(gaps)
         before = record["step"]
@@ -115,7 +133,8 @@ def compare(folder: Path, values: Mapping[int, Values]) -> dict[int, float]:
 
 
 def save(moment: Moment, state: TrainState, folder: Path) -> None:
-    """Writes the state after the step as the checkpoint of a new workdir, from which a run can continue.
+    """Writes the state after the step as the checkpoint of a new workdir, from which a run can
+    continue.
 
     Raises:
       ConfigError: the folder is there already, perhaps since the steps began to be repeated.
@@ -132,4 +151,7 @@ def save(moment: Moment, state: TrainState, folder: Path) -> None:
 
 def _gap(record: Values, own: Values) -> float:
     pairs = [(record[name], own[name]) for name in ("loss", "grad_norm")]
-    return max(0.0 if a == b or (a != a and b != b) else abs(a - b) / max(abs(a), math.ulp(1.0)) for a, b in pairs)
+    return max(
+        0.0 if a == b or (a != a and b != b) else abs(a - b) / max(abs(a), math.ulp(1.0))
+        for a, b in pairs
+    )

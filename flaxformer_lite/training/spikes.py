@@ -1,4 +1,5 @@
-"""Updates that are left out because their loss or gradient is far above those before, or not finite."""
+"""Updates that are left out because their loss or gradient is far above those before, or not
+finite."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ class Calm(NamedTuple):
 
     Attributes:
       inner: the optimizer's own state, as of the last update that was made.
-      losses, norms: float32 [WINDOW], the loss and gradient norm of the last updates that were made; NaN before the first.
+      losses, norms: float32 [WINDOW], the loss and gradient norm of the last updates that were
+        made; NaN before the first.
       left_out: int32 scalar, the number of updates that were not.
     """
 
@@ -27,9 +29,11 @@ class Calm(NamedTuple):
 
 
 def is_spike(past: Any, now: Any, sigmas: float, xp: Any = np) -> Any:
-    """Returns whether a value is not finite, or above mean + sigmas * standard deviation of WINDOW values, NaN for none.
+    """Returns whether a value is not finite, or above mean + sigmas * standard deviation of WINDOW
+    values, NaN for none.
 
-    Reference: the rule and its 128 steps and 6 standard deviations are those of OLMo-core's SkipStepOptimizer (2024).
+    Reference: the rule and its 128 steps and 6 standard deviations are those of OLMo-core's
+      SkipStepOptimizer (2024).
     """
     known = xp.isfinite(past)
     count = known.sum(dtype=xp.float32)
@@ -38,28 +42,41 @@ def is_spike(past: Any, now: Any, sigmas: float, xp: Any = np) -> Any:
     return ~xp.isfinite(now) | ((count >= WINDOW // 2) & (now > mean + sigmas * spread))
 
 
-def leave_out(tx: optax.GradientTransformationExtraArgs, sigmas: float) -> optax.GradientTransformationExtraArgs:
-    """Makes no update, of weights or of the optimizer's state, at steps whose loss or gradient norm is a spike.
+def leave_out(
+    tx: optax.GradientTransformationExtraArgs, sigmas: float
+) -> optax.GradientTransformationExtraArgs:
+    """Makes no update, of weights or of the optimizer's state, at steps whose loss or gradient norm
+    is a spike.
 
-    The decision is made on the devices. Values of steps that were left out are not compared with later ones.
+    The decision is made on the devices. Values of steps that were left out are not compared with
+    later ones.
 
     Args:
       tx: the optimizer.
       sigmas: as in `is_spike`.
 
     Returns:
-      An optimizer whose update also takes `loss` and `grad_norm`, float32 scalars of the whole batch.
+      An optimizer whose update also takes `loss` and `grad_norm`, float32 scalars of the whole
+      batch.
 
-    Reference: PaLM left out some 200 to 500 batches around each spike by hand, Chowdhery et al. (2022), section 5.1.
+    Reference: PaLM left out some 200 to 500 batches around each spike by hand, Chowdhery et al.
+      (2022), section 5.1.
     """
-    masked = optax.conditionally_mask(tx, lambda _, *, calm, **others: calm, forward_extra_args=True)
+    masked = optax.conditionally_mask(
+        tx, lambda _, *, calm, **others: calm, forward_extra_args=True
+    )
 
     def init(params: Any) -> Calm:
         nothing = jnp.full(WINDOW, jnp.nan, jnp.float32)
         return Calm(masked.init(params), nothing, nothing, jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: Calm, params: Any = None, *, loss: Any, grad_norm: Any, **more: Any) -> Any:
-        calm = ~(is_spike(state.losses, loss, sigmas, jnp) | is_spike(state.norms, grad_norm, sigmas, jnp))
+    def update(
+        updates: Any, state: Calm, params: Any = None, *, loss: Any, grad_norm: Any, **more: Any
+    ) -> Any:
+        calm = ~(
+            is_spike(state.losses, loss, sigmas, jnp)
+            | is_spike(state.norms, grad_norm, sigmas, jnp)
+        )
         updates, inner = masked.update(updates, state.inner, params, calm=calm, **more)
 
         def add(past: jax.Array, now: jax.Array) -> jax.Array:

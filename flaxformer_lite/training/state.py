@@ -10,7 +10,8 @@ import optax
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """Everything that a step reads and writes; random keys and data positions are functions of `step`.
+    """Everything that a step reads and writes; random keys and data positions are functions of
+    `step`.
 
     Attributes:
       step: int32 scalar, the number of updates done.

@@ -1,4 +1,5 @@
-"""The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for evaluation."""
+"""The pure steps: (state, batch) -> (state, metrics) for training, (params, batch) -> sums for
+evaluation."""
 
 import functools
 from collections.abc import Callable
@@ -29,26 +30,32 @@ def train_step(
     over: str | None = None,
     join_small: bool = False,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds the training step. The loss is sum / weight over the whole batch, for any number of microbatches.
+    """Builds the training step. The loss is sum / weight over the whole batch, for any number of
+    microbatches.
 
     Args:
-      outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and auxiliary losses by name.
+      outputs: (params, inputs, dropout key or None) -> the input of the objective's loss, and
+        auxiliary losses by name.
       objective: the objective; it returns sums, never means.
       tx: the update rule, from training/optimizer.py.
       rate: the schedule, only for the metrics.
       dropout_key: a key for the whole run, folded with the step; None turns dropout off.
-      accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row leaves its device.
+      accumulate: number of microbatches; rows r, r + accumulate, ... form one, so that no row
+        leaves its device.
       chunks: chunks of a microbatch; the logits of one exist at a time.
-      over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent dropout; None if the
-        step sees the whole batch, as under jit.
+      over: name of a mapped axis (shard_map, pmap) over which the batch is split, with independent
+        dropout; None if the step sees the whole batch, as under jit.
       join_small: for the norms; see `optimizer.norm`.
 
     Returns:
-      A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's metrics, grad_norm
-      (before clipping), param_norm (after the update) and learning_rate; skipped, 1 or 0, if `tx` leaves out spikes.
+      A function of (state, batch); metrics are float32 scalars on the device: loss, the objective's
+      metrics, grad_norm (before clipping), param_norm (after the update) and learning_rate;
+      skipped, 1 or 0, if `tx` leaves out spikes.
     """
     whole = functools.partial(jax.lax.psum, axis_name=over) if over else lambda sums: sums
-    gradient = functools.partial(_gradient, outputs, functools.partial(objective.loss, chunks=chunks))
+    gradient = functools.partial(
+        _gradient, outputs, functools.partial(objective.loss, chunks=chunks)
+    )
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, state.step)
@@ -58,11 +65,17 @@ def train_step(
         grads, sums = whole(_accumulate(gradient, state.params, batch, totals, key, accumulate))
         scale = 1 / tokens(totals)
         grads = jax.tree.map(lambda g: g * scale, grads)
-        before, watched = spikes.left_out(state.opt_state), {}
+        before = spikes.left_out(state.opt_state)
+        watched = {}
         if before is not None:
-            watched = {"loss": objective.metrics(sums)["loss"], "grad_norm": norm(grads, join_small=join_small)}
+            watched = {
+                "loss": objective.metrics(sums)["loss"],
+                "grad_norm": norm(grads, join_small=join_small),
+            }
         updates, opt_state = tx.update(grads, state.opt_state, state.params, **watched)
-        with jax.numpy_dtype_promotion("standard"):  # a bfloat16 weight and its float32 update are added in float32
+        with jax.numpy_dtype_promotion(
+            "standard"
+        ):  # a bfloat16 weight and its float32 update are added in float32
             params = optax.apply_updates(state.params, updates)
         metrics = {
             **objective.metrics(sums),
@@ -79,16 +92,24 @@ def train_step(
 
 
 def _gradient(
-    outputs: Outputs, loss_sums: Callable, params: Any, microbatch: Any, totals: Any, key: jax.Array | None
+    outputs: Outputs,
+    loss_sums: Callable,
+    params: Any,
+    microbatch: Any,
+    totals: Any,
+    key: jax.Array | None,
 ) -> tuple[Any, LossSums]:
-    """Computes float32 gradients of a microbatch's share of the whole batch's loss, and its sums."""
+    """Computes float32 gradients of a microbatch's share of the whole batch's loss, and its
+    sums."""
 
     def loss(params):
         out, auxiliary = outputs(params, microbatch["inputs"], key)
         sums = loss_sums(out, microbatch["targets"])
         if not isinstance(sums, LossSums):
-            raise ConfigError(f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
-                              " objectives/sums.py's token_loss makes them.")  # fmt: skip
+            raise ConfigError(
+                f"the objective's loss returned {type(sums).__name__}: must return LossSums, as"
+                " objectives/sums.py's token_loss makes them."
+            )
         weights = totals
         if auxiliary:
             weights = {**totals, **dict.fromkeys(auxiliary, totals[sums.anchor])}
@@ -99,10 +120,15 @@ def _gradient(
     return jax.tree.map(lambda g: g.astype(jnp.float32), grads), sums
 
 
-def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any, Any], tuple[LossSums, Any]]:
-    """Builds the evaluation step: (params, batch) -> (sums, the objective's predictions), without dropout."""
+def eval_step(
+    outputs: Outputs, objective: Any, *, chunks: int
+) -> Callable[[Any, Any], tuple[LossSums, Any]]:
+    """Builds the evaluation step: (params, batch) -> (sums, the objective's predictions), without
+    dropout."""
 
-    def evaluate(params: Any, batch: Any) -> tuple[LossSums, Any]:  # by another name in a trace than the training step
+    def evaluate(
+        params: Any, batch: Any
+    ) -> tuple[LossSums, Any]:  # by another name in a trace than the training step
         out = outputs(params, batch["inputs"], None)[0]
         return objective.loss(out, batch["targets"], chunks=chunks), objective.predictions(out)
 
@@ -112,7 +138,8 @@ def eval_step(outputs: Outputs, objective: Any, *, chunks: int) -> Callable[[Any
 def _accumulate(
     gradient: Callable, params: Any, batch: Any, totals: Any, key: Any, accumulate: int
 ) -> tuple[Any, LossSums]:
-    """Sums (gradients, sums) over microbatches, in a loop that holds the activations of one at a time."""
+    """Sums (gradients, sums) over microbatches, in a loop that holds the activations of one at a
+    time."""
     if accumulate == 1:
         return gradient(params, batch, totals, key)
 

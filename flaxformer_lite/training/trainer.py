@@ -36,16 +36,33 @@ class Trainer:
     """The loop over steps, with metrics, evaluation and checkpoints."""
 
     def __init__(
-        self, experiment: Experiment, checkpoints: Checkpoints, selection: Selection, recorder: Recorder,
-        terminal: Terminal, page: RunPage | None, workdir: Path, group: Processes, meter: Meter,
+        self,
+        experiment: Experiment,
+        checkpoints: Checkpoints,
+        selection: Selection,
+        recorder: Recorder,
+        terminal: Terminal,
+        page: RunPage | None,
+        workdir: Path,
+        group: Processes,
+        meter: Meter,
         watchers: Sequence[Watcher],
-    ):  # fmt: skip
-        self._experiment, self._checkpoints, self._group, self._watchers = experiment, checkpoints, group, watchers
-        self._selection, self._recorder, self._terminal = selection, recorder, terminal
-        self._page, self._workdir, self._done, self._failed = page, workdir, 0, set[str]()
+    ):
+        self._experiment = experiment
+        self._checkpoints = checkpoints
+        self._group = group
+        self._watchers = watchers
+        self._selection = selection
+        self._recorder = recorder
+        self._terminal = terminal
+        self._page = page
+        self._workdir = workdir
+        self._done = 0
+        self._failed = set[str]()
         self._in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         self._compiles = recompiles.RecompileCounter()
-        self._meter, self._during = meter, meter.clock.during
+        self._meter = meter
+        self._during = meter.clock.during
 
     def train(self, state: TrainState, start: int, interrupt: Interrupt) -> tuple[TrainState, str]:
         """Runs the steps start + 1 .. train.steps, or until train.patience is used up.
@@ -53,9 +70,13 @@ class Trainer:
         Returns:
           The last state, and the signal that ended the steps early or "".
         """
-        train, train_step, selection = self._experiment.cfg.train, self._experiment.train_step, self._selection
+        train = self._experiment.cfg.train
+        train_step = self._experiment.train_step
+        selection = self._selection
         steps = range(start + 1, train.steps + 1 if not selection.stalled else start + 1)
-        evaluated = self._group.coordinate("records", len(self._recorder.of("eval")), lambda counts: counts[0])
+        evaluated = self._group.coordinate(
+            "records", len(self._recorder.of("eval")), lambda counts: counts[0]
+        )
         settled = {after for watcher in self._watchers for after in watcher.settled_after}
         with (
             self._terminal.training(start),
@@ -66,11 +87,14 @@ class Trainer:
             self._meter.clock.turn_to("steps")
             if start == 0 or not evaluated:
                 self._evaluate(state, start)
-            batches, step = self._meter.waiting(placed), start
+            batches = self._meter.waiting(placed)
+            step = start
             for step in steps:
                 if (batch := next(batches, None)) is None:
-                    raise RunError(f"the batches end before step {step} of {train.steps}, as of data that were cut"
-                                   " while the run read them.")  # fmt: skip
+                    raise RunError(
+                        f"the batches end before step {step} of {train.steps}, as of data that were"
+                        " cut while the run read them."
+                    )
                 for watcher in self._watchers:
                     watcher.step_begins(step)
                 with self._during("compile" if step == start + 1 else "steps"):
@@ -92,23 +116,36 @@ class Trainer:
             with self._during("checkpoint"):
                 self._checkpoints.wait()
         ended = step >= train.steps or selection.stalled
-        caught = interrupt.caught if not ended else ""  # else it came while a finished run was saved
+        caught = (
+            interrupt.caught if not ended else ""
+        )  # else it came while a finished run was saved
         if caught:
             signal = caught + ("" if self._group.alone else f" of process {interrupt.by}")
-            self._terminal.note(f"{signal}: stopped after step {step} and saved; the same command continues.")
+            self._terminal.note(
+                f"{signal}: stopped after step {step} and saved; the same command continues."
+            )
         return state, caught
 
     def close(self, state: TrainState) -> None:
         """Writes the loss curve, the closing summary, and what the model wrote last."""
-        cfg, workdir = self._experiment.cfg, self._workdir
-        title = f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
-        curve, history = self._recorder.folder / "loss.png", self._recorder.history
+        cfg = self._experiment.cfg
+        workdir = self._workdir
+        title = (
+            f"{workdir.name}: {cfg.model.family}, {param_count(state.params) / 1e6:.3g}M parameters"
+        )
+        curve = self._recorder.folder / "loss.png"
+        history = self._recorder.history
         selection = self._selection
         best = (selection.metric, selection.best.step) if selection.best.step else None
         plot.loss_curve(
-            curve, history, headline=cfg.objective.headline, baseline=self._baseline, title=title, best=best,
+            curve,
+            history,
+            headline=cfg.objective.headline,
+            baseline=self._baseline,
+            title=title,
+            best=best,
             stopped=selection.stopped,
-        )  # fmt: skip
+        )
         self._terminal.rows("result", self._result())
         for texts in (last["texts"] for last in self._recorder.samples[-1:]):
             if isinstance(cfg.objective, Task):
@@ -131,7 +168,9 @@ class Trainer:
             yield
         except Exception as error:
             if what not in self._failed:
-                self._terminal.note(f"notice: {what} cannot be written ({first_line(error)}); the run does without.")
+                self._terminal.note(
+                    f"notice: {what} cannot be written ({first_line(error)}); the run does without."
+                )
             self._failed.add(what)
 
     @functools.cached_property
@@ -139,19 +178,31 @@ class Trainer:
         return self._experiment.cfg.objective.baseline(self._experiment.eval_data)
 
     def _result(self) -> text.Rows:
-        shown, best = self._experiment.cfg.objective.shown, self._selection.words
+        shown = self._experiment.cfg.objective.shown
+        best = self._selection.words
         if not self._recorder.of("eval"):
             return []
         used = [("time", clock.words(self._meter.clock.read())), usage.peak()]
-        return text.closing(self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used)
+        return text.closing(
+            self._recorder, shown, self._baseline, self._compiles.count, self._workdir, best, used
+        )
 
     def _texts(self, params: Any, step: int) -> list[tuple[str, str]]:
-        """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a task writes."""
-        run, data, train = self._experiment, self._experiment.eval_data, self._experiment.cfg.train
-        tokens, examples, objective = train.sample_tokens, data.order[:WRITTEN], run.cfg.objective
+        """Returns texts where an evaluation needed none: a decoder's sample, or at the end what a
+        task writes."""
+        run = self._experiment
+        data = self._experiment.eval_data
+        train = self._experiment.cfg.train
+        tokens = train.sample_tokens
+        examples = data.order[:WRITTEN]
+        objective = run.cfg.objective
         if not (step and self._group.alone and (tokens or step == train.steps)):
             return []
-        with self._during("evaluation"), self._compiles.allow_first("texts"), self._optional("a sample"):
+        with (
+            self._during("evaluation"),
+            self._compiles.allow_first("texts"),
+            self._optional("a sample"),
+        ):
             if tokens and writes(run.cfg.model):
                 own = companion.saved_params(run, params)
                 return sample(run.model, own, data, tokens=tokens, seed=run.cfg.seed)
@@ -170,15 +221,20 @@ class Trainer:
                 watcher.step_done(step, values, seconds)
             self._done = step
             self._terminal.advance(step)
-            due = step % self._experiment.cfg.train.log_every == 0 or step == self._experiment.cfg.train.steps
+            due = (
+                step % self._experiment.cfg.train.log_every == 0
+                or step == self._experiment.cfg.train.steps
+            )
             if due and not self._meter.is_empty:
                 record = self._meter.record(step) | usage.memory()
                 self._record(record)
                 self._terminal.train_record(record)
 
     def _is_due(self, step: int, every: int) -> bool:
-        """Returns whether a step is the last, one of every so many, or with 0 the first that completes an epoch."""
-        train, rows = self._experiment.cfg.train, self._experiment.train_data.num_examples
+        """Returns whether a step is the last, one of every so many, or with 0 the first that
+        completes an epoch."""
+        train = self._experiment.cfg.train
+        rows = self._experiment.train_data.num_examples
         epochs = [done * train.batch_size // rows for done in (step - 1, step)]
         return step == train.steps or (step % every == 0 if every else epochs[1] > epochs[0])
 

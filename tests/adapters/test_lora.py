@@ -1,4 +1,5 @@
-"""LoRA: equal to its base at the start and to its merged matrices afterwards, on the matrices that its patterns name."""
+"""LoRA: equal to its base at the start and to its merged matrices afterwards, on the matrices that
+its patterns name."""
 
 import dataclasses
 import functools
@@ -34,15 +35,22 @@ def test_its_merged_matrices_compute_the_same(family, run):
     assert plain.cfg.adapter is None and not factors(merged)
     tiny.close(tiny.logits_of(model, params, **x), tiny.logits_of(plain, merged, **x), 1e-4)
     base = unflatten_dict({k: v for k, v in flatten_dict(params).items() if "lora_" not in k[-1]})
-    assert np.abs(tiny.logits_of(plain, base, **x) - tiny.logits_of(plain, merged, **x)).max() > 1e-2
-    kernels = [path for path in flatten_dict(merged, sep="/") if re.search(r"/layer.*/kernel$", path)]
-    assert {path.rpartition("/")[0] for path in factors(params)} >= {path.rpartition("/")[0] for path in kernels}
+    assert (
+        np.abs(tiny.logits_of(plain, base, **x) - tiny.logits_of(plain, merged, **x)).max() > 1e-2
+    )
+    kernels = [
+        path for path in flatten_dict(merged, sep="/") if re.search(r"/layer.*/kernel$", path)
+    ]
+    assert {path.rpartition("/")[0] for path in factors(params)} >= {
+        path.rpartition("/")[0] for path in kernels
+    }
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_new_one_changes_nothing(family):
     cfg = tiny.small(family)
-    base, adapted = build_model(cfg), build_model(dataclasses.replace(cfg, adapter=LoraConfig()))
+    base = build_model(cfg)
+    adapted = build_model(dataclasses.replace(cfg, adapter=LoraConfig()))
     x = tiny.inputs_of(cfg, tiny.ids())
     params = jax.jit(adapted.init)(jax.random.key(0), **x)["params"]
     own = unflatten_dict({k: v for k, v in flatten_dict(params).items() if "lora_" not in k[-1]})
@@ -55,7 +63,10 @@ def test_a_new_one_changes_nothing(family):
 
 
 def test_the_scale_of_a_rank():
-    assert LoraConfig(rank=4, alpha=8.0).scale == 2 and LoraConfig(rank=4, alpha=8.0, rslora=True).scale == 4
+    assert (
+        LoraConfig(rank=4, alpha=8.0).scale == 2
+        and LoraConfig(rank=4, alpha=8.0, rslora=True).scale == 4
+    )
 
 
 def test_what_is_trained_whole_is_not_adapted():
@@ -68,7 +79,9 @@ def test_the_input_of_a_product_is_dropped_out_where_a_key_is_passed():
     apply = functools.partial(model.apply, {"params": params}, tiny.ids())
     drops = [apply(rngs={"dropout": jax.random.key(seed)}).logits for seed in (0, 0, 1)]
     np.testing.assert_array_equal(drops[0], drops[1])
-    assert np.abs(drops[0] - drops[2]).max() > 1e-3 and np.abs(drops[0] - apply().logits).max() > 1e-3
+    assert (
+        np.abs(drops[0] - drops[2]).max() > 1e-3 and np.abs(drops[0] - apply().logits).max() > 1e-3
+    )
     still = merge_adapter(model, params)
     tiny.close(apply().logits, still[0].apply({"params": still[1]}, tiny.ids()).logits, 1e-4)
 
@@ -79,7 +92,8 @@ def test_generation_by_a_cache_is_that_of_the_merged_model():
     plain, merged = merge_adapter(model, params)
     prompt = tiny.ids(length=4)
     np.testing.assert_array_equal(
-        generate(model, params, prompt, max_new_tokens=6), generate(plain, merged, prompt, max_new_tokens=6)
+        generate(model, params, prompt, max_new_tokens=6),
+        generate(plain, merged, prompt, max_new_tokens=6),
     )
     first = model.apply({"params": params}, prompt, cache=init_cache(model.cfg, 2, 4))
     tiny.close(first.logits, model.apply({"params": params}, prompt).logits)
@@ -90,7 +104,9 @@ def test_the_dtypes_of_weights_and_of_activations():
     assert {leaf.dtype for leaf in factors(params).values()} == {jnp.dtype("bfloat16")}
     whole = jax.tree.map(lambda x: x.astype(jnp.float32), params)
     exact = build_model(dataclasses.replace(model.cfg, dtype="float32", param_dtype="float32"))
-    low, high = (m.apply({"params": p}, tiny.ids()).logits for m, p in ((model, params), (exact, whole)))
+    low, high = (
+        m.apply({"params": p}, tiny.ids()).logits for m, p in ((model, params), (exact, whole))
+    )
     assert np.abs(low - high).max() < 0.1 * np.abs(high).max()
 
 
@@ -112,5 +128,8 @@ def test_a_pattern_that_adapts_nothing_is_refused_with_what_there_is():
     paths = list(flatten_dict(params, sep="/"))
     EVERY.check(paths)
     for wrong in ("valeu", "norm", "token_embed", "/bias$"):
-        with pytest.raises(ConfigError, match=rf"{re.escape(repr(wrong))}: .*called down, key, out, query, up, value"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"{re.escape(repr(wrong))}: .*called down, key, out, query, up, value",
+        ):
             dataclasses.replace(EVERY, targets=(".", wrong)).check(paths)

@@ -1,4 +1,5 @@
-"""qwix finds every matrix of the layers, as what it misses stays in float32 without a word, and trains LoRA over them."""
+"""qwix finds every matrix of the layers, as what it misses stays in float32 without a word, and
+trains LoRA over them."""
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,14 @@ def promotion():
 
 
 def quantized(family, qtype=jnp.int8, **options):
-    """A model with noise on every weight, the same with quantized layers, and the weights of both."""
+    """A model with noise on every weight, the same with quantized layers, and the weights of
+    both."""
     model, params = tiny.built(tiny.small(family, **options))
-    rules = [qwix.QuantizationRule(module_path=r".*layer_\d.*", weight_qtype=qtype, op_names=("dot_general",))]
+    rules = [
+        qwix.QuantizationRule(
+            module_path=r".*layer_\d.*", weight_qtype=qtype, op_names=("dot_general",)
+        )
+    ]
     methods = [name for name in METHODS if hasattr(model, name)]
     small = qwix.quantize_model(model, qwix.PtqProvider(rules), methods=methods)
     inputs = tiny.inputs_of(model.cfg, tiny.ids())
@@ -46,18 +52,27 @@ def test_every_matrix_of_a_layer_is_quantized_and_nothing_else(family):
     model, params, small, held = quantized(family, adapter=LoraConfig(rank=2))
     flat = flatten_dict(params, sep="/")
     assert found(held) == {path for path in flat if "/layer_" in path and path.endswith("/kernel")}
-    assert all(leaf.array.qvalue.dtype == jnp.int8 for leaf in jax.tree.leaves(held, is_leaf=lambda x: hasattr(x, "how"))
-               if hasattr(leaf, "how"))  # fmt: skip
+    assert all(
+        leaf.array.qvalue.dtype == jnp.int8
+        for leaf in jax.tree.leaves(held, is_leaf=lambda x: hasattr(x, "how"))
+        if hasattr(leaf, "how")
+    )
     inputs = tiny.inputs_of(model.cfg, tiny.ids())
-    due, got = (m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held)))
+    due, got = (
+        m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held))
+    )
     assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
 
 
 def test_heads_are_quantized_on_a_tpu_too(monkeypatch):
-    monkeypatch.setattr(ActivationSharding, "platform", "tpu")  # where narrow heads are multiplied side by side
+    monkeypatch.setattr(
+        ActivationSharding, "platform", "tpu"
+    )  # where narrow heads are multiplied side by side
     model, params, small, held = quantized("bert", number=1)
     inputs = tiny.inputs_of(model.cfg, tiny.ids())
-    due, got = (m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held)))
+    due, got = (
+        m.apply({"params": p}, **inputs).logits for m, p in ((model, params), (small, held))
+    )
     assert 0 < np.abs(due - got).mean() < 0.1 * np.abs(due).mean()
 
 
@@ -67,12 +82,15 @@ def test_lora_is_trained_over_four_bits(qtype):
     flat = flatten_dict(held)
     factors = {path: leaf for path, leaf in flat.items() if path[-1].startswith("lora_")}
     tx = optax.adam(1e-2)
-    state, losses = tx.init(factors), []
+    state = tx.init(factors)
+    losses = []
 
     @jax.jit
     def step(factors, state):
         def loss(factors):
-            logits = small.apply({"params": unflatten_dict(flat | factors)}, tiny.ids()).logits[:, :-1]
+            logits = small.apply({"params": unflatten_dict(flat | factors)}, tiny.ids()).logits[
+                :, :-1
+            ]
             return optax.softmax_cross_entropy_with_integer_labels(logits, tiny.ids()[:, 1:]).mean()
 
         value, gradient = jax.value_and_grad(loss)(factors)

@@ -8,7 +8,8 @@ from flaxformer_lite.analysis import recompiles
 
 def test_counts_each_new_shape_once():
     double = jax.jit(lambda x: x * 2)
-    small, large = jnp.ones(3), jnp.ones(4)
+    small = jnp.ones(3)
+    large = jnp.ones(4)
     before = recompiles.total()
     double(small)
     assert recompiles.total() == before + 1
@@ -36,8 +37,10 @@ def test_the_watch_counts_from_its_start_and_excuses_first_times():
 
 
 def test_what_another_thread_compiles_ahead_of_need_is_not_late():
-    quadruple, array = jax.jit(lambda x: x * 4), jnp.ones(10)
-    watch, before = recompiles.RecompileCounter(), recompiles.total()
+    quadruple = jax.jit(lambda x: x * 4)
+    array = jnp.ones(10)
+    watch = recompiles.RecompileCounter()
+    before = recompiles.total()
     watch.start()
     ahead = threading.Thread(target=quadruple.lower(array).compile)
     ahead.start()

@@ -14,7 +14,8 @@ ENTRY %main (x: bf16[8,128]) -> bf16[8,128] {
 }
 """
 PROGRAM = PROGRAM.replace(
-    "SOURCE", "jit(step)/transpose(jvp(Model.features))/Model.decode/decoder/layer_0/mlp/up/dot_general"
+    "SOURCE",
+    "jit(step)/transpose(jvp(Model.features))/Model.decode/decoder/layer_0/mlp/up/dot_general",
 )
 NAMES = """
   event_metadata { key: 1 value { id: 1 name: "%fusion.1 = bf16[8,128] fusion(%x), kind=kOutput" } }
@@ -30,16 +31,20 @@ NAMES = """
   stat_metadata { key: 7 value { id: 7 name: "jit_evaluate" } }
 """
 RATES = "stats { metadata_id: 1 uint64_value: 6000000 } stats { metadata_id: 2 uint64_value: 3000 }"
-TPU = "".join(f"""
+TPU = "".join(
+    f"""
 planes {{ id: {chip + 1} name: "/device:TPU:{chip}" {NAMES}
   lines {{ id: 1 name: "XLA Modules" events {{ metadata_id: 3 duration_ps: 9000000 }} }}
   lines {{ id: 2 name: "XLA Ops"
     events {{ metadata_id: 4 duration_ps: 8000000 }}
     events {{ metadata_id: 1 duration_ps: 3000000 {RATES} }}
     events {{ metadata_id: 1 offset_ps: 3000000 duration_ps: 3000000 {RATES} }}
-    events {{ metadata_id: 2 offset_ps: 6000000 duration_ps: 2000000 }} }} }}""" for chip in (0, 1))  # fmt: skip
+    events {{ metadata_id: 2 offset_ps: 6000000 duration_ps: 2000000 }} }} }}"""
+    for chip in (0, 1)
+)
 OURS, OTHERS = (
-    f"stats {{ metadata_id: 3 ref_value: 5 }} stats {{ metadata_id: 4 ref_value: {program} }}" for program in (6, 7)
+    f"stats {{ metadata_id: 3 ref_value: 5 }} stats {{ metadata_id: 4 ref_value: {program} }}"
+    for program in (6, 7)
 )
 GPU = f"""
 planes {{ id: 1 name: "/host:CPU" lines {{ id: 1 name: "python" events {{ metadata_id: 3 duration_ps: 9000000 }} }} {NAMES} }}
@@ -66,7 +71,9 @@ def test_operations_of_gpus_are_those_that_their_streams_name():
 
 
 def test_operations_of_a_cpu_are_among_what_its_threads_do():
-    assert rows(GPU.replace("/host:CPU", "/host:metadata").replace("/device:GPU:0", "/host:CPU")) == rows(GPU)
+    assert rows(
+        GPU.replace("/host:CPU", "/host:metadata").replace("/device:GPU:0", "/host:CPU")
+    ) == rows(GPU)
     assert rows('planes { id: 1 name: "Task Environment" }') == ([], 0)
 
 
@@ -80,7 +87,10 @@ def test_a_table_says_what_each_is_and_where_it_is_from():
     lines = trace.table(found, trace.operations(PROGRAM), 2 * devices)
     assert [" ".join(line.split()) for line in lines] == [
         "share ms a step times operation kind result rate from",
-        "75.0% 0.003 1 fusion.1 fusion bf16[8,128] 2 TFLOP/s, 1 GB/s backward decoder/layer_0/mlp/up/dot_general",
+        (
+            "75.0% 0.003 1 fusion.1 fusion bf16[8,128] 2 TFLOP/s, 1 GB/s backward"
+            " decoder/layer_0/mlp/up/dot_general"
+        ),
         "25.0% 0.001 0.5 copy.2 copy f32[8] mul",
         "",
         "share ms a step times part of the step",
@@ -90,9 +100,9 @@ def test_a_table_says_what_each_is_and_where_it_is_from():
     unknown = trace.table(found, {}, 4)
     assert unknown[0].split() == ["share", "ms", "a", "step", "times", "operation", "rate"]
     assert unknown[-1].split()[-1] == "copy.2" and trace.table([], {}, 4) == [""]
-    assert len({line.index("fusion") for line in lines[1:2]} | {lines[0].index("operation")}) == 1, (
-        "columns are aligned"
-    )
+    assert (
+        len({line.index("fusion") for line in lines[1:2]} | {lines[0].index("operation")}) == 1
+    ), "columns are aligned"
 
 
 @pytest.mark.parametrize("text", ["", "not a program"])

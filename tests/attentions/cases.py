@@ -12,7 +12,10 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.rotary import rotate
 from flaxformer_lite.functions.sharding import ActivationSharding
 
-B, T, N, H = 2, 11, 4, 8
+B = 2
+T = 11
+N = 4
+H = 8
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [3] * 11], np.int32)
 IN_PREFIX = np.array([[1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0], [1] + [0] * 10], bool)
 KEEP = np.array([[1] * 11, [0] * 3 + [1] * 8], bool)
@@ -56,7 +59,10 @@ def heads(kv_heads, dtype=jnp.float32, length=T, seed=0):
 def tables(encoding, length=T):
     """Random arrays in place of the encoding's learned ones."""
     wanted = encoding.tables(d_model=N * H, num_heads=N, head_dim=H, max_length=length)
-    return {name: jax.random.normal(jax.random.key(i), table.shape) for i, (name, table) in enumerate(wanted.items())}
+    return {
+        name: jax.random.normal(jax.random.key(i), table.shape)
+        for i, (name, table) in enumerate(wanted.items())
+    }
 
 
 def encode(q, k, position, *, bidirectional):
@@ -65,5 +71,12 @@ def encode(q, k, position, *, bidirectional):
     positions = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
     phase = encoding.phase(positions, H)
     if phase is not None:
-        q, k = rotate(q, phase), rotate(k, phase)
-    return q, k, encoding.attention_bias(tables(encoding), positions, positions, bidirectional=bidirectional)
+        q = rotate(q, phase)
+        k = rotate(k, phase)
+    return (
+        q,
+        k,
+        encoding.attention_bias(
+            tables(encoding), positions, positions, bidirectional=bidirectional
+        ),
+    )

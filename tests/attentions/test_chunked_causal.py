@@ -11,7 +11,8 @@ from flaxformer_lite.attentions import chunked_causal, dense
 from flaxformer_lite.functions import masks
 from tests.attentions.cases import MASKS, N, T, by_keywords, heads
 
-CHUNKED, DENSE = by_keywords(chunked_causal.attend), by_keywords(dense.attend)
+CHUNKED = by_keywords(chunked_causal.attend)
+DENSE = by_keywords(dense.attend)
 
 
 @functools.partial(jax.jit, static_argnames=("attend", "blocks"))
@@ -23,9 +24,12 @@ def value_and_gradient(arrays, bias, mask, *, attend, **options):
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 4, 100])
-@pytest.mark.parametrize("mask", [masks.causal(), masks.window(2), ~masks.causal(), MASKS["packed"]])
+@pytest.mark.parametrize(
+    "mask", [masks.causal(), masks.window(2), ~masks.causal(), MASKS["packed"]]
+)
 def test_any_number_of_blocks_equals_the_whole_in_value_and_gradient(blocks, mask):
-    arrays, bias = heads(2)[:3], jax.random.normal(jax.random.key(3), (1, N, T, T))
+    arrays = heads(2)[:3]
+    bias = jax.random.normal(jax.random.key(3), (1, N, T, T))
     cut = value_and_gradient(arrays, bias, mask, attend=CHUNKED, blocks=blocks)
     drawn = masks.dense(mask.dense(T))  # so that the whole is compiled but once
     whole = value_and_gradient(arrays, bias, drawn, attend=DENSE)
@@ -35,7 +39,9 @@ def test_any_number_of_blocks_equals_the_whole_in_value_and_gradient(blocks, mas
 
 def test_a_causal_call_in_four_blocks_does_five_eighths_of_the_work():
     q = jax.ShapeDtypeStruct((1, 64, 2, 8), jnp.float32)
-    whole, cut = (flops.count(lambda q, a=a: a(q, q, q, mask=masks.causal()), q) for a in (DENSE, CHUNKED))
+    whole, cut = (
+        flops.count(lambda q, a=a: a(q, q, q, mask=masks.causal()), q) for a in (DENSE, CHUNKED)
+    )
     assert cut * 8 == whole * 5
     assert flops.count(lambda q: CHUNKED(q, q, q, mask=masks.full()), q) == whole
 
@@ -47,12 +53,15 @@ def test_a_model_takes_it_for_long_rows_and_a_mask_that_was_drawn_keeps_its_reac
         model = build_model("gpt2", "tiny", attention=attention, **sizes)
         ids = jnp.zeros((1, 256), jnp.int32)
         params = jax.eval_shape(model.init, jax.random.key(0), ids)
-        count[attention] = flops.count(lambda p, model=model, ids=ids: model.apply(p, ids).logits, params)
+        count[attention] = flops.count(
+            lambda p, model=model, ids=ids: model.apply(p, ids).logits, params
+        )
     assert count["dense"] - count["auto"] == 3 / 8 * (2 * 2 * 256 * 256 * 16)
 
 
 @pytest.mark.parametrize(
-    ("mask", "reach"), [(masks.causal(), (0, 4)), (masks.window(1, 2), (1, 6)), (masks.full(), (0, 9))]
+    ("mask", "reach"),
+    [(masks.causal(), (0, 4)), (masks.window(1, 2), (1, 6)), (masks.full(), (0, 9))],
 )
 def test_a_drawn_mask_is_the_mask(mask, reach):
     mask = mask & masks.segments(jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0, 0]]))

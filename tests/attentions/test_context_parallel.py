@@ -15,7 +15,8 @@ from flaxformer_lite.functions.sharding import UNSHARDED
 from flaxformer_lite.sharding.activations import MeshSharding
 from tests.attentions import cases
 
-T, B = 16, cases.B
+T = 16
+B = cases.B
 SEGMENTS = np.array([[1] * 5 + [2] * 9 + [0] * 2, [3] * 16], np.int32)
 KEEP = np.array([[1] * 12 + [0] * 4, [0] * 3 + [1] * 13], bool)
 MASKS = {  # with a position encoding each
@@ -28,7 +29,10 @@ MASKS = {  # with a position encoding each
     "array": ((masks.causal() & masks.segments(SEGMENTS)).dense(T), "shaw"),
 }
 DENSE = cases.by_keywords(dense.attend)
-BLOCKS = {"dense": dense.attend, "blockwise": functools.partial(blockwise.attend, q_block=3, k_block=5)}
+BLOCKS = {
+    "dense": dense.attend,
+    "blockwise": functools.partial(blockwise.attend, q_block=3, k_block=5),
+}
 
 
 def mesh_of(**sizes):
@@ -36,15 +40,22 @@ def mesh_of(**sizes):
 
 
 def everything(attend, mesh, case):
-    """Output and gradients of queries, keys, values and the encoding's tables, on a mesh or (None) outside any."""
+    """Output and gradients of queries, keys, values and the encoding's tables, on a mesh or (None)
+    outside any."""
     mask, position = MASKS[case]
     q, k, v, direction = cases.heads(2, length=T)
-    tables = cases.tables(cases.encode(q, k, position, bidirectional=True)[2].encoding) if position in BIASES else {}
+    tables = (
+        cases.tables(cases.encode(q, k, position, bidirectional=True)[2].encoding)
+        if position in BIASES
+        else {}
+    )
 
     def run(q, k, v, tables):
         q, k, bias = cases.encode(q, k, position, bidirectional=mask is None or case == "padding")
         if bias is not None:
-            bias = type(bias)(tables, bias.q_positions_BT, bias.k_positions_BS, bias.encoding, bias.bidirectional)
+            bias = type(bias)(
+                tables, bias.q_positions_BT, bias.k_positions_BS, bias.encoding, bias.bidirectional
+            )
         return on(mesh, attend)(q, k, v, mask=mask, bias=bias)
 
     def value_and_pull(*args):
@@ -62,7 +73,9 @@ def on(mesh, attend):
     placed = UNSHARDED if mesh is None else MeshSharding(mesh)
 
     def run(q, k, v, **options):
-        q, k, v = placed.constrain(q, "BTNH"), placed.constrain(k, "BSKH"), placed.constrain(v, "BSKH")
+        q = placed.constrain(q, "BTNH")
+        k = placed.constrain(k, "BSKH")
+        v = placed.constrain(v, "BSKH")
         return cases.by_keywords(attend)(q, k, v, **options, sharding=placed)
 
     return run
@@ -75,17 +88,24 @@ def of_one_device(case):
 
 @pytest.mark.parametrize("case", MASKS)
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("dense", {"context": 4, "data": 2}), ("blockwise", {"context": 2, "data": 2, "tensor": 2})]
+    ("name", "sizes"),
+    [("dense", {"context": 4, "data": 2}), ("blockwise", {"context": 2, "data": 2, "tensor": 2})],
 )
 def test_equals_one_device_in_value_and_gradient(name, sizes, case):
     got = everything(context_parallel.spread(BLOCKS[name]), mesh_of(**sizes), case)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), got, of_one_device(case))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5),
+        got,
+        of_one_device(case),
+    )
 
 
 def test_crosses_from_one_split_sequence_to_another():
     q, k, v, _ = cases.heads(2, length=T)
     mask = masks.segments(SEGMENTS[:, :8], SEGMENTS)
-    got = jax.jit(on(mesh_of(context=4), context_parallel.spread(blockwise.attend)))(q[:, :8], k, v, mask=mask)
+    got = jax.jit(on(mesh_of(context=4), context_parallel.spread(blockwise.attend)))(
+        q[:, :8], k, v, mask=mask
+    )
     np.testing.assert_allclose(got, DENSE(q[:, :8], k, v, mask=mask), atol=1e-5)
 
 
@@ -96,9 +116,11 @@ def text_of(attend, mesh, mask, length):
 
 
 def test_rows_trade_places_only_where_some_see_more():
-    mesh, attend = mesh_of(context=4, data=1), context_parallel.spread(blockwise.attend)
+    mesh = mesh_of(context=4, data=1)
+    attend = context_parallel.spread(blockwise.attend)
     counts = {
-        case: text_of(attend, mesh, MASKS[case][0], T).count(" collective-permute(") for case in ("none", "causal")
+        case: text_of(attend, mesh, MASKS[case][0], T).count(" collective-permute(")
+        for case in ("none", "causal")
     }
     assert counts == {
         "none": 6,
@@ -121,14 +143,21 @@ def test_every_row_keeps_its_number_and_every_device_has_the_same_work():
 
 def test_no_device_holds_all_pairs():
     length = 512
-    text = text_of(context_parallel.spread(blockwise.attend), mesh_of(context=4, data=1), masks.causal(), length)
+    text = text_of(
+        context_parallel.spread(blockwise.attend),
+        mesh_of(context=4, data=1),
+        masks.causal(),
+        length,
+    )
     assert f"{length},{length}" not in text and f"{length // 4},{length}]" not in text
 
 
 def test_a_cache_and_lengths_that_do_not_divide_are_left_alone():
     q, k, v, _ = cases.heads(2, length=14)
     spread = on(mesh_of(context=4), context_parallel.spread(dense.attend))
-    np.testing.assert_allclose(spread(q, k, v, mask=masks.causal()), DENSE(q, k, v, mask=masks.causal()), atol=1e-6)
+    np.testing.assert_allclose(
+        spread(q, k, v, mask=masks.causal()), DENSE(q, k, v, mask=masks.causal()), atol=1e-6
+    )
     index = jnp.asarray([3], jnp.int32)
     np.testing.assert_array_equal(
         spread(q[:, :1], k, v, mask=masks.causal(), q_index=index),

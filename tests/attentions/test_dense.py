@@ -6,7 +6,8 @@ from flaxformer_lite.attentions import dense
 from flaxformer_lite.functions import kernels, masks
 from tests.attentions.cases import MASKS, B, N, T, by_keywords, heads
 
-attend, weights_of = by_keywords(dense.attend), by_keywords(dense.weights)
+attend = by_keywords(dense.attend)
+weights_of = by_keywords(dense.weights)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
@@ -21,7 +22,8 @@ def test_the_weights_are_those_the_output_is_made_with(kv_heads):
 def test_rows_of_weights_sum_to_one_or_zero_and_obey_the_mask():
     q, k, v, _ = heads(2, jnp.bfloat16)
     mask = MASKS["packed"]
-    weights, visible = weights_of(q, k, v, mask=mask), mask.dense(T)
+    weights = weights_of(q, k, v, mask=mask)
+    visible = mask.dense(T)
     sees = jnp.broadcast_to(visible.any(axis=-1)[:, None], (B, N, T))
     np.testing.assert_allclose(weights.sum(axis=-1), sees, atol=1e-6)
     assert (jnp.where(visible[:, None], 0, weights) == 0).all()

@@ -15,19 +15,30 @@ def peer(name, seconds, *, first=10.0, start=400, workers=0, step=200, value=Non
     """A peer as it is after its rounds; memory in MiB."""
     value = value or {"loss": 3.0, "flops": 4e9}
     answers = [
-        dict(seconds=s, cpu_seconds=2 * s, value=value, peak_bytes=step * table.MIB - i) for i, s in enumerate(seconds)
+        dict(seconds=s, cpu_seconds=2 * s, value=value, peak_bytes=step * table.MIB - i)
+        for i, s in enumerate(seconds)
     ]
     return run.Peer(
-        name, len(seconds), first={"value": value}, answers=answers, matmuls=[0.2, 0.1], first_seconds=first,
-        start_bytes=start * table.MIB, worker_bytes=workers * table.MIB,
-    )  # fmt: skip
+        name,
+        len(seconds),
+        first={"value": value},
+        answers=answers,
+        matmuls=[0.2, 0.1],
+        first_seconds=first,
+        start_bytes=start * table.MIB,
+        worker_bytes=workers * table.MIB,
+    )
 
 
 def measured(*peers):
     versions = {"versions": {"python": "3.1"}}
     summary = run.summary(list(peers))
     stamp = {"date": "2026-01-01", "command": "python -m benchmarks.run", "load": [0.1, 1.9]}
-    return stamp | summary | {"peers": {name: numbers | versions for name, numbers in summary["peers"].items()}}
+    return (
+        stamp
+        | summary
+        | {"peers": {name: numbers | versions for name, numbers in summary["peers"].items()}}
+    )
 
 
 def gpt():
@@ -39,8 +50,12 @@ def gpt():
 def test_ratios_are_of_rounds_that_were_run_one_after_the_other():
     peers = gpt()["peers"]
     ratios = peers["HF torch.compile"]["times_ours"]
-    assert ratios == pytest.approx({"median": 1.2, "lowest": 1.0, "highest": 1.5})  # the ratio of medians is 1.5
-    assert peers["HF torch eager"]["times_ours"]["median"] == 2.5  # paired with the first round alone
+    assert ratios == pytest.approx(
+        {"median": 1.2, "lowest": 1.0, "highest": 1.5}
+    )  # the ratio of medians is 1.5
+    assert (
+        peers["HF torch eager"]["times_ours"]["median"] == 2.5
+    )  # paired with the first round alone
     assert peers[table.OURS]["seconds"] == 2.0 and peers[table.OURS]["cpu_seconds"] == 4.0
     assert peers[table.OURS]["step_bytes"] == 200 * table.MIB
 
@@ -48,11 +63,14 @@ def test_ratios_are_of_rounds_that_were_run_one_after_the_other():
 def test_the_table_says_what_was_measured():
     rows = table.of_case("gpt_small", gpt()).splitlines()
     peak = 2 * 2048**3 / 0.1
-    assert rows[2] == (
-        f"| flaxformer_lite | 2.000 | 4.00 | 1,024 | 1.00x | 10.0 s | 400 MiB | 0 MiB | 200 MiB | {2e9 / peak:.0%} | 3 |"
+    assert (
+        rows[2]
+        == "| flaxformer_lite | 2.000 | 4.00 | 1,024 | 1.00x | 10.0 s | 400 MiB | 0 MiB | 200 MiB"
+        f" | {2e9 / peak:.0%} | 3 |"
     )
     assert rows[3].startswith(
-        "| HF torch.compile | 3.000 | 6.00 | 683 | 1.20x (1.00 to 1.50) | 25.0 s | 300 MiB | 500 MiB |"
+        "| HF torch.compile | 3.000 | 6.00 | 683 | 1.20x (1.00 to 1.50) | 25.0 s | 300 MiB | 500"
+        " MiB |"
     )
     assert rows[4].endswith("| 1 |")
 
@@ -62,8 +80,8 @@ def test_what_misses_its_goal_is_in_bold():
     assert (row["first"], row["start"], row["step"]) == (2.5, 2.0, 0.75)
     page = table.page({"machine": {"cores": "2"}, "cases": {"gpt_small": gpt()}, "start": {}})
     assert (
-        "| gpt_small | HF torch.compile | 1.20x (1.00 to 1.50) | 1.05x | **2.50x** | 3x | 2.00x | **0.75x** | 1x |"
-        in page
+        "| gpt_small | HF torch.compile | 1.20x (1.00 to 1.50) | 1.05x | **2.50x** | 3x | 2.00x |"
+        " **0.75x** | 1x |" in page
     )
 
 
@@ -79,7 +97,9 @@ def test_generation_is_of_one_length_and_its_ids_are_compared():
 
 def test_results_stand_beside_those_of_earlier_runs(tmp_path, monkeypatch):
     slow = {"what": "`import us`", "values": [2.0, 3.0, 1.0], "unit": " s", "most": 1.5}
-    start = gpt() | {"rows": [slow, slow | {"what": "waiting", "values": [0.004], "unit": "%", "most": 0.01}]}
+    start = gpt() | {
+        "rows": [slow, slow | {"what": "waiting", "values": [0.004], "unit": "%", "most": 0.01}]
+    }
     results.keep(tmp_path, "cases", "gpt_small", gpt())
     results.keep(tmp_path, "start", "imports", start)
     page = (tmp_path / "cpu.md").read_text()
@@ -93,11 +113,17 @@ def test_results_stand_beside_those_of_earlier_runs(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", cases.CASES)
 def test_every_case_is_measured_beside_the_usual_choice_and_peers_are_named_in_full(name):
-    case, usual = cases.CASES[name], table.USUAL[cases.CASES[name].kind]
+    case = cases.CASES[name]
+    usual = table.USUAL[cases.CASES[name].kind]
     unasked = run.plan(name, run.PEERS, None, 99)
-    assert next(iter(unasked)) == table.OURS and unasked[table.OURS] == unasked[usual] == case.rounds
+    assert (
+        next(iter(unasked)) == table.OURS and unasked[table.OURS] == unasked[usual] == case.rounds
+    )
     assert all(1 <= rounds <= case.rounds for rounds in unasked.values())
-    assert run.plan(name, run.PEERS, ["HF Flax"], 99) == {table.OURS: case.rounds, "HF Flax": case.rounds}
+    assert run.plan(name, run.PEERS, ["HF Flax"], 99) == {
+        table.OURS: case.rounds,
+        "HF Flax": case.rounds,
+    }
     assert run.plan(name, [table.OURS], None, 1) == {table.OURS: 1}
     assert all(set(kind.rounds) <= set(cases.CASES) for kind in run.PEERS.values())
 
@@ -136,9 +162,15 @@ def test_a_tiny_case_is_trained_and_its_numbers_come_back(tmp_path, monkeypatch)
     ours = result["peers"][table.OURS]
     assert len(ours["rounds"]) == 2 and ours["times_ours"]["median"] == 1 and result["flops"] > 1e6
     assert abs(ours["losses"][0] - np.log(64)) < 0.2 and ours["losses"][1] < ours["losses"][0]
-    assert ours["first_seconds"] > ours["seconds"] and ours["step_bytes"] > 1e8 < ours["start_bytes"]
+    assert (
+        ours["first_seconds"] > ours["seconds"] and ours["step_bytes"] > 1e8 < ours["start_bytes"]
+    )
 
 
 def test_a_peer_that_fails_is_named_with_its_last_words(tmp_path):
-    with pytest.raises(RuntimeError, match=r"flaxformer_lite ended with 1; its last words:\n[^$]*num_heads=3"):
-        run.measure(dataclasses.replace(TINY, heads=3), {table.OURS: 1}, {"": run.sys.executable}, tmp_path)
+    with pytest.raises(
+        RuntimeError, match=r"flaxformer_lite ended with 1; its last words:\n[^$]*num_heads=3"
+    ):
+        run.measure(
+            dataclasses.replace(TINY, heads=3), {table.OURS: 1}, {"": run.sys.executable}, tmp_path
+        )

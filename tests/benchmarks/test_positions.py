@@ -1,4 +1,5 @@
-"""The comparison of position encodings: its rows, its scores, its page, and a small run of two encodings."""
+"""The comparison of position encodings: its rows, its scores, its page, and a small run of two
+encodings."""
 
 import json
 
@@ -29,9 +30,15 @@ def test_pictures_are_of_visible_positions_and_end_with_a_table():
     np.testing.assert_array_equal(learned, np.where(np.tri(6, dtype=bool), np.eye(6), np.nan))
     for name in ("alibi", "rope", "sinusoidal", "binary", "index"):
         drawn = np.asarray(positions_page.picture(_encoding(name), {}, 10))
-        assert drawn.shape == (10, 10) and np.isnan(drawn[0, 1:]).all() and np.nanmax(np.abs(drawn)) == 1
+        assert (
+            drawn.shape == (10, 10)
+            and np.isnan(drawn[0, 1:]).all()
+            and np.nanmax(np.abs(drawn)) == 1
+        )
     assert positions_page.picture(Encoding(), {}, 10) is None
-    assert np.nanargmin(positions_page.picture(_encoding("alibi"), {}, 10)) == 90, "farthest is lowest"
+    assert np.nanargmin(positions_page.picture(_encoding("alibi"), {}, 10)) == 90, (
+        "farthest is lowest"
+    )
 
 
 def _encoding(name):
@@ -40,7 +47,9 @@ def _encoding(name):
 
 @pytest.fixture
 def page(tmp_path):
-    (tmp_path / "positions.md").write_text(f"before\n\n{positions_page.START}\nold\n{positions_page.END}\n\nafter\n")
+    (tmp_path / "positions.md").write_text(
+        f"before\n\n{positions_page.START}\nold\n{positions_page.END}\n\nafter\n"
+    )
     return tmp_path / "positions.md"
 
 
@@ -59,7 +68,10 @@ def test_a_small_run_makes_the_page(tmp_path, page, capsys):
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\n\nafter\n") and "old" not in text
     (row,) = json.loads((tmp_path / "positions/results.json").read_text())
-    assert row["hooks"] == ["embed"] and len(row["by_position"]) == positions.LENGTH // positions_page.BIN
+    assert (
+        row["hooks"] == ["embed"]
+        and len(row["by_position"]) == positions.LENGTH // positions_page.BIN
+    )
     assert "the position table ends at max_length=64" in row["longer"] and 4 < row["same"] < 8
     table = text.split(positions_page.START)[1].strip().split("\n\n")[0]
     assert "refused" in table.splitlines()[-1] and table in capsys.readouterr().out

@@ -16,7 +16,9 @@ def content(x):
 
 
 def random(dtype, shape=(8, 6, 4)):
-    bits = np.random.default_rng(0).integers(0, 2, (*shape, np.dtype(dtype).itemsize), np.uint8) * np.uint8(37)
+    bits = np.random.default_rng(0).integers(
+        0, 2, (*shape, np.dtype(dtype).itemsize), np.uint8
+    ) * np.uint8(37)
     return np.ascontiguousarray(bits % 2 if dtype == "bool" else bits).view(dtype).reshape(shape)
 
 
@@ -28,9 +30,13 @@ def by_hand(x):
         h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
         return h ^ h >> 16
 
-    raw, width = x.tobytes(), min(4, x.dtype.itemsize)
+    raw = x.tobytes()
+    width = min(4, x.dtype.itemsize)
     words = [int.from_bytes(raw[i : i + width], "little") for i in range(0, len(raw), width)]
-    sums = (sum(scramble(w ^ scramble((i + seed) % 2**32)) for i, w in enumerate(words)) for seed in digest.SEEDS)
+    sums = (
+        sum(scramble(w ^ scramble((i + seed) % 2**32)) for i, w in enumerate(words))
+        for seed in digest.SEEDS
+    )
     return "".join(f"{s % 2**32:08x}" for s in sums)
 
 
@@ -45,10 +51,14 @@ def test_on_the_host_and_on_devices_as_defined(dtype, monkeypatch):
 def test_scalars_and_nothing(monkeypatch):
     assert content(np.full((), 3, np.float32)) == by_hand(np.full((), 3, np.float32))
     assert content(jnp.zeros((0, 3))) == "0" * 16
-    assert digest.describe({"x": jax.ShapeDtypeStruct((2,), jnp.float32)}) == {"x": ["float32", [2], ""]}
+    assert digest.describe({"x": jax.ShapeDtypeStruct((2,), jnp.float32)}) == {
+        "x": ["float32", [2], ""]
+    }
 
 
-@pytest.mark.parametrize("spec", [P(), P("fsdp", "tensor"), P("tensor", None, ("data", "fsdp")), P(None, "data")])
+@pytest.mark.parametrize(
+    "spec", [P(), P("fsdp", "tensor"), P("tensor", None, ("data", "fsdp")), P(None, "data")]
+)
 def test_the_same_however_the_array_is_laid_out(spec, monkeypatch):
     monkeypatch.setattr(digest, "SMALL", 0)
     mesh = sharding.build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))

@@ -21,12 +21,22 @@ def accept_all(meta):
 
 def tree(scale=1.0):
     kernel = scale * jax.random.normal(jax.random.key(0), (64, 128))
-    return {"kernel": kernel, "half": kernel.astype(jnp.bfloat16), "step": jnp.asarray(int(scale), jnp.int32)}
+    return {
+        "kernel": kernel,
+        "half": kernel.astype(jnp.bfloat16),
+        "step": jnp.asarray(int(scale), jnp.int32),
+    }
 
 
 def target(mesh=None, **changes):
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if mesh is None else NamedSharding(mesh, P())
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), {**tree(), **changes})
+    sharding = (
+        jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        if mesh is None
+        else NamedSharding(mesh, P())
+    )
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), {**tree(), **changes}
+    )
 
 
 @pytest.fixture
@@ -60,7 +70,9 @@ def test_newest_comes_back_bit_for_bit(folder):
 def test_onto_another_mesh(folder):
     mesh = sharding.build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     want = target(mesh)
-    want["kernel"] = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, P("fsdp", "tensor")))
+    want["kernel"] = jax.ShapeDtypeStruct(
+        (64, 128), jnp.float32, sharding=NamedSharding(mesh, P("fsdp", "tensor"))
+    )
     got = restore(folder, want)
     assert got.state["kernel"].sharding.spec == P("fsdp", "tensor")
     assert digest(got.state) == digest(tree(3))
@@ -103,7 +115,9 @@ def test_a_damaged_newest_is_set_aside_with_a_notice(folder, damage):
     got = restore(folder)
     assert got.step == 2 and digest(got.state) == digest(tree(2))
     assert (
-        len(got.notices) == 1 and "step 3 is damaged" in got.notices[0] and "continuing from step 2" in got.notices[0]
+        len(got.notices) == 1
+        and "step 3 is damaged" in got.notices[0]
+        and "continuing from step 2" in got.notices[0]
     )
     assert (folder / "damaged" / "3").is_dir()
     checkpoints = Checkpoints(folder, keep=3)  # the step number is free again
@@ -115,7 +129,10 @@ def test_a_damaged_newest_is_set_aside_with_a_notice(folder, damage):
 def test_a_flipped_bit_is_told_with_its_leaf_and_its_file(folder):
     flip(folder / "3")
     (notice,) = restore(folder).notices
-    assert "step 3 is damaged (the content of " in notice and " does not match its digest; it lies in state/" in notice
+    assert (
+        "step 3 is damaged (the content of " in notice
+        and " does not match its digest; it lies in state/" in notice
+    )
     name = notice.split("it lies in ")[1].split(")")[0]
     assert (folder / "damaged" / "3" / name) == largest_file(folder / "damaged" / "3")
 
@@ -124,7 +141,9 @@ def test_a_changed_record_is_damage_too(folder):
     path = folder / "3" / "meta" / "metadata"
     path.write_text(path.read_text().replace("step 3", "step 4"))
     got = restore(folder)
-    assert got.step == 2 and "meta/metadata: its content does not match its digest" in got.notices[0]
+    assert (
+        got.step == 2 and "meta/metadata: its content does not match its digest" in got.notices[0]
+    )
 
 
 RECORDS = {
@@ -150,7 +169,9 @@ def test_a_pipe_is_refused_and_not_waited_for(folder):
     (folder / "3" / "_CHECKPOINT_METADATA").unlink()
     os.mkfifo(folder / "3" / "_CHECKPOINT_METADATA")
     for read in (restore, lambda folder: read_record(folder / "3")):
-        with pytest.raises(CheckpointError, match="_CHECKPOINT_METADATA: is a pipe or a device; remove it"):
+        with pytest.raises(
+            CheckpointError, match="_CHECKPOINT_METADATA: is a pipe or a device; remove it"
+        ):
             read(folder)
 
 
@@ -163,7 +184,9 @@ def test_a_copy_under_another_step_is_damage(folder):
 def test_never_starts_afresh_where_all_are_damaged(folder):
     for step in "123":
         truncate(folder / step)
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be restored \(step 3: .*another --workdir"):
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint in .* can be restored \(step 3: .*another --workdir"
+    ):
         restore(folder)
     assert (folder / "3").is_dir()
 
@@ -207,7 +230,8 @@ def test_full_disk_is_told_with_the_last_good_step(folder, monkeypatch):
     checkpoints = Checkpoints(folder, keep=3)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(
-        CheckpointError, match=r"step 4: needs 0.1 MB, .* has 0.0 MB free.*last good checkpoint is step 3"
+        CheckpointError,
+        match=r"step 4: needs 0.1 MB, .* has 0.0 MB free.*last good checkpoint is step 3",
     ):
         checkpoints.save(4, tree(4), {})
     checkpoints.close()
@@ -221,7 +245,8 @@ def test_a_failed_write_is_told(folder, monkeypatch):
 
     monkeypatch.setattr(checkpoints._place._manager, "save", fail)
     with pytest.raises(
-        CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
+        CheckpointError,
+        match=r"step 4 was not written .*No space left.*last good checkpoint is step 3",
     ):
         checkpoints.save(4, tree(4), {})
     checkpoints.close()
@@ -238,7 +263,8 @@ def test_a_failure_in_the_background_is_told_of_its_own_step(folder, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints._place._manager, "wait_until_finished", fail)
         with pytest.raises(
-            CheckpointError, match=r"step 4 was not written .*No space left.*last good checkpoint is step 3"
+            CheckpointError,
+            match=r"step 4 was not written .*No space left.*last good checkpoint is step 3",
         ):
             checkpoints.save(5, tree(5), {})
     checkpoints.close()
@@ -261,7 +287,13 @@ def test_saving_then_overwriting_the_buffers_does_not_change_the_checkpoint(tmp_
 def test_a_long_reason_keeps_its_end_where_the_cause_stands():
     path = "/folder" * 60
     try:
-        raise OSError("wrapped") from ValueError(f'Error writing "{path}": No space left on device [28]\nmore')
+        raise OSError("wrapped") from ValueError(
+            f'Error writing "{path}": No space left on device [28]\nmore'
+        )
     except OSError as error:
         line = first_line(error)
-    assert len(line) < 250 and line.startswith("Error writing") and line.endswith("No space left on device [28]")
+    assert (
+        len(line) < 250
+        and line.startswith("Error writing")
+        and line.endswith("No space left on device [28]")
+    )

@@ -10,22 +10,32 @@ def test_what_a_run_does_not_read_again_is_not_copied(gcs, tmp_path):
     others += ["caches/tokens-1/complete.json", "caches/tokens-1/ids"]
     objects.write_all(dict.fromkeys([*own, *others, "checkpoints/3/meta/metadata"], b"{}"))
     fetch(str(objects), tmp_path)
-    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    }
     assert found == {*own}
-    assert not [request for request in gcs.seen if "corpus" in request and request.startswith("GET")]
+    assert not [
+        request for request in gcs.seen if "corpus" in request and request.startswith("GET")
+    ]
 
 
 def test_folders_that_a_console_made_are_no_files(bucket, tmp_path):
-    Objects(bucket.url).write_all({"made/": b"", "made/tokenizer/": b"", "made/tokenizer/tokenizer.bytes": b"{}"})
+    Objects(bucket.url).write_all(
+        {"made/": b"", "made/tokenizer/": b"", "made/tokenizer/tokenizer.bytes": b"{}"}
+    )
     fetch(f"{bucket.url}/made", tmp_path)
     assert (tmp_path / "tokenizer/tokenizer.bytes").read_bytes() == b"{}"
 
 
 def test_each_process_sends_what_it_alone_writes(gcs):
-    place, objects = place_of(f"{gcs.url}/two"), Objects(f"{gcs.url}/two")
+    place = place_of(f"{gcs.url}/two")
+    objects = Objects(f"{gcs.url}/two")
     objects.write("metrics.jsonl", b"of process 0, before")
     with Lock(objects, "first") as lock, mirrored(place, None, writes=False) as other:
         with mirrored(place, lock, writes=True) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
         (other.folder / "stacks-1.txt").write_bytes(b"of process 1")
-    assert objects.read("metrics.jsonl") == b"of process 0, now" and objects.read("stacks-1.txt") == b"of process 1"
+    assert (
+        objects.read("metrics.jsonl") == b"of process 0, now"
+        and objects.read("stacks-1.txt") == b"of process 1"
+    )

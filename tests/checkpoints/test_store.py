@@ -18,7 +18,12 @@ from flaxformer_lite.files.stores import StorageError
 
 def tree(scale=1, **more):
     kernel = scale * jnp.arange(64 * 128, dtype=jnp.float32).reshape(64, 128)
-    return {"kernel": kernel, "half": {"bias": kernel[0].astype(jnp.bfloat16)}, "step": jnp.asarray(scale), **more}
+    return {
+        "kernel": kernel,
+        "half": {"bias": kernel[0].astype(jnp.bfloat16)},
+        "step": jnp.asarray(scale),
+        **more,
+    }
 
 
 def target():
@@ -51,7 +56,8 @@ def test_newest_comes_back_bit_for_bit_and_older_ones_are_gone(objects):
 
 def test_written_from_one_mesh_and_read_onto_another(objects):
     mesh = sharding.build_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    rows, pieces = NamedSharding(mesh, P("fsdp")), NamedSharding(mesh, P("fsdp", "tensor"))
+    rows = NamedSharding(mesh, P("fsdp"))
+    pieces = NamedSharding(mesh, P("fsdp", "tensor"))
     with Checkpoints(objects.url, keep=2) as checkpoints:
         checkpoints.save(4, tree(4, kernel=jax.device_put(tree(4)["kernel"], pieces)), {})
     want = target() | {"kernel": jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=rows)}
@@ -68,14 +74,21 @@ def test_one_without_its_record_is_none_and_is_swept(objects):
     assert not any(name.startswith("4/") for name in objects.names())
 
 
-def test_a_flipped_bit_is_told_with_its_leaf_and_its_object_and_the_step_can_be_saved_again(objects):
-    name = max((n for n in objects.names() if n.startswith("3/")), key=lambda n: len(objects.read(n)))
+def test_a_flipped_bit_is_told_with_its_leaf_and_its_object_and_the_step_can_be_saved_again(
+    objects,
+):
+    name = max(
+        (n for n in objects.names() if n.startswith("3/")), key=lambda n: len(objects.read(n))
+    )
     content = bytearray(objects.read(name))
     content[content.index(b"\x28\xb5\x2f\xfd") + 40] ^= 1  # in the first array, compressed
     objects.write(name, bytes(content))
     got = restore(objects)
     assert got.step == 2 and digest(got.state) == digest(tree(2))
-    assert re.search(r"step 3 is damaged.*left in .*/3 without its record, continuing from step 2", got.notices[0])
+    assert re.search(
+        r"step 3 is damaged.*left in .*/3 without its record, continuing from step 2",
+        got.notices[0],
+    )
     with Checkpoints(objects.url, keep=2) as checkpoints:
         assert checkpoints.latest_step == 2
         checkpoints.save(3, tree(3), {})
@@ -89,12 +102,16 @@ def test_a_changed_content_is_found_by_its_digest_and_its_object_is_named(object
     objects.write("4/meta/metadata", json.dumps(record.sealed(told)).encode())
     got = restore(objects)
     assert got.step == 3
-    assert re.search(r"content of kernel does not match .* lies in state/ocdbt.process_0/d/\w+", got.notices[0])
+    assert re.search(
+        r"content of kernel does not match .* lies in state/ocdbt.process_0/d/\w+", got.notices[0]
+    )
 
 
 def test_a_missing_object_is_damage_and_a_store_that_refuses_is_none(objects, bucket):
     bucket.fail(403, times=3, on="GET .*metadata")
-    with pytest.raises(StorageError, match=r"access is forbidden .*(gcloud auth|aws configure).*bucket"):
+    with pytest.raises(
+        StorageError, match=r"access is forbidden .*(gcloud auth|aws configure).*bucket"
+    ):
         restore(objects)
     bucket.faults.clear()
     objects.delete("3/state/ocdbt.process_0/d/")
@@ -123,6 +140,8 @@ def test_a_save_that_fails_in_the_background_is_told_of_its_own_step(objects, bu
     with Checkpoints(objects.url, keep=2) as checkpoints:
         bucket.fail(403, on="(POST|PUT) ")
         checkpoints.save(4, tree(4), {})
-        with pytest.raises(CheckpointError, match=r"step 4 was not written to .*last good checkpoint is step 3"):
+        with pytest.raises(
+            CheckpointError, match=r"step 4 was not written to .*last good checkpoint is step 3"
+        ):
             checkpoints.wait()
     assert restore(objects).step == 3

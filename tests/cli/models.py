@@ -49,7 +49,9 @@ def directory(folder, family="gpt2", head=None, **companions):
     published = Tokenizer.from_str(own.definition.decode())
     if family == "bert":
         marks = [("[CLS]", own.cls_id), ("[SEP]", own.sep_id)]
-        published.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=marks)
+        published.post_processor = processors.TemplateProcessing(
+            "[CLS] $A [SEP]", special_tokens=marks
+        )
     published.save(str(folder / "tokenizer.json"))
     for name, values in companions.items():
         (folder / f"{name}.json").write_text(json.dumps(values))

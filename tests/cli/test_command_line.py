@@ -1,4 +1,5 @@
-"""Bad command lines: one line on stderr, exit code 2, no traceback; and the words that command lines are made of."""
+"""Bad command lines: one line on stderr, exit code 2, no traceback; and the words that command
+lines are made of."""
 
 import re
 import signal
@@ -16,11 +17,15 @@ from flaxformer_lite.runtime.processes import ALONE
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "--config=gpt2_tiny"
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 
 
 def train(*args, cwd=ROOT):
-    return subprocess.run([sys.executable, str(ROOT / "train.py"), *args], cwd=cwd, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *args], cwd=cwd, capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -37,7 +42,9 @@ def refused(handlers, capsys, monkeypatch, tmp_path):
     def run(*args):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(launch, "join", lambda **_: ALONE)  # jax has begun
-        monkeypatch.delitem(sys.modules, "config_config", raising=False)  # the last file that ml_collections read
+        monkeypatch.delitem(
+            sys.modules, "config_config", raising=False
+        )  # the last file that ml_collections read
         before = sorted(tmp_path.iterdir())
         with pytest.raises(SystemExit) as ended:
             main(["train", *args])
@@ -50,12 +57,21 @@ def refused(handlers, capsys, monkeypatch, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("door", [["train.py"], ["-m", "flaxformer_lite", "train"]], ids=["train.py", "module"])
+@pytest.mark.parametrize(
+    "door", [["train.py"], ["-m", "flaxformer_lite", "train"]], ids=["train.py", "module"]
+)
 def test_each_door_has_the_same_help_and_needs_no_jax(door):
     command = [sys.executable, "-X", "importtime", *door, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert f"{' '.join(door)} --config=gpt2_tiny --workdir=" in done.stdout
-    for name in ("workdir", "coordinator", "num_processes", "process_id", "start_timeout", "peer_timeout"):
+    for name in (
+        "workdir",
+        "coordinator",
+        "num_processes",
+        "process_id",
+        "start_timeout",
+        "peer_timeout",
+    ):
         assert f"--{name}" in done.stdout
     assert " jax\n" not in done.stderr and " numpy\n" not in done.stderr
 
@@ -67,11 +83,23 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ((CONFIG,), "--workdir is missing; for example --workdir=runs/demo"),
         ((CONFIG, "--workdir="), "--workdir is missing"),
         (("--config=configs/gpt3.py", "--workdir=x"), "--config=configs/gpt3.py: no such file"),
-        (("--config=gpt2_tny", "--workdir=x"), "--config=gpt2_tny: no such page; did you mean 'gpt2_tiny'?"),
+        (
+            ("--config=gpt2_tny", "--workdir=x"),
+            "--config=gpt2_tny: no such page; did you mean 'gpt2_tiny'?",
+        ),
         ((CONFIG, "--wrkdir=x"), "--wrkdir: no such flag; did you mean '--workdir'?"),
-        ((CONFIG, "--workdir=x", "steps=3"), "'steps=3' is not a flag; flags look like --config.train.steps=100."),
-        (("--config.train.steps=3", "--workdir=x"), "--config is missing; for example --config=demo"),
-        ((CONFIG, "--workdir=x", "--config.train.steps=many"), "flag --config.train.steps=many: invalid literal"),
+        (
+            (CONFIG, "--workdir=x", "steps=3"),
+            "'steps=3' is not a flag; flags look like --config.train.steps=100.",
+        ),
+        (
+            ("--config.train.steps=3", "--workdir=x"),
+            "--config is missing; for example --config=demo",
+        ),
+        (
+            (CONFIG, "--workdir=x", "--config.train.steps=many"),
+            "flag --config.train.steps=many: invalid literal",
+        ),
         (
             (CONFIG, "--workdir=x", "--config.model.scan=maybe"),
             "flag --config.model.scan=maybe: Non-boolean argument to boolean flag maybe",
@@ -86,7 +114,10 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ),
         (
             (CONFIG, "--workdir=x", "--config.model.num_heads=3"),
-            " model.d_model=128, model.num_heads=3: the width must be a multiple of the heads; try model.d_model=",
+            (
+                " model.d_model=128, model.num_heads=3: the width must be a multiple of the heads;"
+                " try model.d_model="
+            ),
         ),
         ((CONFIG, "--workdir=x", "--config.seed=-1"), " seed=-1: must not be negative"),
         (
@@ -95,10 +126,16 @@ def test_each_door_has_the_same_help_and_needs_no_jax(door):
         ),
         (
             (CONFIG, "--workdir=x", "--config.data.path=hf://user/text"),
-            " data.path='hf://user/text': hf:// is not read or written, only gs:// and s3:// and local paths",
+            (
+                " data.path='hf://user/text': hf:// is not read or written, only gs:// and s3://"
+                " and local paths"
+            ),
         ),
         ((CONFIG, "--workdir=x", "--start-timeout=0"), "--start_timeout: 0: must be at least 1"),
-        (("--config=gpt2_xl:rope", "--workdir=x"), "get_config() takes 0 positional arguments but 1 was given"),
+        (
+            ("--config=gpt2_xl:rope", "--workdir=x"),
+            "get_config() takes 0 positional arguments but 1 was given",
+        ),
     ],
 )
 def test_mistakes_are_one_line(args, message, refused):
@@ -121,7 +158,9 @@ def test_mistakes_are_one_line(args, message, refused):
         ("max_steps", "train.steps"),
     ],
 )
-def test_an_unknown_field_is_answered_with_the_whole_path_of_the_one_it_means(wrong, meant, refused):
+def test_an_unknown_field_is_answered_with_the_whole_path_of_the_one_it_means(
+    wrong, meant, refused
+):
     name = wrong.replace("-", "_")
     assert f"--config.{name}: no such field; did you mean --config.{meant}?" in refused(
         CONFIG, "--workdir=x", f"--config.{wrong}=3"
@@ -138,14 +177,29 @@ def test_several_fields_may_be_meant_or_none():
     ("source", "message"),
     [
         ("def get_config(:\n", r"--config=.*SyntaxError: invalid syntax"),
-        ("def get_config():\n    return open('/no/file')\n", r"--config=.*mine.py: OSError: .*'/no/file'"),
-        ("x = 1\n", r"AttributeError: module .* has no attribute 'get_config'"),
-        ("def get_config():\n    raise ValueError('a rule is broken')\n", r"ValueError: a rule is broken"),
-        ("def get_config():\n    pass\n", r"get_config\(\) returns None, but must return a ConfigDict"),
         (
-            "from flaxformer_lite import pages\n\n\ndef get_config():\n    c = pages.get_config('gpt2_tiny').unlock()\n"
-            "    with c.model.ignore_type():\n        c.model.position = 'rope'\n    return c\n",
-            r"config.model.position='rope': must be a section with a name, not str; set config.model.position.name",
+            "def get_config():\n    return open('/no/file')\n",
+            r"--config=.*mine.py: OSError: .*'/no/file'",
+        ),
+        ("x = 1\n", r"AttributeError: module .* has no attribute 'get_config'"),
+        (
+            "def get_config():\n    raise ValueError('a rule is broken')\n",
+            r"ValueError: a rule is broken",
+        ),
+        (
+            "def get_config():\n    pass\n",
+            r"get_config\(\) returns None, but must return a ConfigDict",
+        ),
+        (
+            (
+                "from flaxformer_lite import pages\n\n\ndef get_config():\n    c ="
+                " pages.get_config('gpt2_tiny').unlock()\n    with c.model.ignore_type():\n       "
+                " c.model.position = 'rope'\n    return c\n"
+            ),
+            (
+                r"config.model.position='rope': must be a section with a name, not str; set"
+                r" config.model.position.name"
+            ),
         ),
     ],
 )
@@ -156,10 +210,13 @@ def test_a_config_file_that_fails_is_named(source, message, refused, tmp_path):
 
 
 def test_ctrl_c_in_the_middle_of_an_import_ends_without_a_traceback(tmp_path):
-    path, begun = tmp_path / "slow.py", tmp_path / "begun"
+    path = tmp_path / "slow.py"
+    begun = tmp_path / "begun"
     path.write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(60)\n")
     args = [sys.executable, str(ROOT / "train.py"), f"--config={path}", "--workdir=x"]
-    process = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     while not begun.exists():
         assert process.poll() is None
         time.sleep(0.01)
@@ -172,17 +229,51 @@ def test_flags_and_fields_reach_the_run_in_either_spelling(handlers, monkeypatch
     runs = []
     monkeypatch.setattr(launch, "main", lambda *args, **joining: runs.append((*args, joining)))
     flags = ["--num-processes=2", "--process_id", "1", "--coordinator=host:1"]
-    main(["train", "--config.train.batch-size", "48", "--config", "gpt2_tiny:rope", "--workdir", "a-b", *flags])
+    main(
+        [
+            "train",
+            "--config.train.batch-size",
+            "48",
+            "--config",
+            "gpt2_tiny:rope",
+            "--workdir",
+            "a-b",
+            *flags,
+        ]
+    )
     ((config, workdir, joining),) = runs
     assert (config.train.batch_size, config.model.position.name, workdir) == (48, "rope", "a-b")
     assert joining == dict(
-        coordinator="host:1", num_processes=2, process_id=1, start_timeout=300, peer_timeout=60, stopped_code=0
+        coordinator="host:1",
+        num_processes=2,
+        process_id=1,
+        start_timeout=300,
+        peer_timeout=60,
+        stopped_code=0,
     )
 
 
 def test_only_names_of_flags_are_respelled():
-    line = ["--a-b=c-d", "--a-b", "--config.x-y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
-    spelled = ["--a_b=c-d", "--a_b", "--config.x_y.z=--p-q", "-a-b", "a-b", "--not a-flag", "--", "--a-b"]
+    line = [
+        "--a-b=c-d",
+        "--a-b",
+        "--config.x-y.z=--p-q",
+        "-a-b",
+        "a-b",
+        "--not a-flag",
+        "--",
+        "--a-b",
+    ]
+    spelled = [
+        "--a_b=c-d",
+        "--a_b",
+        "--config.x_y.z=--p-q",
+        "-a-b",
+        "a-b",
+        "--not a-flag",
+        "--",
+        "--a-b",
+    ]
     assert invocation.underscored(line) == spelled
 
 
@@ -197,7 +288,9 @@ def test_only_names_of_flags_are_respelled():
         ("elsewhere/flaxformer_lite", "train", "elsewhere/flaxformer_lite train"),
     ],
 )
-def test_program_says_how_to_start_a_command_as_this_one_was(argv, command, line, monkeypatch, tmp_path):
+def test_program_says_how_to_start_a_command_as_this_one_was(
+    argv, command, line, monkeypatch, tmp_path
+):
     for name in ("flaxformer_lite", "python"):
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -211,5 +304,12 @@ def test_program_says_how_to_start_a_command_as_this_one_was(argv, command, line
 
 
 def test_fields_that_the_command_line_sets():
-    argv = ["train.py", "--config=c.py", "--config.model.d_model=8", "--config.data.path", "x", "--noconfig.model.scan"]
+    argv = [
+        "train.py",
+        "--config=c.py",
+        "--config.model.d_model=8",
+        "--config.data.path",
+        "x",
+        "--noconfig.model.scan",
+    ]
     assert invocation.fields_given(argv) == ["model.d_model", "data.path", "model.scan"]

@@ -28,7 +28,12 @@ def write(folder, cfg, values, name="nll", every=10, **others):
             for record in ([{"split": "train", "loss": value, **timed}] if step else []) + [
                 {"split": "eval", name: value}
             ]:
-                file.write(json.dumps({"step": step, **record, **(others if record["split"] == "eval" else {})}) + "\n")
+                file.write(
+                    json.dumps(
+                        {"step": step, **record, **(others if record["split"] == "eval" else {})}
+                    )
+                    + "\n"
+                )
     return folder
 
 
@@ -38,13 +43,18 @@ def cfg(tmp_path):
 
 
 def wider(cfg, width=32):
-    return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=width, vocab_size=300))
+    return dataclasses.replace(
+        cfg, model=dataclasses.replace(cfg.model, d_model=width, vocab_size=300)
+    )
 
 
 @pytest.fixture
 def runs(cfg, tmp_path):
     """Two finished runs that differ in their width."""
-    return [write(tmp_path / name, wider(cfg, w), CURVES[name]) for name, w in (("small", 16), ("wide", 32))]
+    return [
+        write(tmp_path / name, wider(cfg, w), CURVES[name])
+        for name, w in (("small", 16), ("wide", 32))
+    ]
 
 
 def compared(capsys, *args):
@@ -59,17 +69,34 @@ def refused(capsys, *args):
     said = capsys.readouterr().err
     *notices, error = said.splitlines()
     assert (
-        ended.value.code == 2 and error.startswith("error: ") and all(line.startswith("notice: ") for line in notices)
+        ended.value.code == 2
+        and error.startswith("error: ")
+        and all(line.startswith("notice: ") for line in notices)
     )
     return error
 
 
 def test_results_and_only_the_fields_that_differ(runs, capsys):
     lines = [line.split() for line in compared(capsys, *runs).splitlines()]
-    assert lines[0] == ["run", "steps", "tokens", "best", "held-out", "loss", "last", "tokens/s", "parameters"]
-    assert lines[1][:7] == ["small", "20", "5,120", "4.000", "after", "10", "4.500"] and lines[1][7] == "102"
+    assert lines[0] == [
+        "run",
+        "steps",
+        "tokens",
+        "best",
+        "held-out",
+        "loss",
+        "last",
+        "tokens/s",
+        "parameters",
+    ]
+    assert (
+        lines[1][:7] == ["small", "20", "5,120", "4.000", "after", "10", "4.500"]
+        and lines[1][7] == "102"
+    )
     assert lines[2][:7] == ["wide", "20", "5,120", "3.000", "after", "20", "3.000"]
-    count = 300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32  # GPT-2, one layer
+    count = (
+        300 * 32 + 32 * 32 + 2 * 64 + 2 * 32 + 4 * 32 * 32 + 4 * 32 + 2 * 32 * 32 + 32 + 32
+    )  # GPT-2, one layer
     assert int(lines[2][8].replace(",", "")) == count
     assert lines[3:] == [["differs", "small", "wide"], ["model.d_model", "16", "32"]]
 
@@ -81,7 +108,10 @@ def test_curves_lie_over_each_other_in_one_chart(runs, capsys, tmp_path):
     for name, color in (("small", "c0"), ("wide", "c1")):
         heights = [y for _, y in drawn(page, color)]
         order = sorted(range(3), key=lambda index: -CURVES[name][index])
-        assert sorted(range(3), key=lambda index: heights[index]) == order and f'{color}">{name}<' in page
+        assert (
+            sorted(range(3), key=lambda index: heights[index]) == order
+            and f'{color}">{name}<' in page
+        )
     assert "<th>model.d_model<td>16<td>32" in page
     compared(capsys, *runs, "--output", tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -102,22 +132,32 @@ def test_killed_in_mid_line_resumed_and_of_the_same_name(cfg, runs, capsys, tmp_
 
 def test_another_tokenizer_is_compared_by_bytes(cfg, runs, capsys, tmp_path):
     others = [
-        write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b) for n, b in (("x", 1.5), ("y", 1.25))
+        write(tmp_path / f"{n}_bpb", wider(cfg), (5.0, 2.0), bits_per_byte=b)
+        for n, b in (("x", 1.5), ("y", 1.25))
     ]
     text = (others[1] / "config.json").read_text()
-    (others[1] / "config.json").write_text(re.sub(r'"tokenizer": "\w+",\n', '"tokenizer": "another",\n', text, count=1))
+    (others[1] / "config.json").write_text(
+        re.sub(r'"tokenizer": "\w+",\n', '"tokenizer": "another",\n', text, count=1)
+    )
     said = compared(capsys, *others)
-    assert "notice: the tokenizers differ; compared by bits per byte" in said and "1.250 after" in said
+    assert (
+        "notice: the tokenizers differ; compared by bits per byte" in said and "1.250 after" in said
+    )
 
 
 def test_other_objectives_are_said_to_be_others(cfg, runs, capsys, tmp_path):
     model = bert.config(
-        "tiny", head="sequence_classification", **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1}
+        "tiny",
+        head="sequence_classification",
+        **{**tiny_runs.SIZES, "vocab_size": 300, "encoder_layers": 1},
     )
     task = dataclasses.replace(cfg, model=model, objective=Classification())
     scored = write(tmp_path / "scored", task, (0.5, 0.9), name="accuracy", loss=1.0)
     said = compared(capsys, scored, runs[0], "--output", tmp_path / "out.html")
-    assert "different objectives (causal_lm, classification), whose values measure different things" in said
+    assert (
+        "different objectives (causal_lm, classification), whose values measure different things"
+        in said
+    )
     assert (
         "no metric in common" in said
         and "held-out" not in said
@@ -131,13 +171,21 @@ def test_what_is_no_run_is_one_sentence(cfg, runs, capsys, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert f"{empty}: no run has written a config.json there" in refused(capsys, runs[0], empty)
-    assert f"{tmp_path / 'nowhere'}: no such directory" in refused(capsys, runs[0], tmp_path / "nowhere")
+    assert f"{tmp_path / 'nowhere'}: no such directory" in refused(
+        capsys, runs[0], tmp_path / "nowhere"
+    )
     begun = write(tmp_path / "begun", wider(cfg), ())
     assert f"{begun}: metrics.jsonl has no evaluation yet" in refused(capsys, begun)
     (begun / "metrics.jsonl").unlink()
     assert "no evaluation yet" in refused(capsys, begun)
-    (begun / "config.json").write_text((begun / "config.json").read_text().replace('"steps": 20', '"steps": 30'))
+    (begun / "config.json").write_text(
+        (begun / "config.json").read_text().replace('"steps": 20', '"steps": 30')
+    )
     assert "is not what the run wrote" in refused(capsys, begun)
     assert "must end in .html or .png" in refused(capsys, *runs, "--output", "x.pdf")
-    assert "its folder does not exist; make it first" in refused(capsys, *runs, "--output", tmp_path / "no" / "x.png")
-    assert "draws at most 8 runs, and there are 9" in refused(capsys, *[runs[0]] * 9, "--output", "x.png")
+    assert "its folder does not exist; make it first" in refused(
+        capsys, *runs, "--output", tmp_path / "no" / "x.png"
+    )
+    assert "draws at most 8 runs, and there are 9" in refused(
+        capsys, *[runs[0]] * 9, "--output", "x.png"
+    )

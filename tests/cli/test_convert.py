@@ -49,11 +49,15 @@ def test_a_run_becomes_published_weights_and_computes_the_same(run, tmp_path, ca
     assert f"{stored.cfg.model.family}, head {stored.cfg.model.head}" in capsys.readouterr().out
     model, params = load_pretrained(tmp_path / "out")
     ids = jnp.asarray([[7, 8, 9, 10]])
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if model.skeleton == "encoder_decoder" else {})
+    inputs = {"input_ids": ids} | (
+        {"decoder_input_ids": ids} if model.skeleton == "encoder_decoder" else {}
+    )
     ours = stored.model.apply({"params": stored.params}, **inputs)
     jax.tree.map(np.testing.assert_array_equal, ours, model.apply({"params": params}, **inputs))
     assert checksum(capsys, run) == checksum(capsys, tmp_path / "out")
-    assert sorted((p, p.stat().st_mtime_ns) for p in run.rglob("*")) == before, "the run is left as it was"
+    assert sorted((p, p.stat().st_mtime_ns) for p in run.rglob("*")) == before, (
+        "the run is left as it was"
+    )
 
 
 def test_a_run_is_found_by_a_relative_path(run, tmp_path, capsys, monkeypatch):
@@ -66,17 +70,32 @@ def test_a_runs_tokenizer_frames_texts_as_training_did(run, tmp_path, capsys):
     main(["convert", str(run), str(tmp_path / "out"), "--dtype", "bfloat16"])
     if "t5" in str(run):
         said = json.loads((tmp_path / "out/generation_config.json").read_text())
-        assert said == {"bos_token_id": 2, "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+        assert said == {
+            "bos_token_id": 2,
+            "decoder_start_token_id": 0,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+        }
         assert json.loads((tmp_path / "out/config.json").read_text())["decoder_start_token_id"] == 0
         assert load_tokenizer(tmp_path / "out").encode("a")[-1] == 1
         return
     tokenizer = load_tokenizer(tmp_path / "out")
     ids = tokenizer.encode("three [MASK]")
-    assert ids[0] == tokenizer.ids["cls"] and ids[-1] == tokenizer.ids["sep"] and ids[-2] == tokenizer.ids["mask"]
+    assert (
+        ids[0] == tokenizer.ids["cls"]
+        and ids[-1] == tokenizer.ids["sep"]
+        and ids[-2] == tokenizer.ids["mask"]
+    )
     assert tokenizer.max_length == 32 and tokenizer.tokens["pad"] == "[PAD]"
-    assert ids[1:-2] == tokenizer.encode("three", special_tokens=False), "a hidden word takes its space along"
+    assert ids[1:-2] == tokenizer.encode("three", special_tokens=False), (
+        "a hidden word takes its space along"
+    )
     pair = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("one", "two")
-    assert pair.type_ids[-1] == 1 and pair.tokens.count("[SEP]") == 2 and pair.tokens.count("[CLS]") == 1
+    assert (
+        pair.type_ids[-1] == 1
+        and pair.tokens.count("[SEP]") == 2
+        and pair.tokens.count("[CLS]") == 1
+    )
     assert load_pretrained(tmp_path / "out", dtype="bfloat16")[0].cfg.head == "pretraining"
     main(["fill-mask", "--model", str(run), "three [MASK] five", "--top_k", "2"])
     guesses = capsys.readouterr().out.splitlines()[1:]
@@ -118,16 +137,34 @@ def test_float16_is_widened_and_that_is_said(tmp_path, capsys):
 
 
 def test_shards_dtype_and_companions(tmp_path, capsys):
-    folder = models.directory(tmp_path / "bert", "bert", "masked_lm", generation_config={"pad_token_id": 0})
-    main(["convert", str(folder), str(tmp_path / "out"), "--dtype", "bfloat16", "--shard_size", "10KB"])
+    folder = models.directory(
+        tmp_path / "bert", "bert", "masked_lm", generation_config={"pad_token_id": 0}
+    )
+    main(
+        [
+            "convert",
+            str(folder),
+            str(tmp_path / "out"),
+            "--dtype",
+            "bfloat16",
+            "--shard_size",
+            "10KB",
+        ]
+    )
     main(["convert", str(tmp_path / "out"), str(tmp_path / "again")])
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
-    assert (tmp_path / "again/tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
-    assert json.loads((tmp_path / "again/generation_config.json").read_text()) == {"pad_token_id": 0}
+    assert (tmp_path / "again/tokenizer.json").read_bytes() == (
+        folder / "tokenizer.json"
+    ).read_bytes()
+    assert json.loads((tmp_path / "again/generation_config.json").read_text()) == {
+        "pad_token_id": 0
+    }
     assert "in bfloat16" in capsys.readouterr().out.splitlines()[-1], "kept as it was"
     _, ours = load_pretrained(folder)
     _, theirs = load_pretrained(tmp_path / "again", dtype="bfloat16")
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.astype(jnp.bfloat16), b), ours, theirs)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a.astype(jnp.bfloat16), b), ours, theirs
+    )
 
 
 def test_nothing_is_left_of_a_conversion_that_failed(tmp_path, capsys):

@@ -7,14 +7,18 @@ import pytest
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.data import shards, tokenizing
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 WORDS = "win prize free now click hello mother dinner tomorrow meeting"
 
 
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": f"{n} {WORDS} " * (1 + n % 7)}) + "\n" for n in range(100)))
+    path.write_text(
+        "".join(json.dumps({"text": f"{n} {WORDS} " * (1 + n % 7)}) + "\n" for n in range(100))
+    )
     return [
         "--config=gpt2_tiny",
         f"--config.data.path={path}",
@@ -30,7 +34,9 @@ def text(tmp_path):
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "spam.csv"
-    path.write_text("text,label\n" + "".join(f"{n} {WORDS},{'spam' if n % 3 else 'ham'}\n" for n in range(60)))
+    path.write_text(
+        "text,label\n" + "".join(f"{n} {WORDS},{'spam' if n % 3 else 'ham'}\n" for n in range(60))
+    )
     return [
         "--config=classify",
         f"--config.data.path={path}",
@@ -48,7 +54,9 @@ def printed(capsys, *argv):
 def test_stats_of_a_text(text, tmp_path, capsys):
     out = printed(capsys, "stats", *text)
     lines = {line.partition("  ")[0]: line.partition("  ")[2].strip() for line in out.splitlines()}
-    documents = [json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()]
+    documents = [
+        json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()
+    ]
     train, held = (int(lines["documents"].split()[i]) for i in (0, 4))
     assert train + held == 100
     tokens = [int(lines["tokens"].split()[i].replace(",", "")) for i in (0, 4)]
@@ -56,13 +64,26 @@ def test_stats_of_a_text(text, tmp_path, capsys):
     assert f"{tokens[0] - train:,} bytes to train on" in lines["text"]
     rows = -(-(tokens[0] - 1) // 64)
     assert lines["rows"].startswith(f"{rows:,} an epoch by causal_lm, each of 64 tokens; ")
-    assert lines["padding"] == f"{1 - (tokens[0] - 1) / (rows * 64):.1%} of {rows * 64:,} tokens of {rows} rows"
+    assert (
+        lines["padding"]
+        == f"{1 - (tokens[0] - 1) / (rows * 64):.1%} of {rows * 64:,} tokens of {rows} rows"
+    )
     assert lines["the run"] == f"10 steps of 4 rows: {40 / rows:.3g} epochs"
-    once = ["--config.train.steps=0", "--config.train.epochs=1", f"--config.train.batch_size={rows - 1}"]
-    assert f"2 steps of {rows - 1} rows: 1 epochs" in printed(capsys, "stats", *text, *once), "as train rounds"
+    once = [
+        "--config.train.steps=0",
+        "--config.train.epochs=1",
+        f"--config.train.batch_size={rows - 1}",
+    ]
+    assert f"2 steps of {rows - 1} rows: 1 epochs" in printed(capsys, "stats", *text, *once), (
+        "as train rounds"
+    )
     counted = [int(line.split()[3]) for line in out.splitlines() if "█" in line]
-    assert "the end of each held out" in printed(capsys, "stats", *text, "--config.data.eval_fraction=0.02")
-    assert f"1 of {__file__} held out" in printed(capsys, "stats", *text, "--config.data.eval_path", __file__)
+    assert "the end of each held out" in printed(
+        capsys, "stats", *text, "--config.data.eval_fraction=0.02"
+    )
+    assert f"1 of {__file__} held out" in printed(
+        capsys, "stats", *text, "--config.data.eval_path", __file__
+    )
     assert sum(counted) == train and f"longest {max(map(len, documents)) + 1}" in out
 
 
@@ -70,9 +91,14 @@ def test_stats_of_a_table(table, capsys):
     out = printed(capsys, "stats", *table)
     counts = next(line for line in out.splitlines() if line.startswith("by label"))
     spam, ham = (int(counts.partition(name)[2].split()[0]) for name in ("spam", "ham"))
-    assert f"{spam + ham} rows, {spam + ham} examples; columns text, label" in out and 1.5 < spam / ham < 2.5
+    assert (
+        f"{spam + ham} rows, {spam + ham} examples; columns text, label" in out
+        and 1.5 < spam / ham < 2.5
+    )
     assert "examples cut at data.length=70 tokens" not in out
-    assert "examples cut at data.length=30 tokens" in printed(capsys, "stats", *table, "--config.data.length=30")
+    assert "examples cut at data.length=30 tokens" in printed(
+        capsys, "stats", *table, "--config.data.length=30"
+    )
 
 
 def test_show_prints_what_a_run_reads_first(text, capsys):
@@ -85,9 +111,14 @@ def test_show_prints_what_a_run_reads_first(text, capsys):
     assert printed(capsys, "show", *text, "--rows=1") == first[: first.index("row 1\n")], (
         "rows do not depend on their number"
     )
-    ids, labels = (next(x for x in first.splitlines() if x.startswith(name)) for name in ("input_ids", "labels"))
+    ids, labels = (
+        next(x for x in first.splitlines() if x.startswith(name))
+        for name in ("input_ids", "labels")
+    )
     read = ids.removeprefix("input_ids").strip()
-    assert labels.replace("«", "").replace("»", "").removeprefix("labels").strip()[:40] == read[1:41].replace(" │ ", "")
+    assert labels.replace("«", "").replace("»", "").removeprefix("labels").strip()[:40] == read[
+        1:41
+    ].replace(" │ ", "")
 
 
 def test_tokenize_fills_the_cache_that_a_run_finds(text, tmp_path, capsys, monkeypatch):
@@ -127,6 +158,10 @@ def test_the_sources_of_a_mixture_are_told_apart(text, tmp_path, capsys):
         assert ("another" in row) == ("few" in row)
     out = printed(capsys, "tokenize", *config)
     assert out.count("tokens, there already: ") == 2
-    ends = ["--config.train.steps=1", "--config.data.mixture.many.epochs=0.1", "--config.data.mixture.few.epochs=0.1"]
+    ends = [
+        "--config.train.steps=1",
+        "--config.data.mixture.many.epochs=0.1",
+        "--config.data.mixture.few.epochs=0.1",
+    ]
     rows = printed(capsys, "show", *config, *ends, "--rows", "900").count("row ")
     assert 4 <= rows < 900, "all that there are"

@@ -45,9 +45,15 @@ def test_vectors_are_means_and_padding_does_not_matter(bert, tmp_path, capsys):
 
 
 def test_similarities_are_shown(bert, capsys):
-    main(["embed", "--model", str(bert), *(part for text in TEXTS[:2] for part in ("--text", text))])
+    main(
+        ["embed", "--model", str(bert), *(part for text in TEXTS[:2] for part in ("--text", text))]
+    )
     said = capsys.readouterr().out
-    assert f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said and "1.0000" in said and TEXTS[0] in said
+    assert (
+        f"{alone(bert, TEXTS[0]) @ alone(bert, TEXTS[1]):.4f}" in said
+        and "1.0000" in said
+        and TEXTS[0] in said
+    )
 
 
 def test_vectors_of_the_first_token(bert, tmp_path):
@@ -64,7 +70,19 @@ def test_vectors_of_the_first_token(bert, tmp_path):
 
 def test_a_long_text_is_cut_and_that_is_said(bert, tmp_path, capsys):
     (bert / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 6}))
-    main(["embed", "--model", str(bert), "--text", "four " * 9, "--text", "one", "--out", str(tmp_path / "v.npy")])
+    main(
+        [
+            "embed",
+            "--model",
+            str(bert),
+            "--text",
+            "four " * 9,
+            "--text",
+            "one",
+            "--out",
+            str(tmp_path / "v.npy"),
+        ]
+    )
     (bert / "sentence_bert_config.json").unlink()
     assert "notice: 1 of 2 texts are longer than 6 tokens" in capsys.readouterr().err
 

@@ -19,7 +19,9 @@ def test_guesses_are_the_likeliest_tokens(bert, capsys):
     ids = tokenizer.encode("zero [MASK] two")
     at = ids.index(tokenizer.ids["mask"])
     assert ids[0] == tokenizer.ids["cls"] and ids[-1] == tokenizer.ids["sep"]
-    row = np.asarray(jax.nn.softmax(model.apply({"params": params}, np.asarray([ids])).logits[0, at]))
+    row = np.asarray(
+        jax.nn.softmax(model.apply({"params": params}, np.asarray([ids])).logits[0, at])
+    )
     best = np.argsort(-row[: tokenizer.vocab_size])[:3]
     shown = [line.split(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == [f"{row[i]:.4f}" for i in best]
@@ -32,7 +34,8 @@ def test_each_mask_has_its_guesses(bert, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("zero one", "the text has no mask"), ("one " * 80 + "[MASK]", "positions end at 64")]
+    ("text", "message"),
+    [("zero one", "the text has no mask"), ("one " * 80 + "[MASK]", "positions end at 64")],
 )
 def test_refusals(bert, capsys, text, message):
     with pytest.raises(SystemExit):

@@ -11,7 +11,10 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from tests.cli import models
 
-CHAT = "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}<assistant>"
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor"
+    " %}<assistant>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +28,11 @@ def written(capsys, folder, *args):
 
 
 def greedy(folder, text, tokens):
-    """By the full forward pass, token for token; what comes after the last one does not matter to a decoder."""
+    """By the full forward pass, token for token; what comes after the last one does not matter to a
+    decoder."""
     model, params = load_pretrained(folder)
-    tokenizer, forward = load_tokenizer(folder), jax.jit(model.apply)
+    tokenizer = load_tokenizer(folder)
+    forward = jax.jit(model.apply)
     ids = tokenizer.encode(text)
     for _ in range(tokens):
         row = jnp.asarray([ids + [0] * (64 - len(ids))])
@@ -47,7 +52,9 @@ def test_without_a_length_it_writes_what_fits(gpt2, capsys):
     tokens = 64 - len(load_tokenizer(gpt2).encode("zero one"))
     assert tokens < 64
     args = ["--prompt", "zero one"]
-    assert written(capsys, gpt2, *args) == written(capsys, gpt2, *args, "--max_new_tokens", str(tokens))
+    assert written(capsys, gpt2, *args) == written(
+        capsys, gpt2, *args, "--max_new_tokens", str(tokens)
+    )
 
 
 def test_a_stream_is_the_same_text(gpt2, capsys):
@@ -56,17 +63,32 @@ def test_a_stream_is_the_same_text(gpt2, capsys):
 
 
 def test_several_texts_are_numbered_and_a_seed_gives_the_same(gpt2, capsys):
-    args = ["--prompt", "zero", "--prompt", "four five six", "--num_return_sequences", "2", "--temperature", "1"]
+    args = [
+        "--prompt",
+        "zero",
+        "--prompt",
+        "four five six",
+        "--num_return_sequences",
+        "2",
+        "--temperature",
+        "1",
+    ]
     args += ["--max_new_tokens", "4"]
     out = written(capsys, gpt2, *args, "--seed", "1")
     assert [f"[{n}]" in out for n in range(1, 6)] == [True] * 4 + [False]
-    assert out == written(capsys, gpt2, *args, "--seed", "1") != written(capsys, gpt2, *args, "--seed", "2")
+    assert (
+        out
+        == written(capsys, gpt2, *args, "--seed", "1")
+        != written(capsys, gpt2, *args, "--seed", "2")
+    )
 
 
 def test_stop_ends_the_text(gpt2, capsys):
     whole = written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8").rstrip("\n")
     stop = next(letter for letter in whole if letter.isascii())
-    cut = written(capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8", "--stop", stop).rstrip("\n")
+    cut = written(
+        capsys, gpt2, "--prompt", "zero one", "--max_new_tokens", "8", "--stop", stop
+    ).rstrip("\n")
     assert whole.startswith(cut) and stop in cut and len(cut) < len(whole)
 
 
@@ -75,14 +97,18 @@ def test_an_empty_prompt_begins_with_bos(gpt2, capsys):
 
 
 def test_an_encoder_decoder_writes_its_target(tmp_path, capsys):
-    folder = models.directory(tmp_path, "t5", generation_config={"decoder_start_token_id": 0, "num_beams": 2})
+    folder = models.directory(
+        tmp_path, "t5", generation_config={"decoder_start_token_id": 0, "num_beams": 2}
+    )
     main(["generate", "--model", str(folder), "--prompt", "zero one", "--max_new_tokens", "3"])
     said = capsys.readouterr()
     assert said.out.strip("\n") and "notice: settings of this model: num_beams=2" in said.err
 
 
 def test_the_users_settings_rule_out_the_directorys(tmp_path, capsys):
-    folder = models.directory(tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_p": 0.5})
+    folder = models.directory(
+        tmp_path, generation_config={"do_sample": True, "temperature": 0.7, "top_p": 0.5}
+    )
     args = ["--prompt", "zero one", "--max_new_tokens", "5"]
     main(["generate", "--model", str(folder), *args])
     assert "temperature=0.7, top_k=50, top_p=0.5" in capsys.readouterr().err
@@ -97,13 +123,21 @@ def test_chat_asks_by_the_template(tmp_path, capsys):
     plain = written(capsys, folder, "--prompt", "two", "--max_new_tokens", "6")
     args = ["--prompt", "two", "--max_new_tokens", "6", "--chat", "--system", "be brief"]
     asked = written(capsys, folder, *args)
-    assert asked == greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n" != plain
+    assert (
+        asked
+        == greedy(folder, "[BOS]<system> be brief\n<user> two\n<assistant>", 6) + "\n"
+        != plain
+    )
 
 
 def test_special_tokens_of_a_prompt_can_be_text(gpt2, capsys):
-    tokenizer, args = load_tokenizer(gpt2), ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]
+    tokenizer = load_tokenizer(gpt2)
+    args = ["--prompt", "one [EOS] two", "--max_new_tokens", "6"]
     literal = tokenizer.encode("one [EOS] two", allow_special=False)
-    assert len(literal) > len(tokenizer.encode("one [EOS] two")) and tokenizer.decode(literal) == "one [EOS] two"
+    assert (
+        len(literal) > len(tokenizer.encode("one [EOS] two"))
+        and tokenizer.decode(literal) == "one [EOS] two"
+    )
     model, params = load_pretrained(gpt2)
     rounding = tuple(range(tokenizer.vocab_size, model.cfg.vocab_size))
     ids = generate(model, params, [literal], max_new_tokens=6, suppress_tokens=rounding)

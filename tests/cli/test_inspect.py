@@ -20,14 +20,21 @@ def shown(capsys, *args):
 
 
 def test_what_a_directory_holds(gpt2, capsys):
-    said, tensors = shown(capsys, gpt2), load_file(gpt2 / "model.safetensors")
-    assert re.search(r"family +gpt2\nhead +lm\nsizes +2 decoder layers, width 16, 2 heads of 8, mlp 32", said)
-    assert re.search(r"transformer\.h\.\{0-1\}\.attn\.c_attn\.weight +16 x 48 +float32 +2 times +6,144\n", said)
+    said = shown(capsys, gpt2)
+    tensors = load_file(gpt2 / "model.safetensors")
+    assert re.search(
+        r"family +gpt2\nhead +lm\nsizes +2 decoder layers, width 16, 2 heads of 8, mlp 32", said
+    )
+    assert re.search(
+        r"transformer\.h\.\{0-1\}\.attn\.c_attn\.weight +16 x 48 +float32 +2 times +6,144\n", said
+    )
     numbers = sum(x.size for x in tensors.values())
     assert f"{len(tensors)} tensors, {numbers:,} numbers, {4 * numbers:,} bytes" in said
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(f"{name} float32 {list(tensors[name].shape)}\n".encode() + tensors[name].tobytes())
+        digest.update(
+            f"{name} float32 {list(tensors[name].shape)}\n".encode() + tensors[name].tobytes()
+        )
     assert f"sha256       {digest.hexdigest()}\n" in said
 
 

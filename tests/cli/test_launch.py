@@ -53,7 +53,11 @@ def end(monkeypatch, tmp_path, capsys):
             "device. Free some space; the same command continues.\n",
         ),
         (RunError("not finite"), 1, "error: not finite\n"),
-        (OSError(28, "No space left"), 1, "error: runs/x: No space left; the same command continues.\n"),
+        (
+            OSError(28, "No space left"),
+            1,
+            "error: runs/x: No space left; the same command continues.\n",
+        ),
         (OSError(13, "Denied", "/a/b"), 1, "error: /a/b: Denied; the same command continues.\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 9 GB"), 1, "lower train.batch_size"),
         (ProcessError("nobody there"), 1, "error: nobody there\n"),
@@ -68,7 +72,9 @@ def test_every_end_has_its_exit_code(end, outcome, code, message):
     assert got[0] == code and message in got[1] and got[1].count("\n") == bool(message)
 
 
-@pytest.mark.parametrize(("caught", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130), ("", 0)])
+@pytest.mark.parametrize(
+    ("caught", "code"), [("SIGTERM", 75), ("SIGHUP", 75), ("SIGINT", 130), ("", 0)]
+)
 def test_a_scheduler_can_tell_a_stopped_run_from_one_at_its_end(end, caught, code):
     assert end(caught, stopped_code=75) == (code, "")
 
@@ -82,18 +88,26 @@ def test_one_of_several_processes_too_names_an_address_and_not_its_copy(end, cou
 
     monkeypatch.setattr(launch, "join", lambda **_: Group(count=count))
     monkeypatch.setitem(stores._copies, "/tmp/copy", "gs://b/run")
-    assert end(ConfigError("/tmp/copy/config.json is not JSON")) == (2, "error: gs://b/run/config.json is not JSON\n")
+    assert end(ConfigError("/tmp/copy/config.json is not JSON")) == (
+        2,
+        "error: gs://b/run/config.json is not JSON\n",
+    )
 
 
 def test_a_save_that_fails_with_a_lost_process_says_so_and_one_that_fails_by_itself_does_not():
     group = processes.Processes(index=1, count=2)
-    gone, full = "step 5 was not written: UNKNOWN: Gloo AllGather failed", "step 5: UNAVAILABLE: the bucket is busy"
-    assert launch.explain(CheckpointError(gone), "runs/x", group)[0].startswith(f"{processes.LOST} (step 5 was not")
+    gone = "step 5 was not written: UNKNOWN: Gloo AllGather failed"
+    full = "step 5: UNAVAILABLE: the bucket is busy"
+    assert launch.explain(CheckpointError(gone), "runs/x", group)[0].startswith(
+        f"{processes.LOST} (step 5 was not"
+    )
     assert launch.explain(CheckpointError(full), "runs/x", group)[0] == full
     assert launch.explain(CheckpointError(gone), "runs/x", processes.ALONE)[0] == gone
 
 
-@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("INTERNAL: a bug"), TypeError("a bug")])
+@pytest.mark.parametrize(
+    "error", [jax.errors.JaxRuntimeError("INTERNAL: a bug"), TypeError("a bug")]
+)
 def test_the_stack_of_a_bug_is_in_the_log(end, error, tmp_path):
     (tmp_path / "runs/x").mkdir(parents=True)
     code, said = end(error)
@@ -103,13 +117,17 @@ def test_the_stack_of_a_bug_is_in_the_log(end, error, tmp_path):
 
 def test_a_message_that_is_all_one_needs_leaves_no_stack(end, tmp_path):
     (tmp_path / "runs/x").mkdir(parents=True)
-    assert end(RunError("another run is writing to runs/x")) == (1, "error: another run is writing to runs/x\n")
+    assert end(RunError("another run is writing to runs/x")) == (
+        1,
+        "error: another run is writing to runs/x\n",
+    )
     assert not list((tmp_path / "runs/x").iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_path, number):
-    said, ended = [], []
+    said = []
+    ended = []
 
     def run(*_):
         os.kill(os.getpid(), number)
@@ -117,11 +135,15 @@ def test_a_signal_before_the_first_step_ends_the_run_at_once(monkeypatch, tmp_pa
             time.sleep(0.001)
 
     monkeypatch.setattr(loop, "run", run)
-    monkeypatch.setattr(launch.command_line, "fail", lambda *args, **options: said.append((*args, options)))
+    monkeypatch.setattr(
+        launch.command_line, "fail", lambda *args, **options: said.append((*args, options))
+    )
     monkeypatch.setattr(os, "_exit", ended.append)
     before = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
     launch.main(to_config_dict(tiny_runs.config(tmp_path)), "runs/x")
     what = "interrupted" if number == signal.SIGINT else f"{number.name}: ended at once"
     continues = "the same command continues from the last checkpoint, if there is one."
-    assert said == [(f"{what}; {continues}", 128 + number, {"at_once": True})] and ended == [128 + number]
+    assert said == [(f"{what}; {continues}", 128 + number, {"at_once": True})] and ended == [
+        128 + number
+    ]
     assert signal.signal(number, before) == signal.SIG_DFL

@@ -9,7 +9,9 @@ from flaxformer_lite import config, pages
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import list_fields
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 
 
 @pytest.fixture
@@ -19,7 +21,9 @@ def listed(capsys):
             main([*args, "--help"])
         assert ended.value.code == 0
         text = capsys.readouterr().out
-        found = re.findall(r"^  --(config\.[\w.]+)=(.*?)(?: {2,}|\n {10,})(.*(?:\n {10,}.*)*)", text, re.M)
+        found = re.findall(
+            r"^  --(config\.[\w.]+)=(.*?)(?: {2,}|\n {10,})(.*(?:\n {10,}.*)*)", text, re.M
+        )
         return text, {path: (value, " ".join(about.split())) for path, value, about in found}
 
     return run
@@ -34,20 +38,42 @@ def paths(values, path="config"):
 def test_every_field_is_listed_in_its_section(command, listed):
     text, fields = listed(command, "--config=gpt2_tiny:rope", "--config.train.batch-size", "48")
     assert set(fields) == set(paths(pages.get_config("gpt2_tiny", "rope")))
-    for section in ("model", "model.position", "objective", "data", "data.tokenizer", "optimizer", "train", "mesh"):
+    for section in (
+        "model",
+        "model.position",
+        "objective",
+        "data",
+        "data.tokenizer",
+        "optimizer",
+        "train",
+        "mesh",
+    ):
         assert f"\nconfig.{section}:\n" in text
-    assert fields["config.train.batch_size"] == ("48", "int: sequences per step, over all devices and microbatches")
+    assert fields["config.train.batch_size"] == (
+        "48",
+        "int: sequences per step, over all devices and microbatches",
+    )
 
 
 def test_types_choices_and_values(listed):
     _, fields = listed("train", "--config=gpt2_tiny:rope")
     assert fields["config.optimizer.name"][1].endswith("one of adamw, adafactor, lion, sgd, muon")
-    assert fields["config.model.attention"][1].count("auto") == 2 and "dense" in fields["config.model.attention"][1]
-    assert fields["config.model.position.name"][0] == "rope" and "alibi" in fields["config.model.position.name"][1]
-    assert fields["config.model.norm_at"] == ("('in', 'final')", "tuple of str: one of embed, in, branch, out, final")
+    assert (
+        fields["config.model.attention"][1].count("auto") == 2
+        and "dense" in fields["config.model.attention"][1]
+    )
+    assert (
+        fields["config.model.position.name"][0] == "rope"
+        and "alibi" in fields["config.model.position.name"][1]
+    )
+    assert fields["config.model.norm_at"] == (
+        "('in', 'final')",
+        "tuple of str: one of embed, in, branch, out, final",
+    )
     assert fields["config.model.pad_token_id"][1].startswith("int or None: a decoder's")
     assert (
-        fields["config.train.init_from"][1].startswith("str: ") and "one of" not in fields["config.train.init_from"][1]
+        fields["config.train.init_from"][1].startswith("str: ")
+        and "one of" not in fields["config.train.init_from"][1]
     )
 
 

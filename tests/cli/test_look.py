@@ -1,4 +1,5 @@
-"""The command `look`: pages and figures of published directories and workdirs, and every mistake in one line."""
+"""The command `look`: pages and figures of published directories and workdirs, and every mistake in
+one line."""
 
 import json
 import re
@@ -26,7 +27,9 @@ def folders(tmp_path_factory):
 
 
 def data_of(path):
-    (held,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
+    (held,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S
+    )
     return json.loads(held)
 
 
@@ -50,7 +53,9 @@ def test_a_decoder(folders, tmp_path, capsys):
 def test_a_continuation(folders, tmp_path):
     look(folders["gpt2"], tmp_path / "page.html", "--target", " three", "--prefix_lm")
     losses = data_of(tmp_path / "page.html")["losses"]
-    assert [value is None for value in losses["values"]].count(False) == 1 and losses["words"][-1] == " three"
+    assert [value is None for value in losses["values"]].count(False) == 1 and losses["words"][
+        -1
+    ] == " three"
 
 
 def test_an_encoder_decoder_answers_by_itself(folders, tmp_path, capsys):
@@ -67,7 +72,9 @@ def test_a_masked_lm_and_a_long_text(folders, tmp_path, capsys):
     look(folders["bert"], tmp_path / "page.html", "--max_tokens", "4")
     assert "--text has 5 tokens and is cut at 4" in capsys.readouterr().err
     data = data_of(tmp_path / "page.html")
-    assert data["sequences"]["encoder"][0] == "[CLS]" and data["sequences"]["encoder"][-1] == "[SEP]"
+    assert (
+        data["sequences"]["encoder"][0] == "[CLS]" and data["sequences"]["encoder"][-1] == "[SEP]"
+    )
     assert data["losses"]["values"][0] is None and data["losses"]["values"][1] > 0
 
 
@@ -80,7 +87,8 @@ def test_a_figure(folders, tmp_path):
 def test_a_workdir(tmp_path):
     model = gpt2.config("tiny", **tiny_runs.SIZES, decoder_layers=2, max_length=32, scan=True)
     loop.run(
-        tiny_runs.config(tmp_path, "gpt2", train={"steps": 1, "checkpoint_every": 1}, model=model), tmp_path / "run"
+        tiny_runs.config(tmp_path, "gpt2", train={"steps": 1, "checkpoint_every": 1}, model=model),
+        tmp_path / "run",
     )
     look(tmp_path / "run", tmp_path / "page.html")
     assert data_of(tmp_path / "page.html")["attentions"][0]["layers"] == [0, 1]
@@ -101,7 +109,7 @@ def test_a_workdir(tmp_path):
         ({"--model": "bert", "--target": "x"}, "--target: this bert has no decoder"),
         ({"--model": "t5", "--prefix_lm": None}, "--prefix_lm: is for decoders"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_one_line(folders, tmp_path, monkeypatch, capsys, changes, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "held.html").mkdir()
@@ -111,6 +119,9 @@ def test_mistakes_are_one_line(folders, tmp_path, monkeypatch, capsys, changes, 
         main(["look", *(word for flag in flags.items() for word in flag if word is not None)])
     said = capsys.readouterr()
     assert (
-        ended.value.code == 2 and said.err.startswith("error: ") and message in said.err and said.err.count("\n") == 1
+        ended.value.code == 2
+        and said.err.startswith("error: ")
+        and message in said.err
+        and said.err.count("\n") == 1
     )
     assert not said.out and not (tmp_path / "page.html").exists()

@@ -37,8 +37,13 @@ def test_help_shows_examples():
 @pytest.mark.parametrize("name", door.COMMANDS)
 def test_each_command_explains_itself_without_jax(name):
     code = f"import sys; from flaxformer_lite.__main__ import main; main([{name!r}, '--help'])"
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and f"python -m flaxformer_lite {name} " in done.stdout.partition("examples:")[2]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (
+        done.returncode == 0
+        and f"python -m flaxformer_lite {name} " in done.stdout.partition("examples:")[2]
+    )
     assert " jax\n" not in done.stderr and " numpy\n" not in done.stderr
 
 
@@ -61,7 +66,10 @@ def test_versions(capsys):
     door.main(["--version"])
     said = capsys.readouterr().out
     door.main(["train", "--version"])
-    assert said == f"flaxformer_lite {flaxformer_lite.__version__} (jax {jax.__version__}, flax {flax.__version__})\n"
+    assert (
+        said == f"flaxformer_lite {flaxformer_lite.__version__} (jax {jax.__version__}, flax"
+        f" {flax.__version__})\n"
+    )
     assert capsys.readouterr().out == said
 
 
@@ -74,15 +82,23 @@ def test_versions(capsys):
     ],
 )
 def test_a_pipe_that_is_no_text_is_one_line(args, message, errors, gpt2, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8", errors=errors))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8", errors=errors)
+    )
     with pytest.raises(SystemExit) as ended:
         door.main([*args, "--model", str(gpt2)])
     said = capsys.readouterr().err
-    assert ended.value.code == command_line.BAD_INPUT and said.startswith(f"error: {message}") and said.count("\n") == 1
+    assert (
+        ended.value.code == command_line.BAD_INPUT
+        and said.startswith(f"error: {message}")
+        and said.count("\n") == 1
+    )
 
 
 def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
-    done = program("generate", "--model", gpt2, "--prompt", "-", "--max_new_tokens", 4, input="zero one\n")
+    done = program(
+        "generate", "--model", gpt2, "--prompt", "-", "--max_new_tokens", 4, input="zero one\n"
+    )
     assert done.returncode == 0 and not done.stderr and done.stdout.endswith("\n")
 
 
@@ -91,19 +107,51 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
     [
         (["polish"], "invalid choice: 'polish'"),
         (["generate", "--prompt", "x"], "the following arguments are required: --model"),
-        (["generate", "--model", "nowhere", "--prompt", "x"], "nowhere: no such directory; models are read from disk"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--top_p", "0.9"], "temperature=0 does not sample"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--max_new_tokens", "99"], "ask for at most"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--chat"], "this model has no chat template"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--system", "y"], "add --chat"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--prompt", "y", "--stream"], "one text at a time"),
         (
-            ["generate", "--model", "GPT2", "--prompt", "x", "--stream", "--num_beams", "2", "--max_new_tokens", "4"],
+            ["generate", "--model", "nowhere", "--prompt", "x"],
+            "nowhere: no such directory; models are read from disk",
+        ),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--top_p", "0.9"],
+            "temperature=0 does not sample",
+        ),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--max_new_tokens", "99"],
+            "ask for at most",
+        ),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--temperature", "hot"],
+            "invalid float value: 'hot'",
+        ),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--chat"],
+            "this model has no chat template",
+        ),
+        (["generate", "--model", "GPT2", "--prompt", "x", "--system", "y"], "add --chat"),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--prompt", "y", "--stream"],
+            "one text at a time",
+        ),
+        (
+            [
+                "generate",
+                "--model",
+                "GPT2",
+                "--prompt",
+                "x",
+                "--stream",
+                "--num_beams",
+                "2",
+                "--max_new_tokens",
+                "4",
+            ],
             "may change tokens already written",
         ),
         (["convert", "GPT2", "GPT2"], "exists and is not overwritten"),
-        (["convert", "GPT2", "new", "--shard_size", "big"], "--shard_size=big: must be a size like 500MB or 2GB"),
+        (
+            ["convert", "GPT2", "new", "--shard_size", "big"],
+            "--shard_size=big: must be a size like 500MB or 2GB",
+        ),
         (["convert", "GPT2", "new", "--head", "masked_lm"], "head='masked_lm': no such head"),
         (["inspect", "EMPTY"], "no model.safetensors"),
         (["embed", "--model", "GPT2"], "no text: pass --text TEXT"),
@@ -111,32 +159,64 @@ def test_a_prompt_through_a_pipe_in_a_process_of_its_own(gpt2):
         (["embed", "--model", "GPT2", "--text", "x", "--out", "x.txt"], "must end in .npy"),
         (["embed", "--model", "GPT2", "--file", "nowhere.txt"], "cannot be read as UTF-8 text"),
         (["fill-mask", "--model", "GPT2", "a [MASK]"], "head='masked_lm': no such head"),
-        (["embed", "--model", "GPT2", "--text", "x", "--out", "no/x.npy"], "no/x.npy: its folder does not exist"),
+        (
+            ["embed", "--model", "GPT2", "--text", "x", "--out", "no/x.npy"],
+            "no/x.npy: its folder does not exist",
+        ),
         (
             ["predict", "--model", "GPT2", "--data", "x.csv", "--output", "no/x.csv"],
             "no/x.csv: its folder does not exist",
         ),
-        (["fill-mask", "--model", "GPT2", "a [MASK]", "--top_k", "0"], "--top_k: 0: must be at least 1"),
-        (["fill_mask", "--model", "GPT2", "a [MASK]", "--top-k", "0"], "--top_k: 0: must be at least 1"),
+        (
+            ["fill-mask", "--model", "GPT2", "a [MASK]", "--top_k", "0"],
+            "--top_k: 0: must be at least 1",
+        ),
+        (
+            ["fill_mask", "--model", "GPT2", "a [MASK]", "--top-k", "0"],
+            "--top_k: 0: must be at least 1",
+        ),
         (["--config=gpt2_tiny"], "a command is missing: train, generate"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--max-new-token", "9"], "did you mean '--max_new_tokens'?"),
-        (["generate", "--model", "GPT2", "--prompt", "x", "--max-new-tokens", "1000000000000"], "at most 2147483647"),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--max-new-token", "9"],
+            "did you mean '--max_new_tokens'?",
+        ),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "x", "--max-new-tokens", "1000000000000"],
+            "at most 2147483647",
+        ),
         (
             ["generate", "--model", "GPT2", "--prompt", "x", "--temperature", "1e-45"],
             "temperature=1e-45: must be at least 1e-30",
         ),
-        (["generate", "--model", "GPT2", "--prompt", "\udcff"], "argument --prompt: '\\udcff' is not UTF-8"),
-        (["generate", "--model", "gs:/bucket/gpt2", "--prompt", "x"], "has a bucket behind two slashes"),
-        (["convert", "GPT2", "s3:/bucket/gpt2"], "an address has a bucket behind two slashes, s3://BUCKET/NAME"),
-        (["verify-mesh", "--config=gpt2_tiny", "--devices=0"], "argument --devices: 0: must be at least 1"),
-        (["verify-mesh", "--config=gpt2_tiny", "--devices=100000"], "argument --devices: 100000: must be at most 512"),
+        (
+            ["generate", "--model", "GPT2", "--prompt", "\udcff"],
+            "argument --prompt: '\\udcff' is not UTF-8",
+        ),
+        (
+            ["generate", "--model", "gs:/bucket/gpt2", "--prompt", "x"],
+            "has a bucket behind two slashes",
+        ),
+        (
+            ["convert", "GPT2", "s3:/bucket/gpt2"],
+            "an address has a bucket behind two slashes, s3://BUCKET/NAME",
+        ),
+        (
+            ["verify-mesh", "--config=gpt2_tiny", "--devices=0"],
+            "argument --devices: 0: must be at least 1",
+        ),
+        (
+            ["verify-mesh", "--config=gpt2_tiny", "--devices=100000"],
+            "argument --devices: 100000: must be at most 512",
+        ),
     ],
 )
 def test_mistakes_are_one_line(args, message, gpt2, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "EMPTY").mkdir()
     with pytest.raises(SystemExit) as ended:
-        door.main([{"GPT2": str(gpt2), "EMPTY": str(tmp_path / "EMPTY")}.get(arg, arg) for arg in args])
+        door.main(
+            [{"GPT2": str(gpt2), "EMPTY": str(tmp_path / "EMPTY")}.get(arg, arg) for arg in args]
+        )
     said = capsys.readouterr()
     assert ended.value.code == command_line.BAD_INPUT
     assert said.err.startswith("error: ") and message in said.err and said.err.count("\n") == 1

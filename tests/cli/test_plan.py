@@ -33,7 +33,9 @@ TINY = ("--config=configs/gpt2_tiny.py", "--analytic", "--config.model.decoder_l
 
 
 def test_words_and_overrides(plan):
-    code, out, err = plan(*TINY, "--topology=v5e-4", "--config.mesh.fsdp=2", "--config.train.batch_size=32")
+    code, out, err = plan(
+        *TINY, "--topology=v5e-4", "--config.mesh.fsdp=2", "--config.train.batch_size=32"
+    )
     assert (code, err) == (0, "")
     assert "v5e:2x2, 4 chips: data 2 x fsdp 2" in out and "32 sequences" in out and "fits: " in out
 
@@ -50,10 +52,19 @@ def test_json_and_a_step_that_does_not_fit(plan):
     [
         ((*TINY, "--topology=v5x:2x2"), "no such machine; did you mean"),
         (("--topology=v5e-4",), "--config is missing; for example --config=demo"),
-        (("--topology=v5e-4", "--config=configs/none.py"), "--config=configs/none.py: no such file; the pages are"),
-        ((*TINY, "--topology=v5e-4", "--config.mesh.fspd=2"), "no such field; did you mean --config.mesh.fsdp"),
+        (
+            ("--topology=v5e-4", "--config=configs/none.py"),
+            "--config=configs/none.py: no such file; the pages are",
+        ),
+        (
+            (*TINY, "--topology=v5e-4", "--config.mesh.fspd=2"),
+            "no such field; did you mean --config.mesh.fsdp",
+        ),
         ((*TINY, "--topology=v5e-4", "--config.mesh.fsdp=3"), "4 devices do not divide by 3"),
-        ((*TINY, "--topology=v5e-4", "--serach"), "--serach: no such flag; did you mean '--search'"),
+        (
+            (*TINY, "--topology=v5e-4", "--serach"),
+            "--serach: no such flag; did you mean '--search'",
+        ),
         (TINY, "--topology"),
     ],
 )
@@ -82,7 +93,9 @@ def test_search_prints_command_lines(plan):
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "verify-mesh"])
-def test_what_does_not_fit_is_refused_before_anything_is_compiled(command, flags, message, capsys, monkeypatch):
+def test_what_does_not_fit_is_refused_before_anything_is_compiled(
+    command, flags, message, capsys, monkeypatch
+):
     monkeypatch.setattr(planner, "make", None)
     monkeypatch.setattr(verify_mesh, "reference", None)
     monkeypatch.setattr(environment, "ENVIRONMENT", {})
@@ -94,4 +107,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(command, flags
 
 
 def test_pmap_cannot_be_planned(plan):
-    assert "plan mesh.mode=shard_map" in plan(*TINY, "--topology=v5e-4", "--config.mesh.mode=pmap")[2]
+    assert (
+        "plan mesh.mode=shard_map" in plan(*TINY, "--topology=v5e-4", "--config.mesh.mode=pmap")[2]
+    )

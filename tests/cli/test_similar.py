@@ -26,7 +26,8 @@ OBJECTIVES = {"skip_gram": SkipGram, "cbow": Cbow}
 def config(folder, name):
     """A run on documents that each keep to one of three topics."""
     folder.mkdir(exist_ok=True)
-    draw, path = random.Random(0), folder / "topics.jsonl"
+    draw = random.Random(0)
+    path = folder / "topics.jsonl"
     texts = [" ".join(draw.choices(TOPICS[n % 3], k=40)) for n in range(120)]
     path.write_text("".join(json.dumps({"text": f"The {text}."}) + "\n" for text in texts))
     words = TokenizerConfig(name="words", vocab_size=200, min_count=2)
@@ -34,8 +35,16 @@ def config(folder, name):
         folder,
         model=word2vec.config("tiny", vocab_size=0, d_model=16),
         objective=OBJECTIVES[name](window=3, draws=16, subsample=0.0),
-        data=DataConfig(path=str(path), tokenizer=words, length=32, eval_fraction=0.1, cache=str(folder / "cache")),
-        optimizer=OptimizerConfig(learning_rate=3e-2, warmup_steps=2, schedule="constant", weight_decay=0.0),
+        data=DataConfig(
+            path=str(path),
+            tokenizer=words,
+            length=32,
+            eval_fraction=0.1,
+            cache=str(folder / "cache"),
+        ),
+        optimizer=OptimizerConfig(
+            learning_rate=3e-2, warmup_steps=2, schedule="constant", weight_decay=0.0
+        ),
         train={"steps": 40, "batch_size": 16, "eval_every": 40, "checkpoint_every": 40},
     )
 
@@ -68,22 +77,38 @@ def test_scores_beside_random_vectors(run, capsys, tmp_path):
     (tmp_path / "q.txt").write_text(
         ": topics\nking queen apple pear\nking queen apple unheard\n: more\nsail tide plum pear\n"
     )
-    (tmp_path / "p.csv").write_text("a,b,score\nking,queen,9\nking,apple,1\nplum,pear,9\nsail,plum,1\n")
-    out = similar(capsys, "--model", run, "--questions", tmp_path / "q.txt", "--pairs", tmp_path / "p.csv").out
+    (tmp_path / "p.csv").write_text(
+        "a,b,score\nking,queen,9\nking,apple,1\nplum,pear,9\nsail,plum,1\n"
+    )
+    out = similar(
+        capsys, "--model", run, "--questions", tmp_path / "q.txt", "--pairs", tmp_path / "p.csv"
+    ).out
     lines = [line.split() for line in out.splitlines()]
-    assert lines[1][:1] + lines[1][2:5] == ["topics", "1", "of", "2"] and lines[3][2:5] == ["2", "of", "3"]
-    assert lines[5][0] == "spearman" and float(lines[5][1]) > 0.7 and lines[-1] == ["known", "4", "of", "4"]
+    assert lines[1][:1] + lines[1][2:5] == ["topics", "1", "of", "2"] and lines[3][2:5] == [
+        "2",
+        "of",
+        "3",
+    ]
+    assert (
+        lines[5][0] == "spearman"
+        and float(lines[5][1]) > 0.7
+        and lines[-1] == ["known", "4", "of", "4"]
+    )
 
 
 def test_a_run_that_is_stopped_and_continued_ends_the_same(tmp_path):
     cfg = config(tmp_path, "skip_gram")
-    assert tiny_runs.resumes_exactly(tiny_runs.steps(cfg, 8, eval_every=4, checkpoint_every=4), tmp_path)
+    assert tiny_runs.resumes_exactly(
+        tiny_runs.steps(cfg, 8, eval_every=4, checkpoint_every=4), tmp_path
+    )
 
 
 def test_a_word_of_several_tokens_is_their_mean(tmp_path, capsys):
     folder = models.directory(tmp_path / "gpt2")
     said = similar(capsys, "--model", folder, "--analogy", "one onetwo three", "--top_k", 2)
-    assert "notice: 'onetwo' is 3 tokens (one, t, wo); the mean of their vectors is used." in said.err
+    assert (
+        "notice: 'onetwo' is 3 tokens (one, t, wo); the mean of their vectors is used." in said.err
+    )
     assert "one is to onetwo as three is to" in said.out
 
 
@@ -91,7 +116,10 @@ def test_a_word_of_several_tokens_is_their_mean(tmp_path, capsys):
     ("args", "message"),
     [
         ([], "nothing to look for: pass --word WORD"),
-        (["--analogy", "one two"], "--analogy='one two': must be three words, such as 'paris france london'."),
+        (
+            ["--analogy", "one two"],
+            "--analogy='one two': must be three words, such as 'paris france london'.",
+        ),
         (["--word", ""], "'': not in the vocabulary."),
         (["--word", "one", "--top_k", "0"], "--top_k"),
         (["--questions", "/no/such/file"], "/no/such/file: cannot be read"),
@@ -112,7 +140,11 @@ def test_a_word_of_no_text_and_directories_without_a_model(run, tmp_path, capsys
     assert "'kings': not in the vocabulary; did you mean 'king'?" in capsys.readouterr().err
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.json").write_bytes((run / "config.json").read_bytes())
-    for folder, message in (("none", "no such directory"), ("half", "no checkpoint yet"), ("", "no config.json")):
+    for folder, message in (
+        ("none", "no such directory"),
+        ("half", "no checkpoint yet"),
+        ("", "no config.json"),
+    ):
         with pytest.raises(SystemExit) as stopped:
             similar(capsys, "--model", tmp_path / folder, "--word", "king")
         (line,) = capsys.readouterr().err.splitlines()

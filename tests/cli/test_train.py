@@ -16,9 +16,12 @@ def handlers():
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
 def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
-    root, during = logging.getLogger(), []
+    root = logging.getLogger()
+    during = []
     before = root.level
     monkeypatch.setattr(launch, "main", lambda *_, **__: during.append(root.level))
     joining = dict.fromkeys(train.GIVEN)
-    train.run(argparse.Namespace(workdir=str(tmp_path), overrides=["--config=gpt2_tiny"], **joining))
+    train.run(
+        argparse.Namespace(workdir=str(tmp_path), overrides=["--config=gpt2_tiny"], **joining)
+    )
     assert during == [logging.CRITICAL] and root.level == before <= logging.WARNING

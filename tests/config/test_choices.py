@@ -48,16 +48,26 @@ def made_by(kind):
     match kind:
         case "INITS":
             cfgs = [InitConfig(kind=name, stddev=0.3, layers=4) for name in choices.INITS]
-            return [initializer(cfg, 4, 2, residual=True)(jax.random.key(0), (4, 2), jnp.float32) for cfg in cfgs]
+            return [
+                initializer(cfg, 4, 2, residual=True)(jax.random.key(0), (4, 2), jnp.float32)
+                for cfg in cfgs
+            ]
         case "NORMS":
             params = {"scale": jnp.full(4, 2.0), "bias": jnp.ones(4)}
-            return [Norm(NormConfig(kind=name)).apply({"params": params}, x) for name in choices.NORMS]
+            return [
+                Norm(NormConfig(kind=name)).apply({"params": params}, x) for name in choices.NORMS
+            ]
         case "SCHEDULES":
-            cfgs = [OptimizerConfig(schedule=name, warmup_steps=2, decay_steps=4) for name in choices.SCHEDULES]
+            cfgs = [
+                OptimizerConfig(schedule=name, warmup_steps=2, decay_steps=4)
+                for name in choices.SCHEDULES
+            ]
             return [optimizer.schedule(cfg, 20)(jnp.arange(20)) for cfg in cfgs]
         case "TOKENIZERS":
             cfgs = [TokenizerConfig(name=name, vocab_size=600) for name in choices.TOKENIZERS]
-            return [tokenizer_training.train(cfg, ["a cat sleeps"] * 20).encode("a cat") for cfg in cfgs]
+            return [
+                tokenizer_training.train(cfg, ["a cat sleeps"] * 20).encode("a cat") for cfg in cfgs
+            ]
 
 
 @pytest.mark.parametrize("kind", ["INITS", "NORMS", "SCHEDULES", "TOKENIZERS"])

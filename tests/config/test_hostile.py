@@ -1,4 +1,5 @@
-"""Every field of every record takes a hostile value with a ConfigError, or as one that it can work with."""
+"""Every field of every record takes a hostile value with a ConfigError, or as one that it can work
+with."""
 
 import dataclasses
 import math
@@ -8,17 +9,72 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import pages, registry
-from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, from_config_dict, rules, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    fingerprint,
+    from_config_dict,
+    rules,
+    to_config_dict,
+)
 
 VALUES = (
-    -7, -1, 0, 1, 2**31, -(2**31), 2**63, 10**12, 10**400, 10**5000, True, None, np.int64(3), np.float32("nan"), -1.0, 0.5,
-    1.5, 1e-320, 1e308, math.nan, math.inf, -math.inf, "", "rope", "x" * 5000, "a\0b", "\ud800", "\x1b[31m", b"x", (), (0,),
-    ("in", "in"), (None,), ["in"], [[1], "x"], {}, {"name": 3}, {"name": "rope"}, {"x": 1}, object(), int, range(3), 1j,
-)  # fmt: skip
+    -7,
+    -1,
+    0,
+    1,
+    2**31,
+    -(2**31),
+    2**63,
+    10**12,
+    10**400,
+    10**5000,
+    True,
+    None,
+    np.int64(3),
+    np.float32("nan"),
+    -1.0,
+    0.5,
+    1.5,
+    1e-320,
+    1e308,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "",
+    "rope",
+    "x" * 5000,
+    "a\0b",
+    "\ud800",
+    "\x1b[31m",
+    b"x",
+    (),
+    (0,),
+    ("in", "in"),
+    (None,),
+    ["in"],
+    [[1], "x"],
+    {},
+    {"name": 3},
+    {"name": "rope"},
+    {"x": 1},
+    object(),
+    int,
+    range(3),
+    1j,
+)
 PLUGINS = {
-    "positions": "model.position", "mixers": "model.mixer", "feed_forwards": "model.feed_forward", "objectives": "objective",
-}  # fmt: skip
-PAGES = {"decoder": "gpt2_tiny", "encoder": "bert_tiny", "encoder_decoder": "t5_tiny", "embedding": "word2vec"}
+    "positions": "model.position",
+    "mixers": "model.mixer",
+    "feed_forwards": "model.feed_forward",
+    "objectives": "objective",
+}
+PAGES = {
+    "decoder": "gpt2_tiny",
+    "encoder": "bert_tiny",
+    "encoder_decoder": "t5_tiny",
+    "embedding": "word2vec",
+}
 
 
 def page(name):
@@ -75,11 +131,16 @@ def tried(values, path):
     for value in VALUES:
         *above, last = path
         parent = node(values, above)
-        before, parent[last] = parent[last], value
+        before = parent[last]
+        parent[last] = value
         try:
             cfg = from_config_dict(ExperimentConfig, values)
-            assert all(math.isfinite(n) and abs(n) <= rules.FLOAT32 for n in numbers(cfg)), "a number that is none"
-            assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg and fingerprint(cfg)
+            assert all(math.isfinite(n) and abs(n) <= rules.FLOAT32 for n in numbers(cfg)), (
+                "a number that is none"
+            )
+            assert from_config_dict(ExperimentConfig, to_config_dict(cfg)) == cfg and fingerprint(
+                cfg
+            )
         except ConfigError as error:
             if not clear(error):
                 yield ".".join(path), rules.shown(value)[:20], f"unclear: {str(error)[:200]!r}"
@@ -91,7 +152,13 @@ def tried(values, path):
 
 @pytest.mark.parametrize(
     "name",
-    ["t5_tiny", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt2_tiny", "bert_tiny", "llama_tiny"))],
+    [
+        "t5_tiny",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("gpt2_tiny", "bert_tiny", "llama_tiny")
+        ),
+    ],
 )
 def test_every_field_and_section_of_a_page(name):
     values = page(name)
@@ -115,7 +182,10 @@ def test_every_field_of_a_plugin(folder, name):
         (
             "model.position",
             "rope",
-            "config.model.position='rope': must be a section with a name, not str; set config.model.",
+            (
+                "config.model.position='rope': must be a section with a name, not str; set"
+                " config.model."
+            ),
         ),
         ("model.d_model", 2**31, "model.d_model=2147483648: must be positive, and below 2**31."),
         (
@@ -128,10 +198,18 @@ def test_every_field_of_a_plugin(folder, name):
             2**30,
             "model.d_model=128, model.mlp_dim=1073741824: multiplied, more than any machine holds",
         ),
-        ("train.batch_size", 2**30, "train.batch_size=1073741824, data.length=128: multiplied, more than"),
+        (
+            "train.batch_size",
+            2**30,
+            "train.batch_size=1073741824, data.length=128: multiplied, more than",
+        ),
         ("optimizer.b1", 1.5, "optimizer.b1=1.5: must be a probability in [0, 1)."),
         ("optimizer.learning_rate", math.nan, "optimizer.learning_rate=nan: must be positive"),
-        ("optimizer.clip_norm", math.inf, "optimizer.clip_norm=inf: must not be negative, and be finite."),
+        (
+            "optimizer.clip_norm",
+            math.inf,
+            "optimizer.clip_norm=inf: must not be negative, and be finite.",
+        ),
         ("model.init_stddev", -1.0, "model.init_stddev=-1.0: must not be negative"),
         ("model.num_labels", -1, "model.num_labels=-1: must be positive"),
         ("model.norm_at", ("in", "in"), "model.norm_at=('in', 'in'): must name each once."),

@@ -5,15 +5,25 @@ import re
 import pytest
 
 from flaxformer_lite.cli import command_line
-from flaxformer_lite.config import ConfigError, DataConfig, ExperimentConfig, from_config_dict, to_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    DataConfig,
+    ExperimentConfig,
+    from_config_dict,
+    to_config_dict,
+)
 from flaxformer_lite.config.mixture import Change, SourceConfig, read_changes
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 TWO = {"web": SourceConfig(path="web/", weight=0.7), "code": SourceConfig(corpus="stdlib_code")}
 
 
 def parsed(*flags):
-    values = command_line.config(["--config=gpt2_tiny", *(f"--config.data.{flag}" for flag in flags)])
+    values = command_line.config(
+        ["--config=gpt2_tiny", *(f"--config.data.{flag}" for flag in flags)]
+    )
     return from_config_dict(ExperimentConfig, values)
 
 
@@ -32,7 +42,10 @@ def test_sources_from_the_command_line_alone():
         "mixture_schedule=9: web=1",
     )
     data = parsed(*flags).data
-    assert data.mixture == {"code": SourceConfig(corpus="stdlib_code"), "web": SourceConfig(path="web/", weight=3.0)}
+    assert data.mixture == {
+        "code": SourceConfig(corpus="stdlib_code"),
+        "web": SourceConfig(path="web/", weight=3.0),
+    }
 
 
 @pytest.mark.parametrize(
@@ -42,10 +55,22 @@ def test_sources_from_the_command_line_alone():
             ["mixture.web.path=web/", "mixture.web.wieght=1"],
             r"data\.mixture\.web\.wieght: no such field.*mixture\.web\.weight",
         ),
-        (["mixture.web.path=web/", "mixture.wbe.weight=1"], r"data\.mixture\.wbe\.path='': give the source a path"),
-        (["mixture.web.path=web/", "mixture_shedule=9: web=1"], r"mixture_shedule: no such field; .*mixture_schedule"),
-        (["mixture.items.path=web/"], r"data\.mixture\.items: no name for a source, as configs use it; choose another"),
-        (["mixture=web/"], r"data\.mixture: is a section of fields; .*data\.mixture\.NAME\.path=VALUE"),
+        (
+            ["mixture.web.path=web/", "mixture.wbe.weight=1"],
+            r"data\.mixture\.wbe\.path='': give the source a path",
+        ),
+        (
+            ["mixture.web.path=web/", "mixture_shedule=9: web=1"],
+            r"mixture_shedule: no such field; .*mixture_schedule",
+        ),
+        (
+            ["mixture.items.path=web/"],
+            r"data\.mixture\.items: no name for a source, as configs use it; choose another",
+        ),
+        (
+            ["mixture=web/"],
+            r"data\.mixture: is a section of fields; .*data\.mixture\.NAME\.path=VALUE",
+        ),
     ],
 )
 def test_typos_on_the_command_line(capsys, flags, message):
@@ -57,14 +82,29 @@ def test_typos_on_the_command_line(capsys, flags, message):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"path": "x"}, r"path='x': is one text, and data\.mixture names others; empty one of them"),
+        (
+            {"path": "x"},
+            r"path='x': is one text, and data\.mixture names others; empty one of them",
+        ),
         ({"mixture": {"a b": TWO["web"]}}, "mixture='a b': a name has letters, digits and _ only"),
-        ({"mixture": {f"s{n}": TWO["web"] for n in range(257)}}, "mixture=257: has more than 256 sources"),
+        (
+            {"mixture": {f"s{n}": TWO["web"] for n in range(257)}},
+            "mixture=257: has more than 256 sources",
+        ),
         ({"mixture": {"web": SourceConfig(path="x", weight=0)}}, "no source has a weight"),
-        ({"mixture": {}, "mixture_temperature": 1.0}, r"mixture_temperature=1\.0: is for the sources of data\.mixture"),
-        ({"mixture": {"web": "web/"}}, "must be a section with a record of type SourceConfig under each name"),
+        (
+            {"mixture": {}, "mixture_temperature": 1.0},
+            r"mixture_temperature=1\.0: is for the sources of data\.mixture",
+        ),
+        (
+            {"mixture": {"web": "web/"}},
+            "must be a section with a record of type SourceConfig under each name",
+        ),
         ({"mixture": None}, "must be a section with a record"),
-        ({"mixture_schedule": "9: wbe=1"}, "no source 'wbe'; did you mean 'web'.; the mixture has code, web"),
+        (
+            {"mixture_schedule": "9: wbe=1"},
+            "no source 'wbe'; did you mean 'web'.; the mixture has code, web",
+        ),
         ({"mixture_schedule": "nine: web=1"}, "must be like 9000: books=3"),
         ({"mixture_schedule": "9: web=1; 8: web=2"}, "must follow the change before it"),
         ({"mixture_schedule": "9-8: web=1"}, "end after it begins"),
@@ -80,12 +120,15 @@ def test_what_cannot_be(fields, message):
 
 def test_a_source_has_a_path_or_a_corpus():
     for both in ({}, {"path": "x", "corpus": "stdlib_code"}):
-        with pytest.raises(ConfigError, match="give the source a path, or a built-in corpus, and not both"):
+        with pytest.raises(
+            ConfigError, match="give the source a path, or a built-in corpus, and not both"
+        ):
             SourceConfig(**both)
 
 
 def test_changes_of_weights():
     assert read_changes("9: web=1, code=2.5; 10-20: web=0") == [
-        Change(9, 9, {"web": 1.0, "code": 2.5}), Change(10, 20, {"web": 0.0})
-    ]  # fmt: skip
+        Change(9, 9, {"web": 1.0, "code": 2.5}),
+        Change(10, 20, {"web": 0.0}),
+    ]
     assert read_changes("") == []

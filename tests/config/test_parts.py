@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from flaxformer_lite.config import ConfigError, Execution, LayerConfig, NormConfig, StackConfig, from_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    Execution,
+    LayerConfig,
+    NormConfig,
+    StackConfig,
+    from_config_dict,
+)
 from flaxformer_lite.feed_forwards.mlp import MlpConfig
 from flaxformer_lite.mixers.attention import Attention, AttentionConfig
 from flaxformer_lite.positions.rope import Rope
@@ -19,7 +26,10 @@ NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for 
             lambda: LayerConfig(mixer=MlpConfig()),
             "mixer=MlpConfig(...): must be a record of type MixerConfig, such as A",
         ),
-        (lambda: LayerConfig(mixer=Attention(AttentionConfig(num_heads=2))), "mixer=Attention(...): must be a record"),
+        (
+            lambda: LayerConfig(mixer=Attention(AttentionConfig(num_heads=2))),
+            "mixer=Attention(...): must be a record",
+        ),
         (
             lambda: LayerConfig(mixer=None, cross=MlpConfig()),
             "cross=MlpConfig(...): must be a record of type MixerConfig",
@@ -28,7 +38,10 @@ NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for 
             lambda: LayerConfig(mixer=None, feed_forward=MlpConfig),
             "feed_forward=MlpConfig (the class, without its paren",
         ),
-        (lambda: LayerConfig(mixer=None, norm="rms"), "norm='rms': must be a record of type NormConfig"),
+        (
+            lambda: LayerConfig(mixer=None, norm="rms"),
+            "norm='rms': must be a record of type NormConfig",
+        ),
         (
             lambda: AttentionConfig(num_heads=2, position=Rope),
             "position=Rope (the class, without its parentheses): must be",
@@ -49,7 +62,10 @@ NEAR, FAR = (LayerConfig(mixer=AttentionConfig(num_heads=2, window=window)) for 
             lambda: StackConfig(num_layers=1, pattern=(MlpConfig(),)),
             "pattern=(MlpConfig(...),): must be a record of type LayerConfig, not",
         ),
-        (lambda: StackConfig(num_layers=1, pattern=(NEAR,), final_norm="rms"), "final_norm='rms': must be a record of"),
+        (
+            lambda: StackConfig(num_layers=1, pattern=(NEAR,), final_norm="rms"),
+            "final_norm='rms': must be a record of",
+        ),
     ],
 )
 def test_a_nested_part_is_a_record_of_its_type(build, message):
@@ -62,8 +78,14 @@ def test_a_nested_part_is_a_record_of_its_type(build, message):
     [
         (lambda: LayerConfig(mixer=None, norm_at="in"), "norm_at='in': must be a tuple, ('in',)."),
         (lambda: LayerConfig(mixer=None, norm_at=["in", "out"]), "must be a tuple, ('in', 'out')."),
-        (lambda: AttentionConfig(num_heads=2, bias="query"), "bias='query': must be a tuple, ('query',)."),
-        (lambda: AttentionConfig(num_heads=2, bias=True), "bias=True: must be a tuple, such as ('query',), not bool."),
+        (
+            lambda: AttentionConfig(num_heads=2, bias="query"),
+            "bias='query': must be a tuple, ('query',).",
+        ),
+        (
+            lambda: AttentionConfig(num_heads=2, bias=True),
+            "bias=True: must be a tuple, such as ('query',), not bool.",
+        ),
         (lambda: Execution(dropout_at="mlp"), "dropout_at='mlp': must be a tuple, ('mlp',)."),
         (lambda: NormConfig(kind=("rms",)), "kind=('rms',): must be str, one of layer, "),
     ],

@@ -17,7 +17,9 @@ def writer(calls, text="content"):
 
 def test_a_store_is_no_place_for_the_copies_of_this_machine(monkeypatch):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", "gs://bucket/cache")
-    with pytest.raises(ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache: must be a local folder"):
+    with pytest.raises(
+        ConfigError, match=r"FLAXFORMER_LITE_CACHE=gs://bucket/cache: must be a local folder"
+    ):
         cache.local("s3://bucket/cache")
 
 
@@ -111,16 +113,21 @@ def test_a_flipped_bit_is_noticed(tmp_path, capsys):
 def test_of_many_blocks_some_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "BLOCK", 2)
     monkeypatch.setattr(cache, "CHECKED", 3)
-    read, real = [], cache._checksum
+    read = []
+    real = cache._checksum
     folder = cache.folder(tmp_path, "name", writer([]))
-    monkeypatch.setattr(cache, "_checksum", lambda path, number: read.append(number) or real(path, number))
+    monkeypatch.setattr(
+        cache, "_checksum", lambda path, number: read.append(number) or real(path, number)
+    )
     assert cache.folder(tmp_path, "name", writer([])) == folder
     assert len(set(read)) == 3 and set(read) <= {0, 1, 2, 3}
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"data\.cache=.*cannot write there.*--config\.data\.cache=FOLDER"):
+    with pytest.raises(
+        ConfigError, match=r"data\.cache=.*cannot write there.*--config\.data\.cache=FOLDER"
+    ):
         cache.folder(tmp_path / "file" / "cache", "name", writer([]))
 
 

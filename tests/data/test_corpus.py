@@ -15,7 +15,8 @@ TEXT = ("text",)
 
 
 def texts_of(found, split):
-    tokens, tok = found.tokens[split], found.tokenizer
+    tokens = found.tokens[split]
+    tok = found.tokenizer
     runs = [np.asarray(tokens.ids[a:b]) for a, b in pairwise(tokens.offsets)]
     assert all(run[-1] == tok.eos_id for run in runs)
     return [tok.decode(run) for run in runs]
@@ -24,7 +25,8 @@ def texts_of(found, split):
 @pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece"])
 def test_every_document_is_stored_once(experiment, documents, name):
     found = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT)
-    train, held_out = texts_of(found, "train"), texts_of(found, "eval")
+    train = texts_of(found, "train")
+    held_out = texts_of(found, "eval")
     assert sorted(train + held_out) == sorted(documents)
     assert 3 <= len(held_out) <= 30
     assert found.tokens["train"].ids.dtype == np.uint16
@@ -36,8 +38,11 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     whole = open_corpus(experiment(path=str(tmp_path / "big.txt"), tokenizer="byte_bpe").data, TEXT)
     monkeypatch.setattr(shards, "PIECE", 100)
     monkeypatch.setattr(shards, "BATCH", 1000)
-    elsewhere = experiment(path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe")
-    held, encode = [], HuggingFace.encode_batch
+    elsewhere = experiment(
+        path=str(tmp_path / "big.txt"), cache=str(tmp_path / "b"), tokenizer="byte_bpe"
+    )
+    held = []
+    encode = HuggingFace.encode_batch
     spy = lambda self, texts: held.append(sum(map(len, texts))) or encode(self, texts)  # noqa: E731
     monkeypatch.setattr(HuggingFace, "encode_batch", spy)
     cut = open_corpus(elsewhere.data, TEXT)
@@ -46,13 +51,17 @@ def test_large_documents_are_tokenized_in_pieces(experiment, tmp_path, monkeypat
     for split in ("train", "eval"):
         np.testing.assert_array_equal(cut.tokens[split].ids, whole.tokens[split].ids)
         np.testing.assert_array_equal(cut.tokens[split].offsets, whole.tokens[split].offsets)
-    (head,), (tail,) = texts_of(cut, "train"), texts_of(cut, "eval")
+    (head,) = texts_of(cut, "train")
+    (tail,) = texts_of(cut, "eval")
     assert head + tail == text
 
 
 def test_the_tokenizer_never_sees_held_out_text(experiment, tmp_path):
     (tmp_path / "big.txt").write_text("abc def\n" * 500 + "zyxwvu\n" * 500)
-    found = open_corpus(experiment(path=str(tmp_path / "big.txt"), eval_fraction=0.6, tokenizer="byte_bpe").data, TEXT)
+    found = open_corpus(
+        experiment(path=str(tmp_path / "big.txt"), eval_fraction=0.6, tokenizer="byte_bpe").data,
+        TEXT,
+    )
     assert "zyxwvu" in texts_of(found, "eval")[0] and "z" not in texts_of(found, "train")[0]
     assert len(found.tokenizer.encode("zyxwvu")) == 6 > len(found.tokenizer.encode("abc def"))
 
@@ -75,11 +84,15 @@ def test_the_second_time_comes_from_the_cache(experiment, monkeypatch):
     again = open_corpus(cfg.data, TEXT)
     assert again.fingerprint == first.fingerprint
     monkeypatch.setattr(type(cfg.objective), "pack", None)
-    np.testing.assert_array_equal(open_records(cfg.data, again, cfg.objective, "train").row(1)[0], records.row(1)[0])
+    np.testing.assert_array_equal(
+        open_records(cfg.data, again, cfg.objective, "train").row(1)[0], records.row(1)[0]
+    )
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "masked_lm", "seq2seq", "span_corruption"])
-def test_a_large_text_is_packed_in_ranges_of_its_documents(experiment, documents, tmp_path, monkeypatch, objective):
+def test_a_large_text_is_packed_in_ranges_of_its_documents(
+    experiment, documents, tmp_path, monkeypatch, objective
+):
     path = tmp_path / "pairs.jsonl"
     lines = [{"text": text, "source": text[:40], "target": text[-40:]} for text in documents]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -88,28 +101,45 @@ def test_a_large_text_is_packed_in_ranges_of_its_documents(experiment, documents
         cfg = experiment(objective, path=str(path), cache=str(tmp_path / cache), length=64)
         found = open_corpus(cfg.data, cfg.objective.fields)
         records = open_records(cfg.data, found, cfg.objective, "train")
-        assert records.first[0] == 0 and records.first[-1] == len(records.start) and len(records.row(len(records) - 1))
-        plan = zip(records.document.tolist(), records.start.tolist(), records.length_of.tolist(), strict=True)
+        assert (
+            records.first[0] == 0
+            and records.first[-1] == len(records.start)
+            and len(records.row(len(records) - 1))
+        )
+        plan = zip(
+            records.document.tolist(),
+            records.start.tolist(),
+            records.length_of.tolist(),
+            strict=True,
+        )
         return list(plan), len(records)
 
     whole, rows = plan_of("whole")
     monkeypatch.setattr(corpus, "PACKED", 3000)
     parts, more_rows = plan_of("parts")
     assert rows <= more_rows <= rows + 40
-    if objective == "causal_lm":  # windows begin anew, and each token behind a document's first is still a label once
+    if (
+        objective == "causal_lm"
+    ):  # windows begin anew, and each token behind a document's first is still a label once
         whole, parts = (
-            sorted((d, at) for d, start, n in plan for at in range(start + 1, start + n)) for plan in (whole, parts)
+            sorted((d, at) for d, start, n in plan for at in range(start + 1, start + n))
+            for plan in (whole, parts)
         )
     assert parts == whole
 
 
-@pytest.mark.parametrize("change", [{"eval_fraction": 0.2}, {"tokenizer": "byte_bpe"}, {"path": "other"}])
+@pytest.mark.parametrize(
+    "change", [{"eval_fraction": 0.2}, {"tokenizer": "byte_bpe"}, {"path": "other"}]
+)
 def test_the_fingerprint_follows_text_split_and_tokenizer(experiment, tmp_path, change):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "text.txt").write_text("something else\n" * 50)
     if "path" in change:
         change = {"path": str(tmp_path / "other")}
-    assert open_corpus(experiment(**change).data, TEXT).fingerprint != open_corpus(experiment().data, TEXT).fingerprint
+    assert (
+        open_corpus(experiment(**change).data, TEXT).fingerprint
+        != open_corpus(experiment().data, TEXT).fingerprint
+    )
 
 
 def test_a_truncated_cache_is_made_again(experiment, tmp_path, capsys):
@@ -135,51 +165,69 @@ def test_other_piece_is_as_long_as_wanted_where_one_is(experiment):
     cfg = experiment("masked_lm", options={"pairs": "next_sentence"})
     records = open_records(cfg.data, open_corpus(cfg.data, TEXT), cfg.objective, "train")
     wanted = int(np.median(records.length_of))
-    assert min(len(records.other_piece(5, np.random.default_rng(n), wanted)) for n in range(100)) >= wanted
+    assert (
+        min(len(records.other_piece(5, np.random.default_rng(n), wanted)) for n in range(100))
+        >= wanted
+    )
     assert len(records.other_piece(5, np.random.default_rng(0), 10_000)) < 10_000
 
 
 def test_all_text_can_be_held_out(experiment, documents):
     found = open_corpus(experiment().data, TEXT, whole=True)
-    assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(documents)
+    assert len(found.tokens["train"].ids) == 0 and sorted(texts_of(found, "eval")) == sorted(
+        documents
+    )
 
 
 def test_too_little_text(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("just some words, too few\n" * 4)
     cfg = experiment(path=str(tmp_path / "short.txt"), length=128)
     found = open_corpus(cfg.data, TEXT)
-    with pytest.raises(ConfigError, match=r"9\d tokens to train on, less than one row of data\.length=128; give more"):
+    with pytest.raises(
+        ConfigError,
+        match=r"9\d tokens to train on, less than one row of data\.length=128; give more",
+    ):
         open_records(cfg.data, found, cfg.objective, "train")
 
 
 def test_the_field_of_jsonl_can_be_named(experiment, documents, tmp_path):
     path = tmp_path / "other.jsonl"
-    path.write_text("".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(documents)))
+    path.write_text(
+        "".join(json.dumps({"id": n, "body": text}) + "\n" for n, text in enumerate(documents))
+    )
     named = open_dataset(experiment(path=str(path), text_field="body"))
     due = open_dataset(experiment())
     assert (
-        named.example(0, 0, 0)["inputs"]["input_ids"].tolist() == due.example(0, 0, 0)["inputs"]["input_ids"].tolist()
+        named.example(0, 0, 0)["inputs"]["input_ids"].tolist()
+        == due.example(0, 0, 0)["inputs"]["input_ids"].tolist()
     )
     with pytest.raises(
-        ConfigError, match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body"
+        ConfigError,
+        match=r"no text under 'text' \(keys: 'id', 'body'\); set the field, .*text_field=body",
     ):
         open_dataset(experiment(path=str(path)))
-    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"):
+    with pytest.raises(
+        ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"
+    ):
         DataConfig(text_field="body")
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "byte_bpe"])
 def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
-    """All of data.path is trained on, and all of data.eval_path is held out; the tokenizer sees the former only."""
+    """All of data.path is trained on, and all of data.eval_path is held out; the tokenizer sees the
+    former only."""
     dev = tmp_path / "dev.txt"
     dev.write_text("ŵŷẑ " * 60)
     cfg = experiment(eval_path=str(dev), tokenizer=tokenizer, tokens=430)
-    train, held = open_dataset(cfg), open_dataset(cfg, "eval")
+    train = open_dataset(cfg)
+    held = open_dataset(cfg, "eval")
     assert sorted(texts_of(train.corpus, "train")) == sorted(documents)
     assert texts_of(train.corpus, "eval") == [dev.read_text()]
     assert len(train.corpus.tokenizer.encode("ŵŷẑ")) == 7 and held.num_examples > 3
     assert (
-        held.corpus.fingerprint == train.corpus.fingerprint != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
+        held.corpus.fingerprint
+        == train.corpus.fingerprint
+        != open_dataset(experiment(tokenizer=tokenizer)).fingerprint
     )
     (place,) = provenance.TextOrigins(cfg.data, train.corpus).places([(train.records, 0)])[0][:1]
     assert place.startswith(f"{cfg.data.path}:")
@@ -188,30 +236,47 @@ def test_held_out_text_of_ones_own(experiment, documents, tmp_path, tokenizer):
 def test_held_out_token_ids_of_ones_own(experiment, tmp_path):
     for name, size in (("train", 1000), ("val", 200)):
         np.arange(size).astype(np.uint16).__mod__(250).tofile(tmp_path / f"{name}.bin")
-    found = open_corpus(experiment(path=str(tmp_path / "train.bin"), eval_path=str(tmp_path / "val.bin")).data, TEXT)
+    found = open_corpus(
+        experiment(path=str(tmp_path / "train.bin"), eval_path=str(tmp_path / "val.bin")).data, TEXT
+    )
     assert [len(found.tokens[split].ids) // 100 for split in ("train", "eval")] == [10, 2]
 
 
 def test_held_out_text_that_cannot_be_used_is_said(experiment, tmp_path, monkeypatch):
     (tmp_path / "short.txt").write_text("a")
-    for path, said in (("none.txt", "no such file"), ("short.txt", "no document of the eval split is long enough")):
+    for path, said in (
+        ("none.txt", "no such file"),
+        ("short.txt", "no document of the eval split is long enough"),
+    ):
         with pytest.raises(ConfigError, match=rf"^data\.eval_path='.*{path}'.*{said}"):
             open_dataset(experiment("span_corruption", eval_path=str(tmp_path / path)))
     with pytest.raises(ConfigError, match=r"eval_path='dev\.txt': is not for a mixture"):
         DataConfig(eval_path="dev.txt", mixture={"code": SourceConfig(corpus="stdlib_code")})
-    with pytest.raises(ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"):
+    with pytest.raises(
+        ConfigError, match=r"data.text_field='body': applies to your own jsonl or tables only"
+    ):
         DataConfig(text_field="body", eval_path="dev.jsonl")  # the built-in text has no such field
-    monkeypatch.setattr(corpus.tokenizing.Tokenizing, "write", lambda *_: pytest.fail("tokenizes before it looks"))
+    monkeypatch.setattr(
+        corpus.tokenizing.Tokenizing, "write", lambda *_: pytest.fail("tokenizes before it looks")
+    )
     with pytest.raises(ConfigError, match=r"^data\.eval_path=.*none.txt': no such file"):
         open_corpus(experiment(eval_path=str(tmp_path / "none.txt")).data, TEXT)
     (tmp_path / "blank.txt").write_text(" \n")
-    with pytest.raises(ConfigError, match=r"^data\.path=.*blank.txt': contains no text, only whitespace"):
-        blank = experiment(path=str(tmp_path / "blank.txt"), eval_path=str(tmp_path / "short.txt"), tokenizer="words")
+    with pytest.raises(
+        ConfigError, match=r"^data\.path=.*blank.txt': contains no text, only whitespace"
+    ):
+        blank = experiment(
+            path=str(tmp_path / "blank.txt"),
+            eval_path=str(tmp_path / "short.txt"),
+            tokenizer="words",
+        )
         open_corpus(blank.data, TEXT)
 
 
 def test_another_text_that_is_too_short_is_not_said_to_be_the_held_out_one(experiment, tmp_path):
     (tmp_path / "short.txt").write_text("a")
     cfg = experiment("span_corruption", eval_path=experiment().data.path)
-    with pytest.raises(ConfigError, match=r"^data\.path=.*short.txt': no document of the eval split"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.path=.*short.txt': no document of the eval split"
+    ):
         open_text(cfg, str(tmp_path / "short.txt"))

@@ -12,17 +12,25 @@ import pytest
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data import columnar, documents
 
-ROWS = [{"id": "1", "text": 'one, "two"'}, {"id": "2", "text": "drei\nZeilen, größer"}, {"id": "3", "text": "end"}]
+ROWS = [
+    {"id": "1", "text": 'one, "two"'},
+    {"id": "2", "text": "drei\nZeilen, größer"},
+    {"id": "3", "text": "end"},
+]
 DUE = [(row["text"],) for row in ROWS]
 
 
 def csv_of(separator, rows=ROWS):
     quote = lambda value: '"' + value.replace('"', '""') + '"'  # noqa: E731
-    return "".join(separator.join(map(quote, values)) + "\r\n" for values in [rows[0], *(r.values() for r in rows)])
+    return "".join(
+        separator.join(map(quote, values)) + "\r\n"
+        for values in [rows[0], *(r.values() for r in rows)]
+    )
 
 
 def columns_of(name, rows=ROWS):
-    table, sink = pyarrow.Table.from_pylist(rows), io.BytesIO()
+    table = pyarrow.Table.from_pylist(rows)
+    sink = io.BytesIO()
     if name == "parquet":
         pyarrow.parquet.write_table(table, sink, row_group_size=2)
     else:
@@ -76,7 +84,9 @@ def test_a_row_without_a_value_is_blank(tmp_path):
 
 def test_only_the_columns_that_are_needed_are_read(tmp_path, monkeypatch):
     (tmp_path / "t.parquet").write_bytes(FORMS["t.parquet"])
-    assert list(columnar.rows(tmp_path / "t.parquet", "", ".parquet", ["text"])) == [{"text": text} for (text,) in DUE]
+    assert list(columnar.rows(tmp_path / "t.parquet", "", ".parquet", ["text"])) == [
+        {"text": text} for (text,) in DUE
+    ]
     assert list(columnar.rows(tmp_path / "t.parquet", "", ".parquet", ["other"])) == ROWS
 
 
@@ -88,8 +98,16 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path, monkeypatch):
             b"id,body\n1,text\n",
             r"t\.csv, row 1: no text under 'text' \(keys: 'id', 'body'\); set the field, .*=body",
         ),
-        ("t.parquet", columns_of("parquet", [{"body": "a"}]), r"row 1: no text under 'text' .*text_field=body"),
-        ("t.arrow", columns_of("file", [{"text": 3}]), r"t\.arrow, row 1: no text under 'text' \(not a string\)"),
+        (
+            "t.parquet",
+            columns_of("parquet", [{"body": "a"}]),
+            r"row 1: no text under 'text' .*text_field=body",
+        ),
+        (
+            "t.arrow",
+            columns_of("file", [{"text": 3}]),
+            r"t\.arrow, row 1: no text under 'text' \(not a string\)",
+        ),
         ("t.csv", b"text,b\na,b,c\n", r"t\.csv:2: 3 values, but the first line names 2 columns"),
         ("t.csv", b"text,text\na,b\n", r"t\.csv: two columns of the same name \('text', 'text'\)"),
         ("t.csv", b'text\n"a\n', r"t\.csv:2: cannot be read \(unexpected end of data\)"),
@@ -113,5 +131,7 @@ def test_bad_files(tmp_path, name, content, message):
 def test_without_pyarrow_the_sentence_says_how_to_get_it(tmp_path, monkeypatch, name):
     (tmp_path / name).write_bytes(b"...")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"needs pyarrow: pip install 'flaxformer_lite\[tables\]'"):
+    with pytest.raises(
+        ConfigError, match=r"needs pyarrow: pip install 'flaxformer_lite\[tables\]'"
+    ):
         read(tmp_path / name)

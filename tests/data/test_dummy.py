@@ -30,21 +30,33 @@ def test_every_objective_takes_blank_text(tmp_path):
         objective = registry.resolve_class("objectives", name)()
         if isinstance(objective, Task):  # tests/objectives/test_tasks.py
             continue
-        families = {"encoder": "bert", "decoder": "gpt2", "encoder_decoder": "t5", "embedding": "word2vec"}
+        families = {
+            "encoder": "bert",
+            "decoder": "gpt2",
+            "encoder_decoder": "t5",
+            "embedding": "word2vec",
+        }
         build = registry.resolve("models", families[objective.skeletons[0]]).config
-        cfg = tiny_runs.config(tmp_path, model=build("tiny", head=objective.head), objective=objective)
+        cfg = tiny_runs.config(
+            tmp_path, model=build("tiny", head=objective.head), objective=objective
+        )
         assert dummy.example(cfg)["targets"]["labels"].ndim == 1, name
 
 
 @pytest.mark.parametrize("family", sorted(tiny_runs.FAMILIES))
 def test_a_batch_of_random_text_has_documents_side_by_side_and_no_two_rows_alike(tmp_path, family):
     cfg = tiny_runs.config(tmp_path, family)
-    batch, one = dummy.batch(cfg), dummy.example(cfg)
-    assert jax.tree.map(lambda x: (x.shape[1:], x.dtype), batch) == jax.tree.map(lambda x: (x.shape, x.dtype), one)
+    batch = dummy.batch(cfg)
+    one = dummy.example(cfg)
+    assert jax.tree.map(lambda x: (x.shape[1:], x.dtype), batch) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), one
+    )
     rows = batch["inputs"]["input_ids"]
     assert len({row.tobytes() for row in rows}) == len(rows) == cfg.train.batch_size
     assert batch["targets"]["weights"].sum() > len(rows)
-    jax.tree.map(lambda a, b: (a == b).all() or pytest.fail("not repeatable"), batch, dummy.batch(cfg))
+    jax.tree.map(
+        lambda a, b: (a == b).all() or pytest.fail("not repeatable"), batch, dummy.batch(cfg)
+    )
 
 
 @pytest.mark.parametrize("task", [Classification(labels=("a", "b")), Tagging(labels=("O", "B-X"))])

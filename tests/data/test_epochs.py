@@ -1,4 +1,5 @@
-"""The endless stream of examples: each epoch of a text is packed and shuffled anew, and a run resumes anywhere in it."""
+"""The endless stream of examples: each epoch of a text is packed and shuffled anew, and a run
+resumes anywhere in it."""
 
 import dataclasses
 import itertools
@@ -17,7 +18,8 @@ SIZES = 25, 27, 24
 @pytest.mark.parametrize("packings", [1, 2, 3])
 def test_each_row_of_each_packing_once_in_its_epochs(packings):
     find = epochs.endless(lambda number: range(SIZES[number]), packings, seed=3)
-    position, orders = 0, []
+    position = 0
+    orders = []
     for epoch in range(7):
         size = SIZES[epoch % packings]
         found = [find(position + place) for place in range(size)]
@@ -30,7 +32,9 @@ def test_each_row_of_each_packing_once_in_its_epochs(packings):
 
 def test_found_without_state():
     places = range(0, 4000, 97)
-    once = [epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)(place) for place in places]
+    once = [
+        epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)(place) for place in places
+    ]
     find = epochs.endless(lambda number: range(SIZES[number]), 3, seed=3)
     assert [find(place) for place in reversed(places)] == once[::-1]
 
@@ -45,7 +49,8 @@ def test_no_packing_is_asked_for_before_its_epoch():
 
 
 class Places:
-    """Stands in for an objective: an example tells where the pieces of its row begin and how long they are."""
+    """Stands in for an objective: an example tells where the pieces of its row begin and how long
+    they are."""
 
     def __init__(self, packings):
         self.packings = packings
@@ -53,17 +58,32 @@ class Places:
     def make_example(self, records, index, rng):
         pieces = slice(*records.first[index : index + 2])
         at, length = (np.resize(array[pieces], 40) for array in (records.start, records.length_of))
-        return {"inputs": {"at": at, "length": length * (np.arange(40) < pieces.stop - pieces.start)}, "targets": {}}
+        return {
+            "inputs": {"at": at, "length": length * (np.arange(40) < pieces.stop - pieces.start)},
+            "targets": {},
+        }
 
 
 def placed(cfg, steps, hosts=1, start=0, size=12):
-    """Returns rows of an experiment's stream as tuples of (start, length), put together from those of several hosts."""
+    """Returns rows of an experiment's stream as tuples of (start, length), put together from those
+    of several hosts."""
     data = open_dataset(cfg)
     data = dataclasses.replace(data, objective=Places(data.objective.packings))
-    own = [data.batches(batch_size=size, start_step=start, rows=r) for r in np.array_split(np.arange(size), hosts)]
-    batches = [batch["inputs"] for step in itertools.islice(zip(*own, strict=True), steps) for batch in step]
-    joined = (np.concatenate([batch[name] for batch in batches]).tolist() for name in ("at", "length"))
-    return [tuple((a, n) for a, n in zip(*row, strict=True) if n) for row in zip(*joined, strict=True)]
+    own = [
+        data.batches(batch_size=size, start_step=start, rows=r)
+        for r in np.array_split(np.arange(size), hosts)
+    ]
+    batches = [
+        batch["inputs"]
+        for step in itertools.islice(zip(*own, strict=True), steps)
+        for batch in step
+    ]
+    joined = (
+        np.concatenate([batch[name] for batch in batches]).tolist() for name in ("at", "length")
+    )
+    return [
+        tuple((a, n) for a, n in zip(*row, strict=True) if n) for row in zip(*joined, strict=True)
+    ]
 
 
 def sizes(cfg, count):
@@ -78,14 +98,19 @@ def test_every_epoch_of_a_text_has_each_token_once_in_other_rows(experiment, nam
     rows = placed(cfg, -(-ends[-1] // 12))
     tokens = open_corpus(cfg.data, ("text",)).tokens["train"]
     due = np.ones(len(tokens.ids), int)
-    shared = int(name == "causal_lm")  # the token that ends a row or a document is no label, or no text
+    shared = int(
+        name == "causal_lm"
+    )  # the token that ends a row or a document is no label, or no text
     due[tokens.offsets[:-1] if shared else tokens.offsets[1:] - 1] = 0
     for begin, end in pairwise(ends):
         seen = np.zeros_like(due)
         for at, length in itertools.chain.from_iterable(rows[begin:end]):
             seen[at + shared : at + length] += 1
         assert (seen == due).all()
-    cut = [{row for row in rows[begin:end] if sum(n for _, n in row) > 60} for begin, end in pairwise(ends)]
+    cut = [
+        {row for row in rows[begin:end] if sum(n for _, n in row) > 60}
+        for begin, end in pairwise(ends)
+    ]
     for first, second in itertools.combinations(cut, 2):
         assert len(first & second) < (0.02 if shared else 0.4) * len(first), "packed anew"
     assert max(abs(np.diff(ends) / ends[1] - 1)) < 0.02, "as many rows, or nearly"
@@ -113,5 +138,8 @@ def test_an_objective_with_one_packing_repeats_its_rows(experiment, jsonl):
     cfg = experiment()
     data = open_dataset(cfg)
     once = dataclasses.replace(data, objective=Places(1), packing=None)
-    rows = [b["inputs"]["at"][0, 0] for b in itertools.islice(once.batches(batch_size=1), 2 * len(data.records))]
+    rows = [
+        b["inputs"]["at"][0, 0]
+        for b in itertools.islice(once.batches(batch_size=1), 2 * len(data.records))
+    ]
     assert sorted(rows[: len(data.records)]) == sorted(rows[len(data.records) :])

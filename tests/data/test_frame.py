@@ -1,4 +1,5 @@
-"""Texts with special tokens around them: as transformers frames and cuts them, with the characters of each token."""
+"""Texts with special tokens around them: as transformers frames and cuts them, with the characters
+of each token."""
 
 import numpy as np
 import pytest
@@ -23,13 +24,17 @@ def words(template=None):
 
 def bert():
     return processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
 
 
 def roberta():
     return processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] [SEP] $B [SEP]",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
 
 
@@ -37,14 +42,20 @@ def roberta():
 def test_the_tokenizers_own_template_else_the_usual(skeleton):
     assert words(roberta()).frame(skeleton) == Frame((2,), (3, 3), (3,), 0)
     assert words(bert()).frame(skeleton) == Frame((2,), (3,), (3,), int(skeleton == "encoder"))
-    usual = {"encoder": Frame((2,), (3,), (3,), 1), "decoder": Frame(), "encoder_decoder": Frame((), (1,), (1,), 0)}
+    usual = {
+        "encoder": Frame((2,), (3,), (3,), 1),
+        "decoder": Frame(),
+        "encoder_decoder": Frame((), (1,), (1,), 0),
+    }
     assert words().frame(skeleton) == usual[skeleton]
 
 
 @pytest.mark.parametrize("name", ["bytes", "byte_bpe", "sentencepiece"])
 def test_spans_are_the_same_tokens_and_cover_the_text(name):
     tokenizer = (
-        Bytes() if name == "bytes" else train(TokenizerConfig(name=name, vocab_size=600), [TEXT * 20, "the end " * 90])
+        Bytes()
+        if name == "bytes"
+        else train(TokenizerConfig(name=name, vocab_size=600), [TEXT * 20, "the end " * 90])
     )
     spans, none = tokenizer.encode_spans([TEXT, ""])
     assert spans.ids.tolist() == tokenizer.encode(TEXT) and len(none.ids) == 0

@@ -1,4 +1,5 @@
-"""The schedule of a mixture: shares within one row at every prefix, whatever the weights, and no state."""
+"""The schedule of a mixture: shares within one row at every prefix, whatever the weights, and no
+state."""
 
 import itertools
 import random
@@ -53,27 +54,44 @@ def test_counts_stay_within_one_row_of_what_is_due(small_blocks, number):
     for row, counts in enumerate(prefixes(sources, count), start=1):
         due = schedule._due(row)
         assert sum(due) == row * UNIT, "together the shares are one row"
-        assert all(abs(given * UNIT - amount) < UNIT for given, amount in zip(counts, due, strict=True))
-        assert all(limit is None or given <= limit for given, limit in zip(counts, limits, strict=True))
+        assert all(
+            abs(given * UNIT - amount) < UNIT for given, amount in zip(counts, due, strict=True)
+        )
+        assert all(
+            limit is None or given <= limit for given, limit in zip(counts, limits, strict=True)
+        )
     numbers = {source: itertools.count() for source in range(count)}
-    assert [schedule.find(row)[1] for row in range(rows)] == [next(numbers[source]) for source in sources]
+    assert [schedule.find(row)[1] for row in range(rows)] == [
+        next(numbers[source]) for source in sources
+    ]
     shuffled = draw.sample(range(rows), rows)
     other = Interleaving(stages, limits)
-    assert [other.find(row)[0] for row in shuffled] == [sources[row] for row in shuffled], "no state"
+    assert [other.find(row)[0] for row in shuffled] == [sources[row] for row in shuffled], (
+        "no state"
+    )
 
 
-@pytest.mark.parametrize("weights", [(0.7, 0.3), (0.7, 0.2, 0.1), (5, 1, 1, 1, 1), (0.9, 0.05, 0.03, 0.02), (1,) * 9])
+@pytest.mark.parametrize(
+    "weights", [(0.7, 0.3), (0.7, 0.2, 0.1), (5, 1, 1, 1, 1), (0.9, 0.05, 0.03, 0.02), (1,) * 9]
+)
 def test_counts_within_one_row_of_the_weights_themselves(weights):
-    schedule, whole = Interleaving([Stage(0, weights)], [None] * len(weights)), sum(map(Fraction, weights))
+    schedule = Interleaving([Stage(0, weights)], [None] * len(weights))
+    whole = sum(map(Fraction, weights))
     for row, counts in enumerate(prefixes(dealt(schedule, 3000), len(weights)), start=1):
-        assert all(abs(n - row * Fraction(w) / whole) < 1 for n, w in zip(counts, weights, strict=True))
+        assert all(
+            abs(n - row * Fraction(w) / whole) < 1 for n, w in zip(counts, weights, strict=True)
+        )
 
 
 def test_an_exhausted_source_leaves_its_part_to_the_others_in_proportion():
     schedule = Interleaving([Stage(0, (6.0, 3.0, 1.0))], [60, None, None])
     counts = list(prefixes(dealt(schedule, 500), 3))
     assert counts[99] == (60, 30, 10) and counts[499] == (60, 330, 110)
-    assert all(abs(b - 30 - 0.75 * (n - 100)) < 1 for n, (_, b, _) in enumerate(counts, start=1) if n >= 100)
+    assert all(
+        abs(b - 30 - 0.75 * (n - 100)) < 1
+        for n, (_, b, _) in enumerate(counts, start=1)
+        if n >= 100
+    )
 
 
 def test_a_source_that_ends_within_a_row():
@@ -104,7 +122,8 @@ def test_a_source_whose_weight_ends_completes_the_row_that_it_has_begun():
 
 def test_any_row_is_found_at_once():
     schedule = Interleaving(
-        [Stage(0, (0.61, 0.2, 0.1, 0.09)), Stage(10**8, (1.0, 2.0, 3.0, 4.0))], [10**7, None, None, None]
+        [Stage(0, (0.61, 0.2, 0.1, 0.09)), Stage(10**8, (1.0, 2.0, 3.0, 4.0))],
+        [10**7, None, None, None],
     )
     began = time.process_time()
     far = 512 * 10**6

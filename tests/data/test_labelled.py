@@ -13,6 +13,13 @@ def test_a_tokenizer_of_frequent_words_is_trained_for_each_count(tmp_path):
     sizes = []
     for count in (1, 2):
         words = TokenizerConfig(name="words", vocab_size=256, min_count=count)
-        data = DataConfig(path=str(tmp_path / "rows.jsonl"), tokenizer=words, cache=str(tmp_path), eval_fraction=0.2)
-        sizes.append(open_labelled(data, Classification(), "encoder")[1]["train"].tokenizer.vocab_size)
+        data = DataConfig(
+            path=str(tmp_path / "rows.jsonl"),
+            tokenizer=words,
+            cache=str(tmp_path),
+            eval_fraction=0.2,
+        )
+        sizes.append(
+            open_labelled(data, Classification(), "encoder")[1]["train"].tokenizer.vocab_size
+        )
     assert sizes[0] > sizes[1]

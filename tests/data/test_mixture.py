@@ -16,27 +16,40 @@ from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.objectives.text import unigram_loss
 from flaxformer_lite.registry import available, resolve_class
 
-WORDS = {"web": "alpha beta gamma delta", "code": "def return while import", "books": "whale ship sea captain"}
+WORDS = {
+    "web": "alpha beta gamma delta",
+    "code": "def return while import",
+    "books": "whale ship sea captain",
+}
 
 
 @pytest.fixture
 def mixed(tmp_path, experiment):
-    """mixed(objective, web={..}, code={..}, train={..}, **data): an experiment on texts of different sizes."""
+    """mixed(objective, web={..}, code={..}, train={..}, **data): an experiment on texts of
+    different sizes."""
     draw = random.Random(1)
     for name, count in (("web", 90), ("code", 40), ("books", 60)):
-        texts = [" ".join(draw.choices(WORDS[name].split(), k=draw.randint(8, 60))) for _ in range(count)]
+        texts = [
+            " ".join(draw.choices(WORDS[name].split(), k=draw.randint(8, 60))) for _ in range(count)
+        ]
         lines = (json.dumps({"text": f"{name} {n}: {text}"}) + "\n" for n, text in enumerate(texts))
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
 
     def make(objective="causal_lm", *, train=None, **options):
-        named = {name: options.pop(name) for name in WORDS if name in options} or {"web": {}, "code": {"weight": 0.5}}
+        named = {name: options.pop(name) for name in WORDS if name in options} or {
+            "web": {},
+            "code": {"weight": 0.5},
+        }
         sources = {
-            name: SourceConfig(**{"path": "" if "corpus" in one else str(tmp_path / f"{name}.jsonl"), **one})
+            name: SourceConfig(
+                **{"path": "" if "corpus" in one else str(tmp_path / f"{name}.jsonl"), **one}
+            )
             for name, one in named.items()
         }
         cfg = experiment(objective, path="", mixture=sources, **options)
         return dataclasses.replace(
-            cfg, train=dataclasses.replace(cfg.train, **{"steps": 20, "batch_size": 8, **(train or {})})
+            cfg,
+            train=dataclasses.replace(cfg.train, **{"steps": 20, "batch_size": 8, **(train or {})}),
         )
 
     return make
@@ -50,20 +63,32 @@ def found(data, count, seed=3):
 
 def rows_of(batches):
     leaves = [(batch["inputs"]["input_ids"], batch["targets"]["labels"]) for batch in batches]
-    return [a.tobytes() + b.tobytes() for ids, labels in leaves for a, b in zip(ids, labels, strict=True)]
+    return [
+        a.tobytes() + b.tobytes()
+        for ids, labels in leaves
+        for a, b in zip(ids, labels, strict=True)
+    ]
 
 
 def joined(data, hosts, steps, start=0, size=8):
     """Rows of the stream, put together from those of several hosts."""
-    own = [data.batches(batch_size=size, seed=3, start_step=start, rows=r) for r in np.split(np.arange(size), hosts)]
-    return [row for step in itertools.islice(zip(*own, strict=True), steps) for row in rows_of(step)]
+    own = [
+        data.batches(batch_size=size, seed=3, start_step=start, rows=r)
+        for r in np.split(np.arange(size), hosts)
+    ]
+    return [
+        row for step in itertools.islice(zip(*own, strict=True), steps) for row in rows_of(step)
+    ]
 
 
 def test_the_same_stream_for_any_hosts_restarts_and_batches(mixed):
     data = open_dataset(mixed(mixture_schedule="10: code=3"))
     whole = joined(data, 1, 24)
     assert [joined(data, hosts, 24) for hosts in (2, 4, 8)] == [whole] * 3
-    assert joined(open_dataset(mixed(mixture_schedule="10: code=3")), 2, 7, start=17) == whole[17 * 8 :]
+    assert (
+        joined(open_dataset(mixed(mixture_schedule="10: code=3")), 2, 7, start=17)
+        == whole[17 * 8 :]
+    )
     assert joined(data, 1, 48, size=4) == whole, "another split of the same rows"
 
 
@@ -71,13 +96,15 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
     data = open_dataset(mixed("ul2", length=96))
     stream = found(data, 5 * data.num_examples)
     for name, rows in data.mixture.sources.items():
-        own, orders = [row for source, _, row in stream if source == name], []
+        own = [row for source, _, row in stream if source == name]
+        orders = []
         for epoch in itertools.count():
             size = len(rows.packing(epoch % rows.packings))
             if len(own) < size:
                 break
             assert sorted(own[:size]) == list(range(size))
-            orders, own = [*orders, tuple(own[:size])], own[size:]
+            orders = [*orders, tuple(own[:size])]
+            own = own[size:]
         assert len(orders) >= 3 and len(set(orders)) == len(orders)
 
 
@@ -85,23 +112,32 @@ def test_each_row_of_a_source_once_an_epoch_in_another_order(mixed):
 def test_every_token_of_each_source_once_an_epoch(mixed, name):
     data = open_dataset(mixed(name, length=48, web={"epochs": 1}, code={"epochs": 2, "weight": 3}))
     assert data.mixture.interleaving.total == sum(
-        rows.rows_of(epochs) for rows, epochs in zip(data.mixture.sources.values(), (2, 1), strict=True)
+        rows.rows_of(epochs)
+        for rows, epochs in zip(data.mixture.sources.values(), (2, 1), strict=True)
     )
-    seen = {name: np.zeros(len(rows.corpus.tokens["train"].ids), int) for name, rows in data.mixture.sources.items()}
+    seen = {
+        name: np.zeros(len(rows.corpus.tokens["train"].ids), int)
+        for name, rows in data.mixture.sources.items()
+    }
     find = data.finder(3)
     for row in range(data.mixture.interleaving.total):
         records, index = find(row)
         for piece in range(int(records.first[index]), int(records.first[index + 1])):
             start = int(records.start[piece])
-            seen[records.source][start + (name == "causal_lm") : start + int(records.length_of[piece])] += 1
+            seen[records.source][
+                start + (name == "causal_lm") : start + int(records.length_of[piece])
+            ] += 1
     for source, epochs in (("web", 1), ("code", 2)):
-        offsets, due = data.mixture.sources[source].corpus.tokens["train"].offsets, np.full(len(seen[source]), epochs)
+        offsets = data.mixture.sources[source].corpus.tokens["train"].offsets
+        due = np.full(len(seen[source]), epochs)
         due[offsets[:-1] if name == "causal_lm" else offsets[1:] - 1] = 0
         assert (seen[source] == due).all()
 
 
 def test_the_stream_ends_with_the_last_whole_batch(mixed):
-    data = open_dataset(mixed(length=48, web={"epochs": 0.5}, code={"epochs": 1}, train={"steps": 2}))
+    data = open_dataset(
+        mixed(length=48, web={"epochs": 0.5}, code={"epochs": 1}, train={"steps": 2})
+    )
     steps = data.mixture.interleaving.total // 8
     assert [len(joined(data, hosts, steps + 5)) for hosts in (1, 4)] == [steps * 8] * 2
 
@@ -111,22 +147,33 @@ def test_weights_are_held_within_one_row(mixed):
     counts = dict.fromkeys(WORDS, 0)
     for number, (source, _, _) in enumerate(found(data, 1500), start=1):
         counts[source] += 1
-        assert all(abs(counts[n] - w * number) < 1 for n, w in (("web", 0.6), ("code", 0.3), ("books", 0.1)))
+        assert all(
+            abs(counts[n] - w * number) < 1
+            for n, w in (("web", 0.6), ("code", 0.3), ("books", 0.1))
+        )
 
 
 def test_weights_by_size_and_temperature(mixed):
     sizes = [len(rows.splits["train"]) for rows in open_dataset(mixed()).mixture.sources.values()]
     for temperature in (1, 2, 100):
-        shares = open_dataset(mixed(web={}, code={}, mixture_temperature=temperature)).mixture.interleaving.shares(0)
+        shares = open_dataset(
+            mixed(web={}, code={}, mixture_temperature=temperature)
+        ).mixture.interleaving.shares(0)
         powers = [size ** (1 / temperature) for size in sizes]
         assert shares == pytest.approx([power / sum(powers) for power in powers])
 
 
 def test_a_schedule_in_stages_and_lines(mixed):
     cfg = mixed(
-        web={}, code={}, books={"weight": 0}, mixture_schedule="10: books=2; 20-40: web=0, code=3", train={"steps": 60}
+        web={},
+        code={},
+        books={"weight": 0},
+        mixture_schedule="10: books=2; 20-40: web=0, code=3",
+        train={"steps": 60},
     )
-    shares = open_dataset(cfg).mixture.interleaving.shares  # in the order of names: books, code, web
+    shares = open_dataset(
+        cfg
+    ).mixture.interleaving.shares  # in the order of names: books, code, web
     assert shares(9 * 8) == [0, 0.5, 0.5] and shares(10 * 8) == [0.5, 0.25, 0.25]
     assert shares(30 * 8) == pytest.approx([2 / 4.525, 2.05 / 4.525, 0.475 / 4.525])
     assert shares(41 * 8) == pytest.approx([0.4, 0.6, 0]), "the row before completes one of web's"
@@ -139,7 +186,10 @@ def test_held_out_rows_come_from_the_sources_in_turn_each_once(mixed):
     least = min(own.count("web"), own.count("code"))
     assert all(abs(own[:n].count("web") - n / 2) <= 1 for n in range(2 * least))
     batches = list(data.batches(batch_size=8))
-    tags = [np.concatenate([batch["targets"][f"source/{name}"] for batch in batches]) for name in ("web", "code")]
+    tags = [
+        np.concatenate([batch["targets"][f"source/{name}"] for batch in batches])
+        for name in ("web", "code")
+    ]
     assert (tags[0] ^ tags[1]).all() and [tag[: len(own)].sum() for tag in tags] == [
         own.count("web"),
         own.count("code"),
@@ -155,10 +205,14 @@ def test_one_tokenizer_of_all_sources(mixed, tmp_path):
 
 
 def test_a_source_reads_its_own_field_or_a_built_in_corpus(mixed, tmp_path):
-    (tmp_path / "web.jsonl").write_text("".join(json.dumps({"body": f"body {n} " * 9}) + "\n" for n in range(60)))
+    (tmp_path / "web.jsonl").write_text(
+        "".join(json.dumps({"body": f"body {n} " * 9}) + "\n" for n in range(60))
+    )
     corpus = open_dataset(mixed(web={"text_field": "body"})).mixture.sources["web"].corpus
     assert corpus.tokenizer.decode(corpus.tokens["train"].ids[:4]) == "body"
-    section = mixture._section(DataConfig(path="x", text_field="content"), SourceConfig(corpus="docstrings"))
+    section = mixture._section(
+        DataConfig(path="x", text_field="content"), SourceConfig(corpus="docstrings")
+    )
     assert (section.path, section.corpus, section.text_field) == ("", "docstrings", "text")
 
 
@@ -179,7 +233,9 @@ def test_every_objective_on_text(mixed, name):
     (batch,) = itertools.islice(data.batches(batch_size=8), 1)
     assert (batch["targets"]["source/web"] ^ batch["targets"]["source/code"]).all()
     planned = dummy.example(cfg)["targets"]
-    assert {key: x.shape[1:] for key, x in batch["targets"].items()} == {key: np.shape(x) for key, x in planned.items()}
+    assert {key: x.shape[1:] for key, x in batch["targets"].items()} == {
+        key: np.shape(x) for key, x in planned.items()
+    }
     held_out = dataclasses.replace(data, split="eval")
     assert 0 < unigram_loss(held_out) < np.log(data.vocab_size)
     assert np.isfinite((data.objective.baseline(held_out) or ("", 0.0))[1])
@@ -188,35 +244,59 @@ def test_every_objective_on_text(mixed, name):
 def test_noise_words_are_drawn_from_the_words_of_all_sources(mixed):
     data = open_dataset(mixed("skip_gram"))
     part = data.splits["train"].parts[0]
-    own = {number for row in range(len(part)) for piece in part.row(row) for number in piece.tolist()}
+    own = {
+        number for row in range(len(part)) for piece in part.row(row) for number in piece.tolist()
+    }
     drawn = [data.example(row, 0, row, part)["targets"]["noise"] for row in range(8)]
-    counts, wide = data.records.counts, np.bincount(np.concatenate(drawn), minlength=data.vocab_size) > 0
+    counts = data.records.counts
+    wide = np.bincount(np.concatenate(drawn), minlength=data.vocab_size) > 0
     assert (counts[wide] > 0).all() and not own.issuperset(np.flatnonzero(wide).tolist())
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"web": {"epochs": 1}, "code": {"epochs": 1}, "train": {"steps": 999}},
-         r"train\.steps=999: needs 7,992 rows, and the mixture holds \d+.* set train\.steps to \d+ at most"),
-        ({"web": {"epochs": 1}, "train": {"steps": 0, "epochs": 1.5}}, r"train\.epochs=1\.5: needs .* rows, and the mixture"),
-        ({"web": {"epochs": 0.001}, "code": {"epochs": 0.001}, "train": {"steps": 1}},
-         r"train\.batch_size=8: the mixture holds 2 rows; lower it, or raise a source's epochs"),
-        ({"mixture_temperature": 0.001}, r"data\.mixture_temperature=0\.001: leaves rows to the largest source only"),
-        ({"web": {}, "code": {"weight": 1e-6}}, r"data\.mixture\.code\.weight=1e-06: is less than 1 of 8192 rows"),
+        (
+            {"web": {"epochs": 1}, "code": {"epochs": 1}, "train": {"steps": 999}},
+            (
+                r"train\.steps=999: needs 7,992 rows, and the mixture holds \d+.* set train\.steps"
+                r" to \d+ at most"
+            ),
+        ),
+        (
+            {"web": {"epochs": 1}, "train": {"steps": 0, "epochs": 1.5}},
+            r"train\.epochs=1\.5: needs .* rows, and the mixture",
+        ),
+        (
+            {"web": {"epochs": 0.001}, "code": {"epochs": 0.001}, "train": {"steps": 1}},
+            r"train\.batch_size=8: the mixture holds 2 rows; lower it, or raise a source's epochs",
+        ),
+        (
+            {"mixture_temperature": 0.001},
+            r"data\.mixture_temperature=0\.001: leaves rows to the largest source only",
+        ),
+        (
+            {"web": {}, "code": {"weight": 1e-6}},
+            r"data\.mixture\.code\.weight=1e-06: is less than 1 of 8192 rows",
+        ),
         ({"web": {"path": "/no/such"}}, r"data\.mixture\.web\.path='/no/such': no such file"),
-        ({"web": {}, "code": {"text_field": "body"}}, r"data\.mixture\.code\.path=.*:1: no text under 'body'"),
+        (
+            {"web": {}, "code": {"text_field": "body"}},
+            r"data\.mixture\.code\.path=.*:1: no text under 'body'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work(mixed, options, message):
     with pytest.raises(ConfigError, match=message):
         open_dataset(mixed(**options))
 
 
 def test_tasks_on_tables_have_none(mixed):
-    cfg, task = mixed("masked_lm"), resolve_class("objectives", "classification")()
+    cfg = mixed("masked_lm")
+    task = resolve_class("objectives", "classification")()
     model = dataclasses.replace(cfg.model, head="sequence_classification")
     with pytest.raises(
-        ConfigError, match=r"data\.mixture: classification learns from the rows of one table; set data\.path"
+        ConfigError,
+        match=r"data\.mixture: classification learns from the rows of one table; set data\.path",
     ):
         open_dataset(dataclasses.replace(cfg, objective=task, model=model))

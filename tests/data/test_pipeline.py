@@ -26,31 +26,41 @@ def take(iterator, count):
     ],
 )
 def test_the_fingerprint_of_a_run_stays(experiment, objective, hashed):
-    """Another one would refuse to continue all runs that were begun before: it follows the order of an objective's fields."""
+    """Another one would refuse to continue all runs that were begun before: it follows the order of
+    an objective's fields."""
     assert open_dataset(experiment(objective, length=64)).fingerprint == hashed
 
 
 def rows_of(batch):
     """Each example of a batch as bytes, so that examples can be counted and compared."""
     leaves = jax.tree.leaves(batch)
-    return [b"".join(np.asarray(leaf[r]).tobytes() for leaf in leaves) for r in range(len(leaves[0]))]
+    return [
+        b"".join(np.asarray(leaf[r]).tobytes() for leaf in leaves) for r in range(len(leaves[0]))
+    ]
 
 
 def global_batches(data, batch_size, steps, count, start=0, seed=5):
     """Batches put together from all processes, each a list of examples."""
     options = {"batch_size": batch_size, "seed": seed, "start_step": start}
-    parts = [take(data.batches(rows=rows, **options), steps) for rows in np.split(np.arange(batch_size), count)]
+    parts = [
+        take(data.batches(rows=rows, **options), steps)
+        for rows in np.split(np.arange(batch_size), count)
+    ]
     return [[row for batch in step for row in rows_of(batch)] for step in zip(*parts, strict=True)]
 
 
 class Numbers:
     """An objective whose example is the number of its row and what the generator gave."""
 
-    fields, needs = ("text",), ()
+    fields = ("text",)
+    needs = ()
 
     def make_example(self, records, index, rng):
         drawn = rng.integers(0, 2**31, dtype=np.int32)
-        return {"inputs": {"row": np.int32(index)}, "targets": {"drawn": drawn, "weights": np.float32(1)}}
+        return {
+            "inputs": {"row": np.int32(index)},
+            "targets": {"drawn": drawn, "weights": np.float32(1)},
+        }
 
 
 @pytest.fixture
@@ -61,11 +71,15 @@ def numbers(experiment):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_each_example_once_an_epoch_whatever_the_processes(numbers, count):
-    data, size, epochs = numbers["train"], 12, 24
+    data = numbers["train"]
+    size = 12
+    epochs = 24
     steps = 25 * epochs // size
     own = np.split(np.arange(size), count)
     parts = [take(data.batches(batch_size=size, seed=5, rows=rows), steps) for rows in own]
-    ordered = np.concatenate([part[k]["inputs"]["row"] for k in range(steps) for part in parts]).reshape(epochs, 25)
+    ordered = np.concatenate(
+        [part[k]["inputs"]["row"] for k in range(steps) for part in parts]
+    ).reshape(epochs, 25)
     assert np.bincount(ordered.reshape(-1)).tolist() == [epochs] * 25
     assert (np.sort(ordered, axis=1) == np.arange(25)).all(), "each epoch is a permutation"
     assert len({tuple(epoch) for epoch in ordered.tolist()}) == epochs, "shuffled anew each epoch"
@@ -83,7 +97,9 @@ def test_the_seed_decides(numbers):
 
 
 def test_the_seed_decides_the_order_and_the_noise(numbers):
-    first, second = (take(numbers["train"].batches(batch_size=25, seed=seed), 1)[0] for seed in (5, 6))
+    first, second = (
+        take(numbers["train"].batches(batch_size=25, seed=seed), 1)[0] for seed in (5, 6)
+    )
     assert first["inputs"]["row"].tolist() != second["inputs"]["row"].tolist()
     assert (first["targets"]["drawn"] != second["targets"]["drawn"]).all()
 
@@ -95,7 +111,8 @@ def test_randomness_differs_between_epochs(numbers):
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_held_out_once_through_and_filled_up_with_weightless_examples(numbers, count):
-    data, own = numbers["eval"], np.split(np.arange(4), count)
+    data = numbers["eval"]
+    own = np.split(np.arange(4), count)
     parts = [list(data.batches(batch_size=4, seed=9, rows=rows)) for rows in own]
     assert [len(part) for part in parts] == [3] * count
     rows = np.concatenate([batch["inputs"]["row"] for part in parts for batch in part])
@@ -104,7 +121,9 @@ def test_held_out_once_through_and_filled_up_with_weightless_examples(numbers, c
 
 
 def test_held_out_batches_do_not_depend_on_the_seed(numbers):
-    first, second = ([rows_of(b) for b in numbers["eval"].batches(batch_size=4, seed=seed)] for seed in (1, 2))
+    first, second = (
+        [rows_of(b) for b in numbers["eval"].batches(batch_size=4, seed=seed)] for seed in (1, 2)
+    )
     assert first == second
 
 
@@ -126,7 +145,9 @@ def test_placed_ahead_of_need_by_a_thread_that_ends_when_closed(numbers):
     ahead.close()
     assert threading.current_thread() not in threads and not threads[0].is_alive()
     assert len(threads) <= 5 + 2 + 1, "it runs ahead no further than told"
-    for batch, due in zip(placed, take(numbers["train"].batches(batch_size=4, start_step=3), 5), strict=True):
+    for batch, due in zip(
+        placed, take(numbers["train"].batches(batch_size=4, start_step=3), 5), strict=True
+    ):
         assert rows_of(batch["placed"]) == rows_of(due)
 
 
@@ -141,7 +162,9 @@ def test_every_objective_end_to_end(experiment, name):
     first = take(data.batches(batch_size=8, seed=3), 3)
     (again,) = take(data.batches(batch_size=8, seed=3, start_step=2), 1)
     assert rows_of(first[2]) == rows_of(again)
-    assert {key: x.shape[0] for key, x in first[0]["inputs"].items()} == dict.fromkeys(first[0]["inputs"], 8)
+    assert {key: x.shape[0] for key, x in first[0]["inputs"].items()} == dict.fromkeys(
+        first[0]["inputs"], 8
+    )
     held_out = open_dataset(experiment(name), "eval")
     assert held_out.fingerprint == data.fingerprint
     assert len(list(held_out.batches(batch_size=8))) == -(-held_out.num_examples // 8)
@@ -149,16 +172,20 @@ def test_every_objective_end_to_end(experiment, name):
 
 
 def test_unigram_loss_and_bytes_per_token_by_hand(experiment):
-    data, held_out = open_dataset(experiment()), open_dataset(experiment(), "eval")
+    data = open_dataset(experiment())
+    held_out = open_dataset(experiment(), "eval")
     counts = np.ones(data.vocab_size)
     for row in range(data.num_examples):
         targets = data.example(row, 0, 0)["targets"]
         np.add.at(counts, targets["labels"][targets["weights"] > 0], 1)
-    losses, sizes = [], []
+    losses = []
+    sizes = []
     for batch in held_out.batches(batch_size=4):
         labels = batch["targets"]["labels"][batch["targets"]["weights"] > 0]
         losses.extend(-np.log(counts[labels] / counts.sum()))
-        sizes.extend(labels != data.tokenizer.eos_id)  # of the bytes tokenizer: one byte a token, none for the end
+        sizes.extend(
+            labels != data.tokenizer.eos_id
+        )  # of the bytes tokenizer: one byte a token, none for the end
     assert unigram_loss(held_out) == pytest.approx(np.mean(losses))
     assert unigram_loss(data) == unigram_loss(held_out)
     assert bytes_per_target(data) == pytest.approx(np.mean(sizes))
@@ -183,9 +210,15 @@ def test_built_in_text(experiment):
 @pytest.mark.parametrize(
     "cfg, message",
     [
-        ({"vocab_size": 256}, r"model\.vocab_size=256: the tokenizer has 362; set model\.vocab_size=0"),
+        (
+            {"vocab_size": 256},
+            r"model\.vocab_size=256: the tokenizer has 362; set model\.vocab_size=0",
+        ),
         ({"length": 10**6}, r"less than one row of data\.length=1000000"),
-        ({"tokenizer": "byte_bpe", "tokens": 100}, r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362"),
+        (
+            {"tokenizer": "byte_bpe", "tokens": 100},
+            r"data\.tokenizer\.vocab_size=100: byte_bpe needs at least 362",
+        ),
         ({"path": "/no/such/file"}, r"data\.path='/no/such/file': no such file or folder"),
         ({"objective": "seq2seq"}, r"documents\.jsonl:1: no text under 'source'"),
         ({"objective": "masked_lm", "length": 4}, r"data\.length=4: too short for masked_lm"),
@@ -199,7 +232,9 @@ def test_what_cannot_work(experiment, cfg, message):
 def test_a_vocabulary_without_the_tokens_an_objective_needs(experiment, tmp_path):
     import tokenizers
 
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>")
+    )
     words.save(str(tmp_path / "t.json"))
     with pytest.raises(ConfigError, match=r"has no cls_id, mask_id, which masked_lm needs"):
         open_dataset(experiment("masked_lm", tokenizer_path=str(tmp_path / "t.json")))

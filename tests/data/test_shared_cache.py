@@ -21,7 +21,8 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """host(name, url, ..): opens an entry as a host with a disk of its own; returns its folder and whether it was made."""
+    """host(name, url, ..): opens an entry as a host with a disk of its own; returns its folder and
+    whether it was made."""
 
     def use(name, url, content=CONTENT, entry="tokens-1"):
         monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path / name))
@@ -45,7 +46,11 @@ def test_the_first_host_makes_it_and_others_copy_it(bucket, host, tmp_path):
     names = [str(file).removeprefix(url) for file in remote.find_below(url)]
     assert names == ["tokens-1/complete.json", "tokens-1/sub/empty", "tokens-1/train.bin"]
     other, made = host("b", url)
-    assert not made and (other / "train.bin").read_bytes() == CONTENT and (other / "sub" / "empty").read_bytes() == b""
+    assert (
+        not made
+        and (other / "train.bin").read_bytes() == CONTENT
+        and (other / "sub" / "empty").read_bytes() == b""
+    )
     bucket.seen.clear()
     assert host("b", url) == (other, False)
     assert not bucket.seen  # what is on the disk needs no store
@@ -54,18 +59,21 @@ def test_the_first_host_makes_it_and_others_copy_it(bucket, host, tmp_path):
 def test_what_is_half_sent_or_damaged_is_made_again(bucket, host, capsys):
     url = f"{bucket.url}/damaged"
     host("a", url)
-    train, manifest = f"{url}/tokens-1/train.bin", f"{url}/tokens-1/complete.json"
+    train = f"{url}/tokens-1/train.bin"
+    manifest = f"{url}/tokens-1/complete.json"
     complete = remote.read(remote.find(manifest))
     storage.delete(manifest)  # as after a kill of the host that sent it
     assert host("b", url)[1]
     assert remote.read(remote.find(manifest)) == complete
-    for number, spoil in enumerate((
-        lambda: storage.write(train, CONTENT[:-1] + b"?"),
-        lambda: storage.write(train, CONTENT[:-1]),
-        lambda: storage.delete(train),
-        lambda: storage.write(manifest, complete[:-9]),
-        lambda: storage.write(manifest, complete.replace(b"train.bin", b"../a")),
-    )):  # fmt: skip
+    for number, spoil in enumerate(
+        (
+            lambda: storage.write(train, CONTENT[:-1] + b"?"),
+            lambda: storage.write(train, CONTENT[:-1]),
+            lambda: storage.delete(train),
+            lambda: storage.write(manifest, complete[:-9]),
+            lambda: storage.write(manifest, complete.replace(b"train.bin", b"../a")),
+        )
+    ):
         spoil()
         folder, made = host(f"c{number}", url)
         assert made and (folder / "train.bin").read_bytes() == CONTENT
@@ -74,10 +82,13 @@ def test_what_is_half_sent_or_damaged_is_made_again(bucket, host, capsys):
 
 
 def test_hosts_that_start_together_make_it_once(bucket, tmp_path, capsys):
-    entries, made, seen = [f"{bucket.url}/together/tokens-1"] * 3, [], []
+    entries = [f"{bucket.url}/together/tokens-1"] * 3
+    made = []
+    seen = []
 
     def run(number):
-        entry, folder = shared_cache.Entry(entries[number], cache.MANIFEST), tmp_path / str(number)
+        entry = shared_cache.Entry(entries[number], cache.MANIFEST)
+        folder = tmp_path / str(number)
         folder.mkdir()
         with entry.turn() as mine:
             if mine:
@@ -99,18 +110,24 @@ def test_hosts_that_start_together_make_it_once(bucket, tmp_path, capsys):
 
 
 def test_what_another_host_completed_since_the_last_look_is_not_made_again(bucket, monkeypatch):
-    entry, answers = shared_cache.Entry(f"{bucket.url}/late/tokens-1", cache.MANIFEST), iter([False, True])
+    entry = shared_cache.Entry(f"{bucket.url}/late/tokens-1", cache.MANIFEST)
+    answers = iter([False, True])
     monkeypatch.setattr(entry, "exists", lambda: next(answers))
     with entry.turn() as mine:
         assert not mine
     assert remote.find(f"{bucket.url}/late/tokens-1/.lock") is None
 
 
-def test_the_claim_of_a_killed_host_is_taken_over_and_that_of_a_failed_one_is_gone(bucket, host, capsys):
+def test_the_claim_of_a_killed_host_is_taken_over_and_that_of_a_failed_one_is_gone(
+    bucket, host, capsys
+):
     url = f"{bucket.url}/killed"
     storage.write(f"{url}/tokens-1/.lock", b'{"owner": "process 5 on a host that was killed"}')
     assert host("a", url)[1]
-    assert f"another run is writing to {url}/tokens-1: process 5 on a host that was killed" in capsys.readouterr().err
+    assert (
+        f"another run is writing to {url}/tokens-1: process 5 on a host that was killed"
+        in capsys.readouterr().err
+    )
     with pytest.raises(ZeroDivisionError):
         cache.folder(url, "tokens-2", lambda folder: 1 / 0)
     assert [file.name for file in remote.find_below(url)] == ["complete.json", "empty", "train.bin"]

@@ -63,7 +63,9 @@ def test_of_few_documents_each_gives_its_tail():
 
 
 def share(held_out, documents):
-    return sum(len(text) for d in held_out for text in d) / sum(len(text) for d in documents for text in d)
+    return sum(len(text) for d in held_out for text in d) / sum(
+        len(text) for d in documents for text in d
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -78,7 +80,9 @@ def test_of_some_documents_the_share_of_the_text_is_held_out(seed):
 
 
 def test_one_document_among_many_that_holds_most_of_the_text():
-    documents = [(f"text {n}\n" * 5,) for n in range(200)] + [("a long line of the one big text\n" * 20_000,)]
+    documents = [(f"text {n}\n" * 5,) for n in range(200)] + [
+        ("a long line of the one big text\n" * 20_000,)
+    ]
     assert 0.01 < share(deal(documents, 0.02)[1], documents) < 0.04
 
 

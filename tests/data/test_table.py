@@ -1,4 +1,5 @@
-"""Tables in every form read alike; what cannot be read is one sentence that names the file and the line."""
+"""Tables in every form read alike; what cannot be read is one sentence that names the file and the
+line."""
 
 import gzip
 import json
@@ -10,12 +11,18 @@ from flaxformer_lite.cli.predict import write_rows
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.data.table import read_table
 
-ROWS = [{"text": 'one, "two"', "label": "yes"}, {"text": "drei\nZeilen", "label": "no"}, {"text": "ok", "label": "no"}]
+ROWS = [
+    {"text": 'one, "two"', "label": "yes"},
+    {"text": "drei\nZeilen", "label": "no"},
+    {"text": "ok", "label": "no"},
+]
 
 
 def csv_of(rows, separator=","):
     quote = lambda value: '"' + value.replace('"', '""') + '"'  # noqa: E731
-    lines = [separator.join(map(quote, values)) for values in [rows[0], *(row.values() for row in rows)]]
+    lines = [
+        separator.join(map(quote, values)) for values in [rows[0], *(row.values() for row in rows)]
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -42,43 +49,69 @@ def test_arrow_parquet_and_folders_of_datasets(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     numbered = pyarrow.table({"text": [row["text"] for row in ROWS], "label": [1, 0, 0]})
     names = {
-        "info": {"features": {"text": {"_type": "Value"}, "label": {"_type": "ClassLabel", "names": ["no", "yes"]}}}
+        "info": {
+            "features": {
+                "text": {"_type": "Value"},
+                "label": {"_type": "ClassLabel", "names": ["no", "yes"]},
+            }
+        }
     }
     kept = numbered.replace_schema_metadata({"huggingface": json.dumps(names)})
     parquet.write_table(kept, tmp_path / "t.parquet")
     for split in ("train", "validation"):
         (tmp_path / "saved" / split).mkdir(parents=True)
         path = str(tmp_path / "saved" / split / "data.arrow")
-        with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_stream(file, kept.schema) as writer:
+        with (
+            pyarrow.OSFile(path, "wb") as file,
+            pyarrow.ipc.new_stream(file, kept.schema) as writer,
+        ):
             writer.write_table(kept)
-        (tmp_path / "saved" / split / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+        (tmp_path / "saved" / split / "state.json").write_text(
+            '{"_data_files": [{"filename": "data.arrow"}]}'
+        )
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
     due = [{"text": row["text"], "label": int(row["label"] == "yes")} for row in ROWS]
     for path in ("t.parquet", "saved", "saved/train", "saved/train/data.arrow"):
         read = read_table(str(tmp_path / path), "data.path", "eval")
         assert read.rows == due and read.names == {"label": ("no", "yes")}, path
     (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(ConfigError, match="has no split validation or dev or eval or test, only train"):
+    with pytest.raises(
+        ConfigError, match="has no split validation or dev or eval or test, only train"
+    ):
         read_table(str(tmp_path / "saved"), "data.path", "eval")
 
 
 def test_squads_own_file_has_a_row_per_question(tmp_path):
     answers = [{"text": "blue", "answer_start": 7}, {"text": "blue sky", "answer_start": 7}]
-    paragraph = {"context": "A very blue sky.", "qas": [{"id": "1", "question": "Colour?", "answers": answers}]}
-    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    paragraph = {
+        "context": "A very blue sky.",
+        "qas": [{"id": "1", "question": "Colour?", "answers": answers}],
+    }
+    (tmp_path / "dev.json").write_text(
+        json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]})
+    )
     (row,) = read_table(str(tmp_path / "dev.json"), "data.path").rows
-    assert row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]} and row["question"] == "Colour?"
+    assert (
+        row["answers"] == {"text": ["blue", "blue sky"], "answer_start": [7, 7]}
+        and row["question"] == "Colour?"
+    )
 
 
 def test_tabs_with_lone_quotes_are_text(tmp_path):
     (tmp_path / "sst.tsv").write_text('sentence\tlabel\n"tis good\t1\n')
-    assert read_table(str(tmp_path / "sst.tsv"), "data.path").rows == [{"sentence": '"tis good', "label": "1"}]
+    assert read_table(str(tmp_path / "sst.tsv"), "data.path").rows == [
+        {"sentence": '"tis good', "label": "1"}
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", b"text,label\na,b,c\n", "data.path:2: 3 values, but the first line names 2 columns"),
+        (
+            "t.csv",
+            b"text,label\na,b,c\n",
+            "data.path:2: 3 values, but the first line names 2 columns",
+        ),
         ("t.csv", b"text,text\na,b\n", "two columns of the same name"),
         ("t.csv", b"text,label\n", "no rows in it"),
         ("t.csv", b"", "no rows in it"),
@@ -114,8 +147,14 @@ def test_no_such_file_or_folder(tmp_path):
         ({"state.json": {"_data_files": None}}, "no rows in it"),
         ({"state.json": {"_data_files": [3]}}, "/3: cannot be read"),
         ({"dataset_dict.json": {"splits": [1]}}, "has no split train or training, only 1"),
-        ({"dataset_dict.json": {"splits": None}}, "a folder that datasets' save_to_disk did not write"),
-        ({"state.json": {"_data_files": []}, "dataset_info.json": {"features": [1]}}, "no rows in it"),
+        (
+            {"dataset_dict.json": {"splits": None}},
+            "a folder that datasets' save_to_disk did not write",
+        ),
+        (
+            {"state.json": {"_data_files": []}, "dataset_info.json": {"features": [1]}},
+            "no rows in it",
+        ),
     ],
 )
 def test_a_folder_that_is_not_quite_that_of_datasets(tmp_path, files, message):

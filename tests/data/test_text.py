@@ -30,7 +30,9 @@ def test_a_folder_in_order_with_gz_and_jsonl_and_without_hidden_files(tmp_path):
     (tmp_path / "a.md.gz").write_bytes(gzip.compress(b"first", mtime=0))
     lines = [{"text": "third"}, {"text": "  "}, {"text": "fourth", "more": 1}]
     (tmp_path / "c.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    (tmp_path / "sub" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "fifth\\u2028"}', mtime=0))
+    (tmp_path / "sub" / "d.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "fifth\\u2028"}', mtime=0)
+    )
     (tmp_path / "sub" / "e.txt").write_text("\n \n")
     assert read(tmp_path) == [("first",), ("second",), ("third",), ("fourth",), ("fifth\u2028",)]
 
@@ -39,9 +41,18 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
     for name in ("a.txt", "README.MD", "wiki_00", "part.01", "code.py", "w.bin", "y.json", "z.png"):
         (tmp_path / name).write_text(name)
     source = open_source(DataConfig(path=str(tmp_path)), TEXT)
-    assert [d for (d,) in source.documents()] == ["README.MD", "a.txt", "code.py", "part.01", "wiki_00"]
+    assert [d for (d,) in source.documents()] == [
+        "README.MD",
+        "a.txt",
+        "code.py",
+        "part.01",
+        "wiki_00",
+    ]
     assert source.kinds() == "5 files (1 .md, 1 .txt, 1 .py, 1 .01, 1 without suffix), 0.0 kB"
-    assert source.unread() == "w.bin, y.json, z.png: not read, as the suffixes are not that of text, jsonl or a table"
+    assert (
+        source.unread()
+        == "w.bin, y.json, z.png: not read, as the suffixes are not that of text, jsonl or a table"
+    )
     assert read(tmp_path / "y.json") == [("y.json",)], "a file that is named itself"
     (tmp_path / "pairs.jsonl").write_text('{"source": "one", "target": "eins"}\n')
     assert read(tmp_path, PAIR) == [("one", "eins")]
@@ -50,13 +61,18 @@ def test_of_a_folder_what_is_no_text_by_its_name_is_left_out_and_named(tmp_path)
 def test_a_folder_without_text_by_its_names(tmp_path):
     (tmp_path / "x.png").write_text("a,b")
     with pytest.raises(
-        ConfigError, match=r"no file in it has a suffix of text, jsonl or a table \(\.png\); a file of any suffix"
+        ConfigError,
+        match=(
+            r"no file in it has a suffix of text, jsonl or a table \(\.png\); a file of any suffix"
+        ),
     ):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("end", ["\n", "", "é", "日本"])
-def test_a_large_file_is_several_documents_cut_at_lines_or_else_between_characters(tmp_path, monkeypatch, end):
+def test_a_large_file_is_several_documents_cut_at_lines_or_else_between_characters(
+    tmp_path, monkeypatch, end
+):
     monkeypatch.setattr("flaxformer_lite.data.documents.LONGEST", 64)
     whole = "".join(f"line {n}{end}" for n in range(100))
     (tmp_path / "a.txt").write_text(whole)
@@ -85,7 +101,11 @@ def test_several_files_and_patterns(tmp_path):
         (tmp_path / name).mkdir() if name == "sub" else (tmp_path / name).write_text(name)
     (tmp_path / "sub" / "e.txt").write_text("e.txt")
     at = str(tmp_path)
-    assert read(f"{at}/b*.txt, {at}/a.txt,{at}/b0.txt") == [("b0.txt",), ("b1.txt",), ("a.txt",)], "none twice"
+    assert read(f"{at}/b*.txt, {at}/a.txt,{at}/b0.txt") == [
+        ("b0.txt",),
+        ("b1.txt",),
+        ("a.txt",),
+    ], "none twice"
     assert read(f"{at}/a.txt,{at}/sub") == [("a.txt",), ("e.txt",)]
     assert read(f"{at}/**/e.txt") == [("e.txt",)]
     assert len(read(f"{at}/*")) == 4, "files, not the folder"
@@ -98,14 +118,18 @@ def test_several_files_and_patterns(tmp_path):
 
 
 def test_pairs(tmp_path):
-    (tmp_path / "p.jsonl").write_text('{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n')
+    (tmp_path / "p.jsonl").write_text(
+        '{"source": "one", "target": "eins"}\n{"source": "two", "target": "zwei"}\n'
+    )
     assert read(tmp_path / "p.jsonl", PAIR) == [("one", "eins"), ("two", "zwei")]
 
 
 def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     for name, text in (("a", "same"), ("b", "same"), ("c", "other")):
         (tmp_path / f"{name}.txt").write_text(text)
-    a, b, c = (open_source(DataConfig(path=str(tmp_path / f"{n}.txt")), TEXT).fingerprint for n in "abc")
+    a, b, c = (
+        open_source(DataConfig(path=str(tmp_path / f"{n}.txt")), TEXT).fingerprint for n in "abc"
+    )
     assert a == b != c
 
 
@@ -114,7 +138,12 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
     [
         ("empty.txt", b"", TEXT, r"data\.path=.*empty\.txt'.*empty; set it to a file"),
         ("nul.dat", b"text\0text", TEXT, r"nul\.dat is binary \(a NUL byte at 4\)"),
-        ("latin.txt", "grün".encode("latin-1"), TEXT, r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)"),
+        (
+            "latin.txt",
+            "grün".encode("latin-1"),
+            TEXT,
+            r"latin\.txt is not UTF-8 text \(byte 0xfc at 2\)",
+        ),
         ("broken.gz", b"this is no gzip", TEXT, r"broken\.gz cannot be read \(Not a gzipped file"),
         ("short.gz", gzip.compress(b"text" * 99, mtime=0)[:-9], TEXT, r"short\.gz cannot be read"),
         ("flipped.gz", GZIPPED[:12] + b"\xff\xff" + GZIPPED[14:], TEXT, r"gz cannot be read"),
@@ -129,12 +158,30 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             "key.jsonl",
             b'{"content": "a"}',
             TEXT,
-            r"key\.jsonl:1: no text under 'text' \(keys: 'content'\); set the field, .*text_field=content",
+            (
+                r"key\.jsonl:1: no text under 'text' \(keys: 'content'\); set the field,"
+                r" .*text_field=content"
+            ),
         ),
-        ("type.jsonl", b'{"text": 3}', TEXT, r"type\.jsonl:1: no text under 'text' \(not a string\)"),
-        ("half.jsonl", b'{"source": "a"}', PAIR, r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'"),
+        (
+            "type.jsonl",
+            b'{"text": 3}',
+            TEXT,
+            r"type\.jsonl:1: no text under 'text' \(not a string\)",
+        ),
+        (
+            "half.jsonl",
+            b'{"source": "a"}',
+            PAIR,
+            r"half\.jsonl:1: no text under 'target'.*reads 'source' and 'target'",
+        ),
         ("lone.jsonl", rb'{"text": "\ud800"}', TEXT, r"lone\.jsonl:1: .*not valid Unicode"),
-        ("deep.jsonl", b'{"text": "a"}\n' + b"[" * 10**5, TEXT, r"deep\.jsonl:2: not JSON \(maximum recursion depth"),
+        (
+            "deep.jsonl",
+            b'{"text": "a"}\n' + b"[" * 10**5,
+            TEXT,
+            r"deep\.jsonl:2: not JSON \(maximum recursion depth",
+        ),
         (
             "digits.jsonl",
             b'{"text": "a", "n": ' + b"9" * 5000 + b"}",
@@ -153,7 +200,12 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
             TEXT,
             r"keys\.jsonl:1: no text under 'text' \(keys: .{,300}\); this objective",
         ),
-        ("plain.txt", b"text", PAIR, r"plain\.txt must be jsonl or a table, with 'source' and 'target'"),
+        (
+            "plain.txt",
+            b"text",
+            PAIR,
+            r"plain\.txt must be jsonl or a table, with 'source' and 'target'",
+        ),
     ],
 )
 def test_bad_files(tmp_path, name, content, fields, message):

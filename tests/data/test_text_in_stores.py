@@ -31,11 +31,16 @@ def folder(tmp_path_factory):
     (path / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     with pyarrow.CompressedOutputStream(str(path / "d.jsonl.zst"), "zstd") as file:
         file.write(lines.encode())
-    (path / "e.csv").write_text("text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS))
+    (path / "e.csv").write_text(
+        "text,label\n" + "".join(f'"{row["text"]}",{row["label"]}\n' for row in ROWS)
+    )
     (path / "f.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\nfirst\t1\nsecond\t0\n"))
     rows = pyarrow.Table.from_pylist(ROWS)
     pyarrow.parquet.write_table(rows, path / "g.parquet", row_group_size=50)
-    with pyarrow.OSFile(str(path / "h.arrow"), "wb") as file, pyarrow.ipc.new_file(file, rows.schema) as out:
+    with (
+        pyarrow.OSFile(str(path / "h.arrow"), "wb") as file,
+        pyarrow.ipc.new_file(file, rows.schema) as out,
+    ):
         out.write_table(rows)
     (path / "left.out").write_bytes(b"\0")
     (path / ".hidden.txt").write_text("hidden")
@@ -57,10 +62,13 @@ def documents(path):
 
 def test_every_kind_of_file_is_streamed(there, folder, monkeypatch):
     monkeypatch.setattr(remote, "BLOCK", 4096)
-    names = sorted(path.name for path in folder.iterdir() if path.suffix != ".out" and path.name[0] != ".")
+    names = sorted(
+        path.name for path in folder.iterdir() if path.suffix != ".out" and path.name[0] != "."
+    )
     for name in names:
         assert documents(f"{there}/{name}") == documents(folder / name), name
-    here, source = open_source(DataConfig(path=str(folder)), TEXT), open_source(DataConfig(path=there), TEXT)
+    here = open_source(DataConfig(path=str(folder)), TEXT)
+    source = open_source(DataConfig(path=there), TEXT)
     assert [file.name for file in source.files] == [file.name for file in here.files] == names
     assert [file.name for file in source.left_out] == ["left.out"]
     assert source.size == here.size
@@ -69,7 +77,10 @@ def test_every_kind_of_file_is_streamed(there, folder, monkeypatch):
 
 def test_patterns_and_lists_may_mix_places(there, folder):
     found = documents(f"{there}/*.jsonl*, {folder}/a.txt,{there}/f.tsv.gz")
-    assert found == [(row["text"],) for row in ROWS] * 3 + documents(folder / "a.txt") + [("first",), ("second",)]
+    assert found == [(row["text"],) for row in ROWS] * 3 + documents(folder / "a.txt") + [
+        ("first",),
+        ("second",),
+    ]
 
 
 def test_the_fingerprint_follows_the_content_without_reading_it(bucket):
@@ -80,14 +91,17 @@ def test_the_fingerprint_follows_the_content_without_reading_it(bucket):
         bucket.seen.clear()
         marks.append(open_source(DataConfig(path=url), TEXT).fingerprint)
         assert not [
-            request for request in bucket.seen if "alt=media" in request or request.startswith(f"GET /{url[5:]}")
+            request
+            for request in bucket.seen
+            if "alt=media" in request or request.startswith(f"GET /{url[5:]}")
         ]
     assert marks[0] == marks[2] != marks[1]
 
 
 def test_token_ids_become_the_same_corpus(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path / "fetched"))
-    known, bytes_only = Bytes(), TokenizerConfig(name="bytes")
+    known = Bytes()
+    bytes_only = TokenizerConfig(name="bytes")
     ids = np.concatenate([[*known.encode(f"document {n}"), known.eos_id] for n in range(99)])
     ids.astype(np.uint16).tofile(tmp_path / "a.bin")
     np.save(tmp_path / "b.npy", ids)
@@ -95,11 +109,15 @@ def test_token_ids_become_the_same_corpus(bucket, tmp_path, monkeypatch):
         remote.upload(tmp_path / name, f"{bucket.url}/ids/{name}")
     corpora = [
         open_corpus(
-            DataConfig(path=f"{place}/a.bin,{place}/b.npy", cache=str(tmp_path / name), tokenizer=bytes_only),
+            DataConfig(
+                path=f"{place}/a.bin,{place}/b.npy",
+                cache=str(tmp_path / name),
+                tokenizer=bytes_only,
+            ),
             TEXT,
         )
         for name, place in (("x", tmp_path), ("y", f"{bucket.url}/ids"))
-    ]  # fmt: skip
+    ]
     for split in ("train", "eval"):
         here, there = (corpus.tokens[split] for corpus in corpora)
         assert np.array_equal(here.ids, there.ids) and np.array_equal(here.offsets, there.offsets)
@@ -112,29 +130,50 @@ def test_token_ids_become_the_same_corpus(bucket, tmp_path, monkeypatch):
         )
 
 
-def test_labelled_rows_and_a_tokenizer_come_from_a_store(there, folder, tmp_path, monkeypatch, bucket):
+def test_labelled_rows_and_a_tokenizer_come_from_a_store(
+    there, folder, tmp_path, monkeypatch, bucket
+):
     monkeypatch.setenv("FLAXFORMER_LITE_CACHE", str(tmp_path))
     for name in ("b.jsonl", "e.csv", "g.parquet"):
         read, due = (table.read_table(f"{place}/{name}", "data.path") for place in (there, folder))
-        assert (read.rows, read.columns, read.fingerprint) == (due.rows, due.columns, due.fingerprint)
+        assert (read.rows, read.columns, read.fingerprint) == (
+            due.rows,
+            due.columns,
+            due.fingerprint,
+        )
     bucket.seen.clear()
-    table.read_table(f"{there}/b.jsonl", "data.path")  # again: the store is asked, and nothing is copied
+    table.read_table(
+        f"{there}/b.jsonl", "data.path"
+    )  # again: the store is asked, and nothing is copied
     assert not [
-        request for request in bucket.seen if "alt=media" in request or ("b.jsonl?" in request and "GET" in request)
+        request
+        for request in bucket.seen
+        if "alt=media" in request or ("b.jsonl?" in request and "GET" in request)
     ]
     assert table.splits_of(there) == ()
 
 
 def test_what_cannot_be_read_names_field_and_address(bucket, there):
     for path, message in (
-        (f"{there}/nothing", rf"data.path: {there}/nothing: the bucket has no object of this name, and none below"),
-        (f"{there}/*.nothing", rf"data.path: {there}/\*.nothing: the bucket has no object of this name"),
-        (f"{bucket.url[:5]}elsewhere/a.txt", r"data.path: ..://elsewhere/a.txt: there is no bucket elsewhere"),
+        (
+            f"{there}/nothing",
+            rf"data.path: {there}/nothing: the bucket has no object of this name, and none below",
+        ),
+        (
+            f"{there}/*.nothing",
+            rf"data.path: {there}/\*.nothing: the bucket has no object of this name",
+        ),
+        (
+            f"{bucket.url[:5]}elsewhere/a.txt",
+            r"data.path: ..://elsewhere/a.txt: there is no bucket elsewhere",
+        ),
     ):
         with pytest.raises(StorageError, match=message):
             open_source(DataConfig(path=path), TEXT)
     storage.write(f"{bucket.url}/bad/a.txt", b"\xff\xfe")
-    with pytest.raises(ConfigError, match=rf"data.path='{bucket.url}/bad/a.txt': a.txt is not UTF-8 text"):
+    with pytest.raises(
+        ConfigError, match=rf"data.path='{bucket.url}/bad/a.txt': a.txt is not UTF-8 text"
+    ):
         documents(f"{bucket.url}/bad/a.txt")
     storage.write(f"{bucket.url}/bad/a.jsonl.gz", gzip.compress(b"x" * 999)[:-9])
     with pytest.raises(ConfigError, match=r"a.jsonl.gz(:1)?:? (cannot be read|not JSON)"):
@@ -147,7 +186,9 @@ def test_what_cannot_be_read_names_field_and_address(bucket, there):
         documents(f"{bucket.url}/bad/b.txt")
 
 
-def test_lost_connections_in_the_middle_of_a_stream_are_mended(there, bucket, folder, monkeypatch, capsys):
+def test_lost_connections_in_the_middle_of_a_stream_are_mended(
+    there, bucket, folder, monkeypatch, capsys
+):
     monkeypatch.setattr("flaxformer_lite.files.stores.PAUSE", 0.01)
     monkeypatch.setattr(remote, "BLOCK", 4096)
     source = open_source(DataConfig(path=f"{there}/b.jsonl"), TEXT)

@@ -36,13 +36,18 @@ def numpy(folder, encoded):
 
 
 def megatron(folder, encoded, code=4, dtype=np.int32):
-    """As Megatron's indexed data set: each document is two sequences, and none ends with the end-of-text id."""
+    """As Megatron's indexed data set: each document is two sequences, and none ends with the
+    end-of-text id."""
     sequences = [half for ids in encoded for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
     sizes = np.array([len(ids) for ids in sequences])
     np.concatenate(sequences).astype(dtype).tofile(folder / "a.bin")
     index = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(sizes), len(encoded) + 1)
     starts = (np.cumsum(sizes) - sizes) * np.dtype(dtype).itemsize
-    arrays = sizes.astype(np.int32), starts.astype(np.int64), np.arange(0, len(sizes) + 1, 2, dtype=np.int64)
+    arrays = (
+        sizes.astype(np.int32),
+        starts.astype(np.int64),
+        np.arange(0, len(sizes) + 1, 2, dtype=np.int64),
+    )
     (folder / "a.idx").write_bytes(index + b"".join(array.tobytes() for array in arrays))
     return folder / "a.bin"
 
@@ -51,19 +56,30 @@ def ids_of(found):
     """The documents of both splits, in order, each without its end-of-text id."""
     parts = []
     for split in ("train", "eval"):
-        ids, offsets = np.asarray(found.tokens[split].ids), np.asarray(found.tokens[split].offsets)
-        assert offsets[0] == 0 and offsets[-1] == len(ids) and (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
+        ids = np.asarray(found.tokens[split].ids)
+        offsets = np.asarray(found.tokens[split].offsets)
+        assert (
+            offsets[0] == 0
+            and offsets[-1] == len(ids)
+            and (ids[offsets[1:] - 1] == KNOWN.eos_id).all()
+        )
         parts += [ids[a : b - 1].tolist() for a, b in pairwise(offsets)]
     return parts
 
 
-@pytest.mark.parametrize("write", [plain, numpy, megatron, lambda *a: megatron(*a, code=8, dtype=np.uint16)])
+@pytest.mark.parametrize(
+    "write", [plain, numpy, megatron, lambda *a: megatron(*a, code=8, dtype=np.uint16)]
+)
 def test_every_form_holds_the_same_documents(experiment, tmp_path, encoded, write, monkeypatch):
     monkeypatch.setattr(token_files, "CHUNK", 1000)
     found = open_corpus(experiment(path=str(write(tmp_path, encoded))).data, TEXT)
     assert ids_of(found) == encoded
     held = found.tokens["eval"]
-    assert 0.05 < len(held.ids) / sum(len(found.tokens[split].ids) for split in ("train", "eval")) < 0.2
+    assert (
+        0.05
+        < len(held.ids) / sum(len(found.tokens[split].ids) for split in ("train", "eval"))
+        < 0.2
+    )
     assert found.tokens["train"].ids.dtype == np.uint16
 
 
@@ -105,21 +121,45 @@ def damaged(folder, encoded, change):
 @pytest.mark.parametrize(
     "write, message",
     [
-        (lambda f, e: damaged(f, e, lambda data: data[:-9]), r"a\.bin, a\.idx: not Megatron's index, or damaged"),
-        (lambda f, e: damaged(f, e, lambda data: b"other" + data[5:]), r"the index does not fit the file"),
-        (lambda f, e: damaged(f, e, lambda data: data[:17] + b"\x63" + data[18:]), r"a\.idx: not Megatron's index"),
-        (lambda f, e: damaged(f, e, lambda data: data[:18] + b"\xff" * 8 + data[26:]), r"a\.idx: not Megatron's index"),
+        (
+            lambda f, e: damaged(f, e, lambda data: data[:-9]),
+            r"a\.bin, a\.idx: not Megatron's index, or damaged",
+        ),
+        (
+            lambda f, e: damaged(f, e, lambda data: b"other" + data[5:]),
+            r"the index does not fit the file",
+        ),
+        (
+            lambda f, e: damaged(f, e, lambda data: data[:17] + b"\x63" + data[18:]),
+            r"a\.idx: not Megatron's index",
+        ),
+        (
+            lambda f, e: damaged(f, e, lambda data: data[:18] + b"\xff" * 8 + data[26:]),
+            r"a\.idx: not Megatron's index",
+        ),
         (lambda f, e: damaged(f, e, lambda data: b""), r"a\.idx: not Megatron's index"),
         (
             lambda f, e: np.array([1, 999], np.uint16).tofile(f / "a.bin"),
             r"token 999, where the tokenizer has 362; set",
         ),
         (lambda f, e: np.save(f / "a.npy", np.array([3, -1])), r"holds the token -1"),
-        (lambda f, e: np.save(f / "a.npy", np.array([0.5])), r"a\.npy: must hold whole numbers, but has 1 of float64"),
-        (lambda f, e: np.save(f / "a.npy", np.array([{}]), allow_pickle=True), r"a\.npy cannot be read as token ids"),
-        (lambda f, e: (f / "a.npy").write_bytes(b"no array"), r"a\.npy cannot be read as token ids"),
+        (
+            lambda f, e: np.save(f / "a.npy", np.array([0.5])),
+            r"a\.npy: must hold whole numbers, but has 1 of float64",
+        ),
+        (
+            lambda f, e: np.save(f / "a.npy", np.array([{}]), allow_pickle=True),
+            r"a\.npy cannot be read as token ids",
+        ),
+        (
+            lambda f, e: (f / "a.npy").write_bytes(b"no array"),
+            r"a\.npy cannot be read as token ids",
+        ),
         (lambda f, e: (f / "a.bin").write_bytes(b"odd"), r"a\.bin cannot be read as token ids"),
-        (lambda f, e: np.array([3], np.uint16).tofile(f / "a.bin"), r"too few tokens to hold out 10% of them"),
+        (
+            lambda f, e: np.array([3], np.uint16).tofile(f / "a.bin"),
+            r"too few tokens to hold out 10% of them",
+        ),
     ],
 )
 def test_bad_files(experiment, tmp_path, encoded, write, message):
@@ -131,10 +171,16 @@ def test_bad_files(experiment, tmp_path, encoded, write, message):
 
 def test_what_the_config_must_say(experiment, tmp_path, encoded):
     path = plain(tmp_path, encoded)
-    with pytest.raises(ConfigError, match=r"holds token ids; set data\.tokenizer\.path to the tokenizer that wrote"):
+    with pytest.raises(
+        ConfigError, match=r"holds token ids; set data\.tokenizer\.path to the tokenizer that wrote"
+    ):
         open_corpus(experiment(path=str(path), tokenizer="byte_bpe").data, TEXT)
-    with pytest.raises(ConfigError, match=r"holds token ids, but this objective reads source and target"):
+    with pytest.raises(
+        ConfigError, match=r"holds token ids, but this objective reads source and target"
+    ):
         open_corpus(experiment(path=str(path)).data, ("source", "target"))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(ConfigError, match=r"a\.txt is text, and others hold token ids; give one or the other"):
+    with pytest.raises(
+        ConfigError, match=r"a\.txt is text, and others hold token ids; give one or the other"
+    ):
         open_corpus(experiment(path=f"{path},{tmp_path}/a.txt").data, TEXT)

@@ -10,7 +10,14 @@ from flaxformer_lite.data.tokenizer_training import train
 
 KINDS = ("byte_bpe", "sentencepiece", "bytes")
 ALL = (*KINDS, "words")
-STRANGE = ["", "plain words", "  two  spaces\n\n\ttab\r\n", "[MASK] <extra_id_0> </s> [PAD]", "日本 🙂 naïve", "Ġy ##z"]
+STRANGE = [
+    "",
+    "plain words",
+    "  two  spaces\n\n\ttab\r\n",
+    "[MASK] <extra_id_0> </s> [PAD]",
+    "日本 🙂 naïve",
+    "Ġy ##z",
+]
 
 PANICS = (
     b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},'
@@ -43,7 +50,9 @@ def test_special_tokens(trained, name):
     assert tok.vocab_size <= 480 and len(tok.pieces()) == tok.vocab_size
     named = [tok.pad_id, tok.eos_id, tok.bos_id, tok.cls_id, tok.sep_id, tok.mask_id]
     assert len({*named, *tok.sentinel_ids}) == 106
-    assert tok.sentinel_ids == tuple(range(tok.vocab_size - 1, tok.vocab_size - 101, -1)), "descending, as T5's"
+    assert tok.sentinel_ids == tuple(range(tok.vocab_size - 1, tok.vocab_size - 101, -1)), (
+        "descending, as T5's"
+    )
     assert tok.decode([tok.cls_id, *tok.encode("text"), tok.sentinel_ids[0], tok.eos_id]) == "text"
     assert set(tok.ordinary_ids.tolist()).isdisjoint(tok.specials())
 
@@ -61,7 +70,10 @@ def test_saved_and_loaded(trained, name, tmp_path):
 @pytest.mark.parametrize("name", ALL)
 def test_training_again_gives_the_same(trained, name):
     tok, texts = trained[name]
-    assert train(TokenizerConfig(name=name, vocab_size=480), iter(texts)).fingerprint == tok.fingerprint
+    assert (
+        train(TokenizerConfig(name=name, vocab_size=480), iter(texts)).fingerprint
+        == tok.fingerprint
+    )
 
 
 @pytest.mark.parametrize("name", ["byte_bpe", "sentencepiece"])
@@ -76,7 +88,9 @@ def test_words(trained, name):
     text = texts[0][:100] + "(x1,y2)"
     ids = np.asarray(tok.encode(text))
     starts = tok.starts_word(ids)
-    words = [b"".join(tok.pieces()[i] for i in run) for run in np.split(ids, np.flatnonzero(starts)[1:])]
+    words = [
+        b"".join(tok.pieces()[i] for i in run) for run in np.split(ids, np.flatnonzero(starts)[1:])
+    ]
     for left, right in itertools.pairwise(words):
         assert not (left[-1:].isalnum() and right[:1].isalnum()), (left, right)
     assert sum(word.strip().isalnum() for word in words) > 5
@@ -90,17 +104,24 @@ def test_whole_words_in_lower_case_of_which_rare_ones_are_unknown():
     ids = tok.encode("The DOG, unheard; [MASK] cafe\u0301!")
     assert tok.decode(ids) == "the dog caf\u00e9" and len(ids) == 5
     assert not set(ids) & tok.specials(), "special tokens are never found in text"
-    assert set(ids) - set(tok.ordinary_ids.tolist()) == {6}, "the unknown word and [MASK]'s letters are one token"
-    few = train(TokenizerConfig(name="words", vocab_size=109), texts)
-    assert [few.pieces()[i] for i in few.ordinary_ids] == [b" caf\xc3\xa9", b" cat's"], (
-        "the most frequent, by the letter"
+    assert set(ids) - set(tok.ordinary_ids.tolist()) == {6}, (
+        "the unknown word and [MASK]'s letters are one token"
     )
+    few = train(TokenizerConfig(name="words", vocab_size=109), texts)
+    assert [few.pieces()[i] for i in few.ordinary_ids] == [
+        b" caf\xc3\xa9",
+        b" cat's",
+    ], "the most frequent, by the letter"
 
 
 def test_counts_that_no_word_reaches_and_that_are_not_of_words():
-    with pytest.raises(ConfigError, match=r"min_count=9: no word of the text occurs as often; lower it"):
+    with pytest.raises(
+        ConfigError, match=r"min_count=9: no word of the text occurs as often; lower it"
+    ):
         train(TokenizerConfig(name="words", min_count=9), ["a word"])
-    with pytest.raises(ConfigError, match=r"min_count=5: counts the words of name='words'; for bytes set 0"):
+    with pytest.raises(
+        ConfigError, match=r"min_count=5: counts the words of name='words'; for bytes set 0"
+    ):
         TokenizerConfig(name="bytes", min_count=5)
     with pytest.raises(ConfigError, match="vocab_size=107: words needs at least 108"):
         train(TokenizerConfig(name="words", vocab_size=107), ["a word"])
@@ -108,12 +129,19 @@ def test_counts_that_no_word_reaches_and_that_are_not_of_words():
 
 def test_a_vocabulary_without_room():
     for name, least in (("byte_bpe", 362), ("sentencepiece", 427)):
-        with pytest.raises(ConfigError, match=rf"data\.tokenizer\.vocab_size=300: {name} needs at least {least}"):
+        with pytest.raises(
+            ConfigError, match=rf"data\.tokenizer\.vocab_size=300: {name} needs at least {least}"
+        ):
             train(TokenizerConfig(name=name, vocab_size=300), ["text"])
 
 
 def test_a_published_tokenizer_json(tmp_path):
-    vocab = {t: i for i, t in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "chess", "."])}
+    vocab = {
+        t: i
+        for i, t in enumerate(
+            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "chess", "."]
+        )
+    }
     tok = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
     tok.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tok.decoder = tokenizers.decoders.WordPiece()
@@ -148,7 +176,8 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     tok.save(str(tmp_path / "tokenizer.json"))
     ours = tokenizer.load(tmp_path / "tokenizer.json")
     with pytest.raises(
-        ConfigError, match=r"tokenizer\.json: fails on this text; shorten .* \(.*retry-limit-in-match over\)"
+        ConfigError,
+        match=r"tokenizer\.json: fails on this text; shorten .* \(.*retry-limit-in-match over\)",
     ):
         ours.encode("x" * 40)
     assert ours.encode("xy") == [0]
@@ -158,7 +187,11 @@ def test_a_pattern_that_takes_too_many_steps_is_an_error(tmp_path):
     "name, content, message",
     [
         ("tokenizer.json", b"{}", "cannot be read as a tokenizer"),
-        ("tokenizer.json", PANICS, r"cannot be read as a tokenizer .*Cannot parse precompiled_charsmap"),
+        (
+            "tokenizer.json",
+            PANICS,
+            r"cannot be read as a tokenizer .*Cannot parse precompiled_charsmap",
+        ),
         ("spiece.model", b"nonsense", "cannot be read as a tokenizer"),
         ("vocab.txt", b"a\nb", r"must be a tokenizer\.json or a sentencepiece \.model"),
         ("missing.json", None, "cannot be read as a tokenizer .*No such file"),
@@ -172,6 +205,8 @@ def test_unreadable_files(tmp_path, name, content, message):
 
 
 def test_no_end_of_text(tmp_path):
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(tmp_path / "t.json"))
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(
+        str(tmp_path / "t.json")
+    )
     with pytest.raises(ConfigError, match="no end-of-text token"):
         tokenizer.load(tmp_path / "t.json")

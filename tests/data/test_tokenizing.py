@@ -22,8 +22,10 @@ def _short_pieces(monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Makes every text a large one, of shards of 2,000 characters; lists those that are handed to a process."""
-    handed, make = [], tokenizing._Process.make
+    """Makes every text a large one, of shards of 2,000 characters; lists those that are handed to a
+    process."""
+    handed = []
+    make = tokenizing._Process.make
     monkeypatch.setattr(tokenizing, "SMALL", 0)
     monkeypatch.setattr(shards, "SHARD", 2000)
 
@@ -41,23 +43,34 @@ def cores(monkeypatch):
 
 
 def arrays(found):
-    return {name: (tokens.ids.tolist(), tokens.offsets.tolist()) for name, tokens in found.tokens.items()}
+    return {
+        name: (tokens.ids.tolist(), tokens.offsets.tolist())
+        for name, tokens in found.tokens.items()
+    }
 
 
 @pytest.fixture
 def whole(experiment, tmp_path):
     """The tokens that one process makes of a text that is small to it."""
-    return lambda **options: arrays(open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT))
+    return lambda **options: arrays(
+        open_corpus(experiment(cache=str(tmp_path / "whole"), **options).data, TEXT)
+    )
 
 
-@pytest.mark.parametrize(("name", "count"), [("bytes", 1), ("byte_bpe", 3), ("sentencepiece", 2), ("words", 2)])
-def test_any_number_of_processes_writes_the_same(experiment, tmp_path, whole, cores, request, name, count):
+@pytest.mark.parametrize(
+    ("name", "count"), [("bytes", 1), ("byte_bpe", 3), ("sentencepiece", 2), ("words", 2)]
+)
+def test_any_number_of_processes_writes_the_same(
+    experiment, tmp_path, whole, cores, request, name, count
+):
     due = whole(tokenizer=name, tokens=430)
     asked = request.getfixturevalue("asked")
     cores(count)
     found = open_corpus(experiment(tokenizer=name, tokens=430).data, TEXT)
     assert arrays(found) == due and len(asked) == len(set(asked)) > 10
-    assert [path.name for path in (tmp_path / "cache").glob("tokens*")] == [f"tokens-{found.fingerprint}"]
+    assert [path.name for path in (tmp_path / "cache").glob("tokens*")] == [
+        f"tokens-{found.fingerprint}"
+    ]
 
 
 @pytest.fixture
@@ -65,7 +78,8 @@ def fails_at(monkeypatch):
     """fails_at(n, how) ends the work at its shard n."""
 
     def install(number, how):
-        make, count = tokenizing._Process.make, iter(range(1000))
+        make = tokenizing._Process.make
+        count = iter(range(1000))
 
         def make_or_fail(process, shard, path):
             if next(count) == number:
@@ -93,7 +107,9 @@ def interrupt(_):
         (interrupt, KeyboardInterrupt, None),
     ],
 )
-def test_what_was_done_before_a_kill_is_kept(experiment, tmp_path, whole, cores, fails_at, request, how, error, said):
+def test_what_was_done_before_a_kill_is_kept(
+    experiment, tmp_path, whole, cores, fails_at, request, how, error, said
+):
     due = whole()
     asked = request.getfixturevalue("asked")
     cores(1)
@@ -102,14 +118,18 @@ def test_what_was_done_before_a_kill_is_kept(experiment, tmp_path, whole, cores,
         open_corpus(experiment().data, TEXT)
     (parts,) = (tmp_path / "cache").glob("*.parts")
     made = {path.name for path in parts.glob("*.npz")}
-    numbers = {int(name[:6]) for name in made}  # the process may be quicker with the next than this one is with its end
+    numbers = {
+        int(name[:6]) for name in made
+    }  # the process may be quicker with the next than this one is with its end
     assert numbers >= {0, 1, 2, 3, 4} and 5 not in numbers and not list(parts.glob("*.tmp"))
     damaged = parts / sorted(made)[2]
     damaged.write_bytes(damaged.read_bytes()[:-40])
     mend()
     asked.clear()
     assert arrays(open_corpus(experiment().data, TEXT)) == due
-    assert damaged.name in asked and made.isdisjoint(set(asked) - {damaged.name}), "only what is missing is made"
+    assert damaged.name in asked and made.isdisjoint(set(asked) - {damaged.name}), (
+        "only what is missing is made"
+    )
     assert not list((tmp_path / "cache").glob("*.parts"))
 
 
@@ -125,15 +145,23 @@ def test_another_text_finds_nothing_of_the_old(experiment, jsonl, asked, fails_a
     assert min(asked).startswith("000000-")
 
 
-def test_hosts_that_share_the_cache_share_the_work(experiment, tmp_path, whole, cores, monkeypatch, request):
-    due, named = whole(), threading.local()
+def test_hosts_that_share_the_cache_share_the_work(
+    experiment, tmp_path, whole, cores, monkeypatch, request
+):
+    due = whole()
+    named = threading.local()
     asked = request.getfixturevalue("asked")
     cores(1)
     monkeypatch.setattr(socket, "gethostname", lambda: named.host)
-    found, by, fingerprints = {}, [], []
-    make, both = tokenizing._Process.make, threading.Barrier(2)
+    found = {}
+    by = []
+    fingerprints = []
+    make = tokenizing._Process.make
+    both = threading.Barrier(2)
     monkeypatch.setattr(
-        tokenizing._Process, "make", lambda process, *shard: by.append(process) or make(process, *shard)
+        tokenizing._Process,
+        "make",
+        lambda process, *shard: by.append(process) or make(process, *shard),
     )
 
     def host(number):
@@ -151,9 +179,9 @@ def test_hosts_that_share_the_cache_share_the_work(experiment, tmp_path, whole, 
     assert found == {0: due, 1: due}
     assert len(asked) == len(set(asked)), "no shard is made twice"
     assert len(set(by)) == 2, "both have made some"
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"tokens-{fingerprints[0]}"], (
-        "and left nothing else"
-    )
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [
+        f"tokens-{fingerprints[0]}"
+    ], "and left nothing else"
 
 
 def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):
@@ -165,7 +193,9 @@ def test_a_full_disk_is_one_sentence(experiment, asked, monkeypatch):
         return process
 
     monkeypatch.setattr(tokenizing.subprocess, "Popen", started)
-    with pytest.raises(ConfigError, match=r"data.cache=.*: cannot write there \(File too large\); free some space"):
+    with pytest.raises(
+        ConfigError, match=r"data.cache=.*: cannot write there \(File too large\); free some space"
+    ):
         open_corpus(experiment().data, TEXT)
 
 
@@ -179,6 +209,8 @@ def test_a_damaged_shard_is_deleted(tmp_path):
     assert shards.is_whole(path) and shards.load(path)["train.bin"].tolist() == list(range(1000))
     path.write_bytes(path.read_bytes()[:500] + b"x" + path.read_bytes()[501:])
     assert not shards.is_whole(path)
-    with pytest.raises(ConfigError, match="was damaged, and is deleted; the same command makes it anew"):
+    with pytest.raises(
+        ConfigError, match="was damaged, and is deleted; the same command makes it anew"
+    ):
         shards.load(path)
     assert not path.exists()

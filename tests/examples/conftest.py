@@ -1,4 +1,5 @@
-"""Tests that need 90 MB of published weights are collected where `make examples` has installed them, and only there."""
+"""Tests that need 90 MB of published weights are collected where `make examples` has installed
+them, and only there."""
 
 import importlib.util
 

@@ -14,7 +14,8 @@ def check_round_trip(name, folder):
     """Tensors and names are the fixture's, and what is written reads back as the same model."""
     model, params = loaded(name)
     save_pretrained(folder, model, params)
-    due, got = load_file(ROOT / name / "model.safetensors"), load_file(folder / "model.safetensors")
+    due = load_file(ROOT / name / "model.safetensors")
+    got = load_file(folder / "model.safetensors")
     assert set(got) == set(due)
     for key, array in due.items():
         np.testing.assert_array_equal(got[key], array.astype(np.float32), err_msg=key)

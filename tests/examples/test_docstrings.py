@@ -40,7 +40,10 @@ def asked(text):
 
 
 def test_questions_of_both_styles():
-    assert asked(NUMPY) == {"What does add return?": "Their sum.", "What is a, an argument of add?": "The first."}
+    assert asked(NUMPY) == {
+        "What does add return?": "Their sum.",
+        "What is a, an argument of add?": "The first.",
+    }
     assert asked(GOOGLE) == {
         "What does add return?": "Their sum.",
         "What is a, an argument of add?": "the first of two.",

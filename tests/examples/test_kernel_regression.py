@@ -14,7 +14,8 @@ def test_learned_widths_beat_the_fixed_one(tmp_path, capsys):
     with jax.numpy_dtype_promotion("standard"):  # optax raises floats to whole numbers
         fits = {fit.name: fit for fit in example.main(tmp_path / "figure.png", steps=60)}
     for name in example.LEARNED:
-        fixed, learned = fits[name], fits[f"{name}, learned"]
+        fixed = fits[name]
+        learned = fits[f"{name}, learned"]
         assert learned.width != fixed.width
         assert learned.left_out < fixed.left_out and learned.error < fixed.error
     assert fits["constant"].error == max(fit.error for fit in fits.values())
@@ -27,12 +28,15 @@ def test_learned_widths_beat_the_fixed_one(tmp_path, capsys):
 def test_a_point_is_left_out_of_its_own_prediction():
     points = example.Points(jnp.arange(3.0)[:, None], jnp.asarray([0.0, 6.0, 3.0]))
     errors = [6.0, 6 - 1.5, 3.0]  # the means of the others within 1: 6, (0 + 3) / 2, 6
-    np.testing.assert_allclose(example.left_out_loss(1.0, boxcar, points), np.mean(np.square(errors)), rtol=1e-6)
+    np.testing.assert_allclose(
+        example.left_out_loss(1.0, boxcar, points), np.mean(np.square(errors)), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("width", [0.2, 2**0.25])
 def test_attention_is_the_gaussian_kernel_on_an_arc_and_not_on_the_line(width):
-    x_S, x_T = jnp.linspace(0, example.END, 20), jnp.linspace(0.1, example.END, 7)
+    x_S = jnp.linspace(0, example.END, 20)
+    x_T = jnp.linspace(0.1, example.END, 7)
     gaps = {}
     for place in (example.arc, example.line):
         points, test = (example.Points(place(x), example.truth(x)) for x in (x_S, x_T))

@@ -20,7 +20,9 @@ def directory():
 
 
 def test_ids_are_the_references(directory):
-    np.testing.assert_array_equal(load_tokenizer(directory)(TEXTS)["input_ids"], REFERENCE["input_ids"])
+    np.testing.assert_array_equal(
+        load_tokenizer(directory)(TEXTS)["input_ids"], REFERENCE["input_ids"]
+    )
 
 
 def test_vectors_are_the_references(directory):
@@ -37,11 +39,25 @@ def test_the_example_ranks(capsys):
 def test_the_command_gives_the_same_vectors(directory, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     out = tmp_path / "vectors.npy"
-    main(["embed", "--model", str(directory), "--file", str(tmp_path / "texts.txt"), "--out", str(out)])
+    main(
+        [
+            "embed",
+            "--model",
+            str(directory),
+            "--file",
+            str(tmp_path / "texts.txt"),
+            "--out",
+            str(out),
+        ]
+    )
     np.testing.assert_allclose(np.load(out), REFERENCE["vectors"], atol=1e-5)
 
 
 def test_the_weights_travel(directory, tmp_path, capsys):
     main(["convert", str(directory), str(tmp_path / "out")])
-    np.testing.assert_allclose(example.embed(tmp_path / "out", TEXTS), REFERENCE["vectors"], atol=1e-5)
-    assert (tmp_path / "out/tokenizer.json").read_bytes() == (directory / "tokenizer.json").read_bytes()
+    np.testing.assert_allclose(
+        example.embed(tmp_path / "out", TEXTS), REFERENCE["vectors"], atol=1e-5
+    )
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (
+        directory / "tokenizer.json"
+    ).read_bytes()

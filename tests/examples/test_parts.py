@@ -1,4 +1,5 @@
-"""Parts of a model written outside the package: each trains by the command line's path, and no file of the core knows of it."""
+"""Parts of a model written outside the package: each trains by the command line's path, and no file
+of the core knows of it."""
 
 import dataclasses
 import runpy
@@ -18,9 +19,18 @@ from flaxformer_lite.models import gpt2
 from flaxformer_lite.training.start.adopt import read_experiment
 from tests.examples import trials
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 ROOT = Path(__file__).parents[2]
-SIZES = {"d_model": 16, "num_heads": 2, "mlp_dim": 24, "decoder_layers": 2, "vocab_size": 37, "dropout": 0.0}
+SIZES = {
+    "d_model": 16,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "decoder_layers": 2,
+    "vocab_size": 37,
+    "dropout": 0.0,
+}
 IDS = jnp.asarray(np.random.default_rng(0).integers(1, 37, (2, 8)), jnp.int32)
 
 
@@ -31,7 +41,11 @@ def built(**options):
 
 def test_an_encoding_with_two_hooks(tmp_path):
     _, records = trials.train(
-        tmp_path, **{"model.position.name": "examples.rope_with_decay:RopeWithDecay", "model.position.start": -2.0}
+        tmp_path,
+        **{
+            "model.position.name": "examples.rope_with_decay:RopeWithDecay",
+            "model.position.start": -2.0,
+        },
     )
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run")
@@ -40,18 +54,33 @@ def test_an_encoding_with_two_hooks(tmp_path):
     plain = dataclasses.replace(run.cfg.model, position=rope_with_decay.Rope())
     ids = IDS % 250
     two = run.model.apply({"params": run.params}, ids).logits
-    params = {**run.params, "decoder": {k: v for k, v in run.params["decoder"].items() if k != "position"}}
-    assert np.abs(two - build_model(plain).apply({"params": params}, ids).logits).max() > 1e-3, "the bias counts"
-    unturned = two - run.model.apply({"params": run.params}, ids, position_ids=jnp.zeros((1, 8), jnp.int32)).logits
+    params = {
+        **run.params,
+        "decoder": {k: v for k, v in run.params["decoder"].items() if k != "position"},
+    }
+    assert np.abs(two - build_model(plain).apply({"params": params}, ids).logits).max() > 1e-3, (
+        "the bias counts"
+    )
+    unturned = (
+        two
+        - run.model.apply(
+            {"params": run.params}, ids, position_ids=jnp.zeros((1, 8), jnp.int32)
+        ).logits
+    )
     assert np.abs(unturned).max() > 1e-5, "and so does the phase"
 
 
 def test_experts_alike_are_one_feed_forward():
-    cfg = mixture_of_experts.MoeConfig(num_experts=3, top_k=2, expert=MlpConfig(mlp_dim=24, gated=True))
+    cfg = mixture_of_experts.MoeConfig(
+        num_experts=3, top_k=2, expert=MlpConfig(mlp_dim=24, gated=True)
+    )
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
     moe = cfg.module(Execution())
     params = moe.init(jax.random.key(0), x)["params"]
-    alike = params | {name: jnp.broadcast_to(params[name][:1], params[name].shape) for name in ("up", "gate", "down")}
+    alike = params | {
+        name: jnp.broadcast_to(params[name][:1], params[name].shape)
+        for name in ("up", "gate", "down")
+    }
     one = {name: {"kernel": params[name][0]} for name in ("up", "gate", "down")}
     plain = FeedForward(cfg.expert).apply({"params": one}, x)
     np.testing.assert_allclose(moe.apply({"params": alike}, x), plain, rtol=1e-4, atol=1e-5)
@@ -61,7 +90,9 @@ SCANNED = {"train.accumulate": 2, "model.scan": True, "mesh.fsdp": 2, "mesh.tens
 
 
 @pytest.mark.parametrize(
-    "changes", [pytest.param({}, marks=pytest.mark.nightly), SCANNED], ids=["plain", "accumulated, scanned and sharded"]
+    "changes",
+    [pytest.param({}, marks=pytest.mark.nightly), SCANNED],
+    ids=["plain", "accumulated, scanned and sharded"],
 )
 def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
     name = "examples.mixture_of_experts:MoeConfig"
@@ -70,14 +101,18 @@ def test_the_balance_of_experts_reaches_the_loss(tmp_path, changes):
     train = [record for record in records if record["split"] == "train"]
     for record in train:  # each of two layers adds at least balance * 1
         assert 1.0 <= record["load_balancing"] < 2.0
-        np.testing.assert_allclose(record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5)
+        np.testing.assert_allclose(
+            record["loss"], record["nll"] + record["load_balancing"], rtol=1e-5
+        )
     assert train[-1]["nll"] < train[0]["nll"]
     assert "load_balancing" not in records[-1], "held-out loss is the objective's own"
     assert trials.resolved(tmp_path)["model"]["feed_forward"]["balance"] == 0.5
 
 
 def test_a_recurrent_language_model_trains_and_writes(tmp_path):
-    _, records = trials.train(tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"})
+    _, records = trials.train(
+        tmp_path, page="gpt2_tiny:nope", **{"model.mixer.name": "examples.min_gru:MinGruConfig"}
+    )
     assert records[-1]["loss"] < records[0]["loss"]
     run = workdir.read_run(tmp_path / "run")
     written = generate(run.model, run.params, IDS, max_new_tokens=4)
@@ -90,35 +125,44 @@ def test_min_gru_documents_do_not_meet_and_padding_is_passed_over():
     model, params = built(mixer=min_gru.MinGruConfig(), position=gpt2.config("tiny").position)
     apply = lambda ids, **more: model.apply({"params": params}, ids, **more).logits  # noqa: E731
     segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 2]] * 2, jnp.int32)
-    packed, other = apply(IDS, segment_ids=segments), apply(IDS.at[:, :3].set(5), segment_ids=segments)
+    packed = apply(IDS, segment_ids=segments)
+    other = apply(IDS.at[:, :3].set(5), segment_ids=segments)
     np.testing.assert_array_equal(packed[:, 3:], other[:, 3:])
     np.testing.assert_allclose(packed[:, 3:], apply(IDS[:, 3:]), rtol=1e-5, atol=1e-6)
     keep = jnp.asarray([[0, 0, 1, 1, 1, 1, 1, 1]] * 2, jnp.int32)
-    np.testing.assert_allclose(apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        apply(IDS, attention_mask=keep)[:, 2:], apply(IDS[:, 2:]), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.nightly
 def test_min_gru_in_parts_is_min_gru_at_once():
     model, params = built(mixer=min_gru.MinGruConfig())
     whole = model.apply({"params": params}, IDS).logits
-    cache, parts = init_cache(model.cfg, 2, 8), []
+    cache = init_cache(model.cfg, 2, 8)
+    parts = []
     for start, stop in ((0, 3), (3, 4), (4, 8)):
         out = model.apply({"params": params}, IDS[:, start:stop], cache=cache)
-        parts, cache = [*parts, out.logits], out.cache
+        parts = [*parts, out.logits]
+        cache = out.cache
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, rtol=1e-5, atol=1e-6)
 
 
 def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
-    base, adapted = tmp_path / "base", tmp_path / "adapted"
+    base = tmp_path / "base"
+    adapted = tmp_path / "adapted"
     base.mkdir(), adapted.mkdir()
     trials.train(base)
     changes = {
-        "model.mixer.name": "examples.lora:LoraConfig", "model.mixer.rank": 4, "optimizer.freeze": r"('^(?!.*lora_)',)",
+        "model.mixer.name": "examples.lora:LoraConfig",
+        "model.mixer.rank": 4,
+        "optimizer.freeze": r"('^(?!.*lora_)',)",
         "train.init_from": base / "run",
-    }  # fmt: skip
+    }
     cfg = read_experiment(trials.experiment_dict(adapted, **changes), given=list(changes))
     trials.loop.run(cfg, adapted / "run")
-    old, new = workdir.read_run(base / "run"), workdir.read_run(adapted / "run")
+    old = workdir.read_run(base / "run")
+    new = workdir.read_run(adapted / "run")
     records = trials.metrics.read(adapted / "run" / "metrics.jsonl")
     before = trials.metrics.read(base / "run" / "metrics.jsonl")[-1]
     np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
@@ -131,7 +175,9 @@ def test_lora_begins_as_its_base_and_leaves_it_alone(tmp_path):
     assert any(trials.leaf(new.params, path).any() for path in added if path.endswith("_b"))
 
 
-@pytest.mark.parametrize(("pattern", "said"), [("('nothing',)", "matches no parameter"), ("('.',)", "every parameter")])
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("('nothing',)", "matches no parameter"), ("('.',)", "every parameter")]
+)
 def test_freezing_what_is_not_there_or_everything(tmp_path, pattern, said):
     with pytest.raises(ConfigError, match=said):
         trials.train(tmp_path, **{"optimizer.freeze": pattern})

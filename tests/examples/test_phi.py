@@ -1,4 +1,5 @@
-"""Phi, a family that no file of the package knows: loaded, saved, generated with, trained and fine-tuned by its name."""
+"""Phi, a family that no file of the package knows: loaded, saved, generated with, trained and
+fine-tuned by its name."""
 
 import json
 
@@ -7,7 +8,13 @@ import numpy as np
 import pytest
 
 from examples import phi
-from flaxformer_lite import build_model, load_pretrained, load_tokenizer, save_pretrained, unstack_layers
+from flaxformer_lite import (
+    build_model,
+    load_pretrained,
+    load_tokenizer,
+    save_pretrained,
+    unstack_layers,
+)
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.cli import command_line
 from flaxformer_lite.config import ConfigError, ExperimentConfig, from_config_dict, to_config_dict
@@ -20,7 +27,9 @@ from tests.examples.saved import check_round_trip
 from tests.pretrained.fixtures import MANIFEST, OUTSIDE, ROOT, errors, loaded
 from tests.training import tiny_runs
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 
 FAMILY = OUTSIDE["phi"]
 NAMES = [name for name in MANIFEST if name.startswith("phi")]
@@ -54,19 +63,38 @@ def test_scanned_and_side_by_side_are_the_same_numbers():
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), loaded("phi_lm")[1])
 
 
-# The fields of microsoft/phi-2's config.json that say what is computed; parameters counted by torch on its meta device.
+# The fields of microsoft/phi-2's config.json that say what is computed; parameters counted by torch
+# on its meta device.
 PHI_2 = dict(
-    model_type="phi", architectures=["PhiForCausalLM"], hidden_size=2560, intermediate_size=10240, num_hidden_layers=32,
-    num_attention_heads=32, num_key_value_heads=32, partial_rotary_factor=0.4, rope_theta=10000.0, rope_scaling=None,
-    qk_layernorm=False, hidden_act="gelu_new", layer_norm_eps=1e-5, max_position_embeddings=2048, vocab_size=51200,
-    tie_word_embeddings=False, resid_pdrop=0.1, embd_pdrop=0.0, attention_dropout=0.0, use_cache=True,
-)  # fmt: skip
+    model_type="phi",
+    architectures=["PhiForCausalLM"],
+    hidden_size=2560,
+    intermediate_size=10240,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=32,
+    partial_rotary_factor=0.4,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    qk_layernorm=False,
+    hidden_act="gelu_new",
+    layer_norm_eps=1e-5,
+    max_position_embeddings=2048,
+    vocab_size=51200,
+    tie_word_embeddings=False,
+    resid_pdrop=0.1,
+    embd_pdrop=0.0,
+    attention_dropout=0.0,
+    use_cache=True,
+)
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("1", 1418.270720), ("2", 2779.683840)])
 def test_presets_are_the_published_sizes(preset, millions):
     shapes = parameter_shapes(build_model(FAMILY, preset))
-    assert sum(np.prod(leaf.shape) for leaf in shapes.values()) == pytest.approx(millions * 1e6, abs=0.5)
+    assert sum(np.prod(leaf.shape) for leaf in shapes.values()) == pytest.approx(
+        millions * 1e6, abs=0.5
+    )
 
 
 def test_the_published_config_is_the_preset():
@@ -76,15 +104,23 @@ def test_the_published_config_is_the_preset():
 def test_rules_cover_every_parameter():
     cfg = phi.config("tiny")
     for path in parameter_shapes(phi.Model(cfg)):
-        assert any(__import__("re").search(rule, path) for rule, _ in parameter_rules.rules(cfg)), path
+        assert any(__import__("re").search(rule, path) for rule, _ in parameter_rules.rules(cfg)), (
+            path
+        )
 
 
 def test_what_reads_it_must_be_named_and_must_fit():
-    with pytest.raises(ConfigError, match=r"model_type='phi'.*family=module:Model reads by your own"):
+    with pytest.raises(
+        ConfigError, match=r"model_type='phi'.*family=module:Model reads by your own"
+    ):
         load_pretrained(ROOT / "phi_lm")
-    with pytest.raises(ConfigError, match=r"model_type='gpt2', where family='examples.phi:Model' reads 'phi'"):
+    with pytest.raises(
+        ConfigError, match=r"model_type='gpt2', where family='examples.phi:Model' reads 'phi'"
+    ):
         load_pretrained(ROOT / "gpt2_lm", family=FAMILY)
-    with pytest.raises(ConfigError, match=r"^family='examples.phi:Modell': .*has no 'Modell'; did you mean 'Model'"):
+    with pytest.raises(
+        ConfigError, match=r"^family='examples.phi:Modell': .*has no 'Modell'; did you mean 'Model'"
+    ):
         load_pretrained(ROOT / "phi_lm", family="examples.phi:Modell")
     with pytest.raises(ConfigError, match="its file needs PUBLISHED"):
         load_pretrained(ROOT / "phi_lm", family="examples.ordinal:Ordinal")
@@ -92,7 +128,9 @@ def test_what_reads_it_must_be_named_and_must_fit():
 
 def test_a_field_that_its_file_does_not_name_is_refused(tmp_path):
     config = json.loads((ROOT / "phi_lm" / "config.json").read_text())
-    with pytest.raises(ConfigError, match="alibi_slope=3 is not supported for phi and might change the numbers"):
+    with pytest.raises(
+        ConfigError, match="alibi_slope=3 is not supported for phi and might change the numbers"
+    ):
         read_config(phi, config | {"alibi_slope": 3}, "lm")
 
 
@@ -102,10 +140,8 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     assert cfg.model.family == FAMILY
     loop.run(cfg, tmp_path / "run")
     main(["convert", str(tmp_path / "run"), str(tmp_path / "published")])
-    (model, params), (again, same) = (
-        load_pretrained(tmp_path / "run"),
-        load_pretrained(tmp_path / "published", family=FAMILY),
-    )
+    model, params = load_pretrained(tmp_path / "run")
+    again, same = load_pretrained(tmp_path / "published", family=FAMILY)
     jax.tree.map(np.testing.assert_array_equal, params, same)
     assert again.cfg.family == model.cfg.family == FAMILY
     assert load_tokenizer(tmp_path / "published", family=FAMILY).encode("two") == load_tokenizer(
@@ -113,13 +149,18 @@ def test_train_convert_generate_and_fine_tune_by_the_command_line(tmp_path, caps
     ).encode("two")
     capsys.readouterr()
     written = []
-    for where in (["--model", f"{tmp_path}/run"], ["--model", f"{tmp_path}/published", "--family", FAMILY]):
+    for where in (
+        ["--model", f"{tmp_path}/run"],
+        ["--model", f"{tmp_path}/published", "--family", FAMILY],
+    ):
         main(["generate", *where, "--prompt", "zero one", "--max_new_tokens", "4"])
         written.append(capsys.readouterr().out)
     assert written[0] == written[1]
     main(["inspect", str(tmp_path / "published"), "--family", FAMILY])
     assert f"family       {FAMILY}" in capsys.readouterr().out
-    page = to_config_dict(tiny_runs.config(tmp_path, train={"steps": 1, "init_from": str(tmp_path / "published")}))
+    page = to_config_dict(
+        tiny_runs.config(tmp_path, train={"steps": 1, "init_from": str(tmp_path / "published")})
+    )
     with pytest.raises(ConfigError, match="families with published weights are"):
         read_experiment(page)
     page.model.family = FAMILY

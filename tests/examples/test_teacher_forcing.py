@@ -1,4 +1,5 @@
-"""The loss of a text in one pass equals that of reading it step by step, for a recurrence and for attention."""
+"""The loss of a text in one pass equals that of reading it step by step, for a recurrence and for
+attention."""
 
 import jax
 import pytest

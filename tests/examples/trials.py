@@ -1,4 +1,5 @@
-"""Runs of the examples as a user starts them: a page, an example's name in place of a part, a few steps."""
+"""Runs of the examples as a user starts them: a page, an example's name in place of a part, a few
+steps."""
 
 import json
 
@@ -12,11 +13,26 @@ from flaxformer_lite.training.report import metrics
 from tests.training import tiny_runs
 
 SMALL = {
-    "model.d_model": 32, "model.num_heads": 2, "model.mlp_dim": 48, "model.decoder_layers": 2, "model.max_length": 64,
-    "model.vocab_size": 0, "model.dropout": 0.0, "data.tokenizer.name": "bytes", "data.length": 32, "data.eval_fraction": 0.1,
-    "train.steps": 6, "train.batch_size": 8, "train.eval_every": 6, "train.log_every": 1, "train.eval_batches": 2,
-    "train.checkpoint_every": 6, "optimizer.learning_rate": 1e-2, "optimizer.warmup_steps": 1, "mesh.data": 1,
-}  # fmt: skip
+    "model.d_model": 32,
+    "model.num_heads": 2,
+    "model.mlp_dim": 48,
+    "model.decoder_layers": 2,
+    "model.max_length": 64,
+    "model.vocab_size": 0,
+    "model.dropout": 0.0,
+    "data.tokenizer.name": "bytes",
+    "data.length": 32,
+    "data.eval_fraction": 0.1,
+    "train.steps": 6,
+    "train.batch_size": 8,
+    "train.eval_every": 6,
+    "train.log_every": 1,
+    "train.eval_batches": 2,
+    "train.checkpoint_every": 6,
+    "optimizer.learning_rate": 1e-2,
+    "optimizer.warmup_steps": 1,
+    "mesh.data": 1,
+}
 
 
 def experiment_dict(folder, page="gpt2_tiny", **changes):
@@ -37,7 +53,9 @@ def resolved(folder):
 
 
 def paths(params):
-    return {"/".join(key.key for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)}
+    return {
+        "/".join(key.key for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(params)
+    }
 
 
 def leaf(params, path):

@@ -1,4 +1,5 @@
-"""Every feed-forward in its folder: one vector in, one of the same width out, each token by itself, rules for its paths."""
+"""Every feed-forward in its folder: one vector in, one of the same width out, each token by itself,
+rules for its paths."""
 
 import re
 
@@ -11,7 +12,9 @@ from flax.traverse_util import flatten_dict
 from flaxformer_lite import registry
 from flaxformer_lite.config import Execution
 
-RECORDS = [registry.resolve_class("feed_forwards", name)() for name in registry.available("feed_forwards")]
+RECORDS = [
+    registry.resolve_class("feed_forwards", name)() for name in registry.available("feed_forwards")
+]
 
 
 @pytest.fixture(params=RECORDS, ids=lambda record: record.name)

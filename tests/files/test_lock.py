@@ -22,14 +22,23 @@ def objects(bucket, request):
 
 def hold(objects, **changes):
     """Writes what a run that was killed leaves."""
-    said = {"token": "x", "owner": "process 5 on far", "machine": "far", "process": 5, "since": "2026-01-02 03:04 UTC"}
+    said = {
+        "token": "x",
+        "owner": "process 5 on far",
+        "machine": "far",
+        "process": 5,
+        "since": "2026-01-02 03:04 UTC",
+    }
     objects.write(".lock", json.dumps(said | changes).encode())
 
 
 def test_a_second_run_is_refused_with_the_owner_named_and_begins_when_the_first_ends(objects):
     with (
         Lock(objects, "first"),
-        pytest.raises(LockError, match=r"another run is writing to .*: process \d+ on .*, since 20.* UTC. Wait for it"),
+        pytest.raises(
+            LockError,
+            match=r"another run is writing to .*: process \d+ on .*, since 20.* UTC. Wait for it",
+        ),
     ):
         Lock(objects, "second").__enter__()
     assert objects.names() == []
@@ -70,7 +79,9 @@ def test_an_owner_learns_that_another_took_over(objects):
         hold(objects)
         while not held._ended.wait(0.02) and held._thread.is_alive():
             pass
-        with pytest.raises(LockError, match=r"process 5 on far.* took the lock over while this run was silent"):
+        with pytest.raises(
+            LockError, match=r"process 5 on far.* took the lock over while this run was silent"
+        ):
             held.check()
     assert b"far" in objects.read(".lock")  # not ours to release
 
@@ -82,7 +93,9 @@ def test_after_a_silence_an_owner_asks_before_it_writes(objects, monkeypatch):
         held.check(ask=True)
         hold(objects)
         held.check()  # nobody has told it
-        with pytest.raises(LockError, match=r"process 5 on far.* took the lock over while this run was silent"):
+        with pytest.raises(
+            LockError, match=r"process 5 on far.* took the lock over while this run was silent"
+        ):
             held.check(ask=True)
 
 

@@ -29,24 +29,40 @@ def names(folder: Path) -> list[str]:
 
 def test_killed_or_two_at_once_a_directory_is_old_or_new(tmp_path):
     """The long run is tools/publishers.py."""
-    command = [sys.executable, "tools/publishers.py", "--kills=6", "--pairs=2", f"--folder={tmp_path}"]
+    command = [
+        sys.executable,
+        "tools/publishers.py",
+        "--kills=6",
+        "--pairs=2",
+        f"--folder={tmp_path}",
+    ]
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert ended.returncode == 0, ended.stderr
-    assert "6 saved: old or new" in ended.stdout and "2 two at once, convert: 1 wrote" in ended.stdout
+    assert (
+        "6 saved: old or new" in ended.stdout and "2 two at once, convert: 1 wrote" in ended.stdout
+    )
 
 
 def test_an_error_leaves_the_old_directory_and_nothing_else(tmp_path):
     write(tmp_path / "a", "old")
-    with pytest.raises(ValueError, match="broken"), publish.new_directory(tmp_path / "a", carry=bool) as made:
+    with (
+        pytest.raises(ValueError, match="broken"),
+        publish.new_directory(tmp_path / "a", carry=bool) as made,
+    ):
         fill(made, "new")
         raise ValueError("broken")
     assert (tmp_path / "a/x").read_text() == "old" and names(tmp_path) == ["a"]
 
 
 def test_other_entries_stay_and_no_link_is_written_through(tmp_path):
-    blob, target = tmp_path / "blob", tmp_path / "a"
+    blob = tmp_path / "blob"
+    target = tmp_path / "a"
     (target / "sub").mkdir(parents=True)
     for path in (blob, target / "sub" / "y", target / "mine", target / "dropped"):
         path.write_text("old")
@@ -54,7 +70,9 @@ def test_other_entries_stay_and_no_link_is_written_through(tmp_path):
     (target / "link").symlink_to("mine")
     write(target, "new", carry=lambda name: name != "dropped")
     assert names(target) == ["link", "mine", "sub", "x"] and (target / "link").is_symlink()
-    assert (target / "x").read_text() == "new" and blob.read_text() == (target / "sub" / "y").read_text() == "old"
+    assert (target / "x").read_text() == "new" and blob.read_text() == (
+        target / "sub" / "y"
+    ).read_text() == "old"
 
 
 def test_a_link_to_a_directory_is_replaced(tmp_path):
@@ -62,7 +80,9 @@ def test_a_link_to_a_directory_is_replaced(tmp_path):
     (tmp_path / "b").symlink_to("a")
     write(tmp_path / "b", "new")
     assert (
-        not (tmp_path / "b").is_symlink() and (tmp_path / "a/x").read_text() == "old" and names(tmp_path) == ["a", "b"]
+        not (tmp_path / "b").is_symlink()
+        and (tmp_path / "a/x").read_text() == "old"
+        and names(tmp_path) == ["a", "b"]
     )
 
 
@@ -90,7 +110,9 @@ def test_an_existing_directory_is_refused_if_nothing_may_be_replaced(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file/a: cannot be written \(.*; choose another directory"):
+    with pytest.raises(
+        ConfigError, match=r"file/a: cannot be written \(.*; choose another directory"
+    ):
         write(tmp_path / "file" / "a", "new")
 
 
@@ -125,7 +147,8 @@ def test_a_file_is_replaced_whole_and_not_through_its_link(tmp_path):
     (tmp_path / "x").symlink_to("blob")
     publish.write_file(tmp_path / "x", b"new")
     assert (tmp_path / "x").read_text() == "new" and (tmp_path / "blob").read_text() == "old"
-    seen, done = set(), threading.Event()
+    seen = set()
+    done = threading.Event()
 
     def look() -> None:
         while not done.is_set():

@@ -25,7 +25,12 @@ def impatient(monkeypatch):
 def test_an_object_reads_back_with_its_size_and_checksum(bucket):
     storage.write(f"{bucket.url}/a/b.txt", CONTENT)
     file = remote.find(f"{bucket.url}/a/b.txt")
-    assert (file.url, file.name, file.suffix, file.size) == (f"{bucket.url}/a/b.txt", "b.txt", ".txt", len(CONTENT))
+    assert (file.url, file.name, file.suffix, file.size) == (
+        f"{bucket.url}/a/b.txt",
+        "b.txt",
+        ".txt",
+        len(CONTENT),
+    )
     assert file.checksum == file.version
     if file.checksum.startswith("md5"):
         assert file.checksum == f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -38,14 +43,32 @@ def test_an_object_reads_back_with_its_size_and_checksum(bucket):
 
 
 def test_names_and_patterns_are_listed_in_order(bucket):
-    for name in ("list/b.txt", "list/a.txt", "list/deep/c.txt", "list/d.bin", "list2/e.txt", "list/none.txt"):
+    for name in (
+        "list/b.txt",
+        "list/a.txt",
+        "list/deep/c.txt",
+        "list/d.bin",
+        "list2/e.txt",
+        "list/none.txt",
+    ):
         storage.write(f"{bucket.url}/{name}", name.encode() if "none" not in name else b"")
-    below = [str(file).removeprefix(f"{bucket.url}/") for file in remote.find_below(f"{bucket.url}/list/")]
+    below = [
+        str(file).removeprefix(f"{bucket.url}/")
+        for file in remote.find_below(f"{bucket.url}/list/")
+    ]
     assert below == ["list/a.txt", "list/b.txt", "list/d.bin", "list/deep/c.txt", "list/none.txt"]
-    assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == ["a.txt", "b.txt", "none.txt"]
+    assert [file.name for file in remote.find_like(f"{bucket.url}/list/*.txt")] == [
+        "a.txt",
+        "b.txt",
+        "none.txt",
+    ]
     assert [file.name for file in remote.find_like(f"{bucket.url}/list/**/c.*")] == ["c.txt"]
     assert remote.find(f"{bucket.url}/list") is None
-    assert remote.find_below(f"{bucket.url}/nothing") == remote.find_like(f"{bucket.url}/nothing/*") == []
+    assert (
+        remote.find_below(f"{bucket.url}/nothing")
+        == remote.find_like(f"{bucket.url}/nothing/*")
+        == []
+    )
     assert remote.read(remote.find(f"{bucket.url}/list/none.txt")) == b""
 
 
@@ -68,9 +91,13 @@ def test_files_are_copied_there_and_back_in_blocks(bucket, tmp_path, monkeypatch
     assert (tmp_path / "back").read_bytes() == CONTENT
 
 
-def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_refused(bucket, tmp_path, monkeypatch):
+def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_refused(
+    bucket, tmp_path, monkeypatch
+):
     storage.write(f"{bucket.url}/c", CONTENT)
-    file, whole, spoiled = remote.find(f"{bucket.url}/c"), remote.read, []
+    file = remote.find(f"{bucket.url}/c")
+    whole = remote.read
+    spoiled = []
 
     def read(*args):
         content = whole(*args)
@@ -83,7 +110,9 @@ def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_ref
     assert (tmp_path / "c").read_bytes() == CONTENT
     assert len(spoiled) == 2
     times = 9
-    with pytest.raises(StorageError, match=r"bucket/c: another (md5|crc32c) here than in the store; it is damaged"):
+    with pytest.raises(
+        StorageError, match=r"bucket/c: another (md5|crc32c) here than in the store; it is damaged"
+    ):
         remote.download(file, tmp_path / "c")
     times = 0
     storage.write(f"{bucket.url}/c", CONTENT[:-1])
@@ -95,8 +124,11 @@ def test_a_copy_that_differs_from_the_stores_checksum_is_made_again_and_then_ref
 def test_what_passes_is_tried_again_and_counted(status, bucket, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "PATIENCE", 60)
     storage.write(f"{bucket.url}/t", CONTENT)
-    file, before = remote.find(f"{bucket.url}/t"), stores.retries()
-    bucket.fail(status, times=3, on=r"alt=media|GET /bucket/t\b")  # not the listing that a client did not wait for
+    file = remote.find(f"{bucket.url}/t")
+    before = stores.retries()
+    bucket.fail(
+        status, times=3, on=r"alt=media|GET /bucket/t\b"
+    )  # not the listing that a client did not wait for
     assert remote.read(file) == CONTENT
     assert stores.retries() == before + 3
     lines = capsys.readouterr().err.splitlines()
@@ -115,10 +147,25 @@ def test_what_stays_is_one_sentence(bucket):
     for status, message in (
         (
             503,
-            r"bucket/s: the store cannot be reached \(503 Service Unavailable; \d+ tries\); check the network, and the",
+            (
+                r"bucket/s: the store cannot be reached \(503 Service Unavailable; \d+ tries\);"
+                r" check the network, and the"
+            ),
         ),
-        (401, r"bucket/s: access is forbidden \(401 Unauthorized\); log in \((gcloud auth|aws configure)"),
-        (403, r"bucket/s: access is forbidden \(.*\); log in \((gcloud auth|aws configure).*\), or ask"),
+        (
+            401,
+            (
+                r"bucket/s: access is forbidden \(401 Unauthorized\); log in \((gcloud auth|aws"
+                r" configure)"
+            ),
+        ),
+        (
+            403,
+            (
+                r"bucket/s: access is forbidden \(.*\); log in \((gcloud auth|aws configure).*\),"
+                r" or ask"
+            ),
+        ),
         (418, r"bucket/s: the store refuses it \(418 I'm a Teapot\)"),
     ):
         bucket.fail(status, times=1000)
@@ -127,10 +174,14 @@ def test_what_stays_is_one_sentence(bucket):
         bucket.faults.clear()
     elsewhere = f"{bucket.url[:2]}://elsewhere/a"
     for act in (remote.find_below, lambda url: remote.upload(Path(__file__), url)):
-        with pytest.raises(StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name") as error:
+        with pytest.raises(
+            StorageError, match="://elsewhere/a: there is no bucket elsewhere; check its name"
+        ) as error:
             act(elsewhere)
         assert "\n" not in str(error.value)
-    with pytest.raises(StorageError, match="bucket/gone: the bucket has no object of this name, and none below it"):
+    with pytest.raises(
+        StorageError, match="bucket/gone: the bucket has no object of this name, and none below it"
+    ):
         remote.read(remote.RemoteFile(f"{bucket.url}/gone", 9, "", ""))
 
 
@@ -140,7 +191,8 @@ def test_a_store_that_is_not_there_is_one_sentence(monkeypatch):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         with pytest.raises(
-            StorageError, match=rf"{url}: the store cannot be reached \(.*[cC]onnect.*127.0.0.1.* tries"
+            StorageError,
+            match=rf"{url}: the store cannot be reached \(.*[cC]onnect.*127.0.0.1.* tries",
         ):
             remote.find(url)
 
@@ -155,7 +207,8 @@ def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tm
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9/other")
     begun = time.monotonic()
     with pytest.raises(
-        StorageError, match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure"
+        StorageError,
+        match=r"s3://b/a: there are no credentials, and .*reached.*; log in: aws configure",
     ):
         look("s3://b/a")
     assert time.monotonic() - begun < 30
@@ -170,7 +223,9 @@ def test_without_credentials_a_store_is_not_tried_for_long(look, monkeypatch, tm
         ("gs://b", "Google", False),
     ],
 )
-def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(url, vendor, anonymous, monkeypatch, tmp_path):
+def test_a_machine_of_the_stores_maker_may_have_credentials_of_its_own(
+    url, vendor, anonymous, monkeypatch, tmp_path
+):
     monkeypatch.setattr(stores, "VENDOR", tmp_path / "sys_vendor")
     stores.VENDOR.write_text(f"{vendor}\n")
     monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
@@ -184,18 +239,26 @@ def test_public_objects_are_read_without_credentials(s3, monkeypatch):
     open_to_all = {"Bucket": storage.BUCKET, "Key": "public/config.json", "ACL": "public-read"}
     stores.run(url, lambda files: files._call_s3("put_object_acl", **open_to_all))
     monkeypatch.setattr(stores, "is_anonymous", lambda url: True)
-    assert remote.read(remote.find(f"{url}/config.json")) == Objects(url).read("config.json") == b"{}"
+    assert (
+        remote.read(remote.find(f"{url}/config.json")) == Objects(url).read("config.json") == b"{}"
+    )
     for look in (lambda: remote.find(f"{url}/secret"), lambda: Objects(url).read("secret")):
-        with pytest.raises(StorageError, match=r"bucket/public.*: access is forbidden .*; log in \(aws configure"):
+        with pytest.raises(
+            StorageError, match=r"bucket/public.*: access is forbidden .*; log in \(aws configure"
+        ):
             look()
 
 
-@pytest.mark.parametrize(("url", "package", "extra"), [("gs://b/a", "gcsfs.core", "gcs"), ("s3://b/a", "s3fs", "s3")])
+@pytest.mark.parametrize(
+    ("url", "package", "extra"), [("gs://b/a", "gcsfs.core", "gcs"), ("s3://b/a", "s3fs", "s3")]
+)
 def test_a_package_that_is_not_installed_is_named(url, package, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, package, None)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:8")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:8")
-    with pytest.raises(StorageError, match=rf"{url[:5]} needs a package .*pip install 'flaxformer_lite\[{extra}\]'"):
+    with pytest.raises(
+        StorageError, match=rf"{url[:5]} needs a package .*pip install 'flaxformer_lite\[{extra}\]'"
+    ):
         remote.find(url)
 
 
@@ -218,7 +281,10 @@ def test_a_forked_process_has_its_own_client(bucket):
     """In a process of its own, without the threads of this one."""
     storage.write(f"{bucket.url}/f", CONTENT)
     size = f"remote.find('{bucket.url}/f').size"
-    fork = f"size, child = {size}, os.fork()\nif not child: os._exit({size} != size)\nsys.exit(os.waitpid(child, 0)[1])"
+    fork = (
+        f"size, child = {size}, os.fork()\nif not child: os._exit({size} !="
+        " size)\nsys.exit(os.waitpid(child, 0)[1])"
+    )
     imports = "import os, sys\nfrom flaxformer_lite.files import remote\n"
     assert subprocess.run([sys.executable, "-c", imports + fork]).returncode == 0
 

@@ -17,7 +17,10 @@ from flaxformer_lite.training import program
 from flaxformer_lite.training.start.initial_state import initial_state
 from tests.training import tiny_runs
 
-TOKENS, WIDTH, HIDDEN, LAYERS = 256, 64, 1024, 4
+TOKENS = 256
+WIDTH = 64
+HIDDEN = 1024
+LAYERS = 4
 
 
 def gated(inputs):
@@ -42,11 +45,14 @@ def net(matmul):
 def case():
     keys = iter(jax.random.split(jax.random.key(0), 3 * LAYERS + 1))
     shapes = ((WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN, WIDTH))
-    weights = [[0.1 * jax.random.normal(next(keys), shape) for shape in shapes] for _ in range(LAYERS)]
+    weights = [
+        [0.1 * jax.random.normal(next(keys), shape) for shape in shapes] for _ in range(LAYERS)
+    ]
     return weights, jax.random.normal(next(keys), (2, TOKENS // 2, WIDTH))
 
 
-PLAIN, TUNED = jax.grad(net(plain_matmul)), jax.grad(net(cpu_tuning.recompute_matmul))
+PLAIN = jax.grad(net(plain_matmul))
+TUNED = jax.grad(net(cpu_tuning.recompute_matmul))
 
 
 def test_recomputed_gradients_are_those_of_the_product(case):
@@ -55,13 +61,16 @@ def test_recomputed_gradients_are_those_of_the_product(case):
 
 
 def test_what_is_recomputed_is_not_kept(case):
-    held = lambda gradients: jax.jit(gradients).lower(*case).compile().memory_analysis().temp_size_in_bytes  # noqa: E731
+    def held(gradients):
+        return jax.jit(gradients).lower(*case).compile().memory_analysis().temp_size_in_bytes
+
     assert held(TUNED) < held(PLAIN) - (LAYERS - 1) * 4 * TOKENS * HIDDEN
 
 
 def test_products_of_matrices_and_their_gradients_copy_nothing_to_transpose_it():
     up, down, x = (
-        jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate(((32, 8, 16), (8, 16, 32), (4, 8, 32)))
+        jax.random.normal(jax.random.key(n), shape)
+        for n, shape in enumerate(((32, 8, 16), (8, 16, 32), (4, 8, 32)))
     )
 
     def loss(product, kernels, x):
@@ -76,7 +85,11 @@ def test_products_of_matrices_and_their_gradients_copy_nothing_to_transpose_it()
     (got, got_text), (want, want_text) = (
         (compiled((up, down), x), compiled.as_text())
         for product in (tuned, plain)
-        for compiled in [jax.jit(jax.grad(functools.partial(loss, product), (0, 1))).lower((up, down), x).compile()]
+        for compiled in [
+            jax.jit(jax.grad(functools.partial(loss, product), (0, 1)))
+            .lower((up, down), x)
+            .compile()
+        ]
     )
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max())
@@ -89,15 +102,18 @@ def test_a_bias_for_all_rows_has_the_same_gradient_in_slices():
 
     def loss(bias, tuned):
         sharding = ActivationSharding(tuned=tuned)
-        return jnp.square(attention(q, k, v, bias=bias, sharding=sharding, implementation="dense")).sum()
+        return jnp.square(
+            attention(q, k, v, bias=bias, sharding=sharding, implementation="dense")
+        ).sum()
 
-    bias, both = (
-        jax.random.normal(jax.random.key(3), (1, 2, 96, 96)),
-        jax.jit(jax.value_and_grad(loss), static_argnums=1),
-    )
+    bias = jax.random.normal(jax.random.key(3), (1, 2, 96, 96))
+    both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
     for got, want in zip(both(bias, True), both(bias, False), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    sums = [str(jax.make_jaxpr(lambda x, on=on: both(x, on))(bias)).count("reduce_sum[") for on in (True, False)]
+    sums = [
+        str(jax.make_jaxpr(lambda x, on=on: both(x, on))(bias)).count("reduce_sum[")
+        for on in (True, False)
+    ]
     assert sums[0] < sums[1]
     got, want = (both(bias.astype(jnp.bfloat16), on)[1] for on in (True, False))
     assert np.mean(got != want) < 0.01  # slices are added before they are rounded
@@ -114,7 +130,8 @@ def test_a_sum_in_slices_is_the_sum(vocabulary):
 
 
 def test_what_is_scheduled_after_a_number_depends_on_it_and_is_unchanged():
-    x, done = jnp.arange(3.0), jnp.ones(2)
+    x = jnp.arange(3.0)
+    done = jnp.ones(2)
     np.testing.assert_array_equal(cpu_tuning.schedule_after([done], x), x)
     assert "ne" not in str(jax.make_jaxpr(lambda d: cpu_tuning.schedule_after([], x))(done))
     assert jnp.isnan(cpu_tuning.schedule_after([done.at[0].set(jnp.nan)], x)).all()
@@ -127,7 +144,9 @@ def test_programs_that_run_once_are_compiled_with_less_care_on_a_cpu_alone():
 
 
 def built(folder, family, tuned, devices=1):
-    cfg = tiny_runs.config(folder, family, train={"cpu_tuning": tuned}, mesh=MeshConfig(data=devices))
+    cfg = tiny_runs.config(
+        folder, family, train={"cpu_tuning": tuned}, mesh=MeshConfig(data=devices)
+    )
     model = dataclasses.replace(cfg.model, dropout=0.0, vocab_size=96)
     cfg = dataclasses.replace(cfg, model=model)
     return program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg)), dummy.batch(cfg)
@@ -138,13 +157,24 @@ def test_plain_equals_tuned(tmp_path, family):
     """Loss, norm of the gradients and updated parameters of a step."""
     (plain, batch), (tuned, _) = (built(tmp_path, family, switch) for switch in (False, True))
     texts = [str(jax.make_jaxpr(run.train_step)(run.target, run.batch)) for run in (plain, tuned)]
-    assert "recomputed" not in texts[0] and "is_finite" not in texts[0] and len(texts[0]) != len(texts[1])
+    assert (
+        "recomputed" not in texts[0]
+        and "is_finite" not in texts[0]
+        and len(texts[0]) != len(texts[1])
+    )
     results = [run.train_step(initial_state(run), batch) for run in (plain, tuned)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
 
 
 def test_a_mesh_is_not_tuned(tmp_path):
-    """Several devices run the plain program, and so do steps written by hand; the switch is for one CPU."""
-    texts = [str(jax.make_jaxpr(run.train_step)(run.target, run.batch)).count("custom_vjp") for run, _ in
-             (built(tmp_path, "gpt2", True), built(tmp_path, "gpt2", True, 2), built(tmp_path, "gpt2", False, 2))]  # fmt: skip
+    """Several devices run the plain program, and so do steps written by hand; the switch is for one
+    CPU."""
+    texts = [
+        str(jax.make_jaxpr(run.train_step)(run.target, run.batch)).count("custom_vjp")
+        for run, _ in (
+            built(tmp_path, "gpt2", True),
+            built(tmp_path, "gpt2", True, 2),
+            built(tmp_path, "gpt2", False, 2),
+        )
+    ]
     assert texts[1] == texts[2]

@@ -8,7 +8,12 @@ import pytest
 from flaxformer_lite import attend
 from flaxformer_lite.functions import kernels
 
-B, T, S, N, K, H = 2, 3, 5, 4, 2, 8
+B = 2
+T = 3
+S = 5
+N = 4
+K = 2
+H = 8
 KERNELS = (kernels.gaussian, kernels.boxcar, kernels.epanechnikov)
 
 
@@ -24,24 +29,34 @@ def nadaraya_watson(q, k, v, kernel, bandwidth, visible):
     out = np.zeros((B, T, N, v.shape[-1]))
     for b, t, n in np.ndindex(B, T, N):
         head = n // (N // K)
-        values = [kernel(((q[b, t, n] - k[b, s, head]) ** 2).sum() / bandwidth**2) * visible[b, t, s] for s in range(S)]
+        values = [
+            kernel(((q[b, t, n] - k[b, s, head]) ** 2).sum() / bandwidth**2) * visible[b, t, s]
+            for s in range(S)
+        ]
         if sum(values) > 0:
             out[b, t, n] = sum(w * v[b, s, head] for s, w in enumerate(values)) / sum(values)
     return out
 
 
-@pytest.mark.parametrize(("kernel", "formula"), [
-    (kernels.gaussian, lambda u: np.exp(-u / 2)),
-    (kernels.boxcar, lambda u: float(u <= 1)),
-    (kernels.epanechnikov, lambda u: max(0, 1 - u)),
-    (lambda u: 1 / (1 + u), lambda u: 1 / (1 + u)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "formula"),
+    [
+        (kernels.gaussian, lambda u: np.exp(-u / 2)),
+        (kernels.boxcar, lambda u: float(u <= 1)),
+        (kernels.epanechnikov, lambda u: max(0, 1 - u)),
+        (lambda u: 1 / (1 + u), lambda u: 1 / (1 + u)),
+    ],
+)
 def test_equals_the_textbook_estimator(qkv, kernel, formula):
     visible = np.random.default_rng(0).random((B, T, S)) > 0.3
     visible[0, 0] = False
-    out = kernels.kernel_attention(*qkv, kernel=kernel, bandwidth=3.5, visible_BTS=jnp.asarray(visible))
+    out = kernels.kernel_attention(
+        *qkv, kernel=kernel, bandwidth=3.5, visible_BTS=jnp.asarray(visible)
+    )
     expected = nadaraya_watson(*(np.asarray(x, np.float64) for x in qkv), formula, 3.5, visible)
-    assert (expected == 0).all(axis=-1).sum() in range(N, B * T * N)  # some rows see nothing, not all
+    assert (expected == 0).all(axis=-1).sum() in range(
+        N, B * T * N
+    )  # some rows see nothing, not all
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
@@ -63,7 +78,9 @@ def test_dot_product_attention_is_the_exponential_kernel(qkv):
 def test_dot_product_attention_is_the_gaussian_kernel_on_keys_of_one_length(qkv):
     q, k, v = qkv
     k = k / jnp.linalg.norm(k, axis=-1, keepdims=True)
-    np.testing.assert_allclose(kernels.kernel_attention(q, k, v, bandwidth=H**0.25), attend(q, k, v), atol=1e-5)
+    np.testing.assert_allclose(
+        kernels.kernel_attention(q, k, v, bandwidth=H**0.25), attend(q, k, v), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -107,7 +124,10 @@ def test_scores_are_the_logarithm_of_a_kernel(qkv):
     visible = jnp.asarray(np.random.default_rng(0).random((B, T, S)) > 0.3)
     scaled = lambda q, k: kernels.dot_products(q, k) * H**-0.5  # noqa: E731
     close = functools.partial(np.testing.assert_allclose, atol=1e-6)
-    close(kernels.kernel_attention(q, k, v, score=scaled, visible_BTS=visible), attend(q, k, v, mask=visible))
+    close(
+        kernels.kernel_attention(q, k, v, score=scaled, visible_BTS=visible),
+        attend(q, k, v, mask=visible),
+    )
     w = jax.random.normal(jax.random.key(1), (N, H))
     scores = kernels.additive_scores(q, k[:, :, :1], w)
     q, k, w, scores = map(np.asarray, (q, k, w, scores))

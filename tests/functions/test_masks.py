@@ -42,14 +42,17 @@ def rule(name, b, q, k):
 @pytest.mark.parametrize("name", MASKS)
 def test_dense_form_says_the_rule(name):
     mask = np.asarray(MASKS[name].dense(T))
-    expected = [[[rule(name, b, q, k) for k in range(T)] for q in range(T)] for b in range(len(mask))]
+    expected = [
+        [[rule(name, b, q, k) for k in range(T)] for q in range(T)] for b in range(len(mask))
+    ]
     np.testing.assert_array_equal(mask, expected)
     assert mask.dtype == bool
 
 
 @pytest.mark.parametrize("name", MASKS)
 def test_a_block_is_a_part_of_the_whole(name):
-    rows, columns = jnp.array([4, 2, 3]), jnp.array([6, 0, 5, 1])
+    rows = jnp.array([4, 2, 3])
+    columns = jnp.array([6, 0, 5, 1])
     whole = np.asarray(MASKS[name].dense(T))
     np.testing.assert_array_equal(MASKS[name](rows, columns), whole[:, rows][:, :, columns])
 
@@ -97,20 +100,28 @@ def test_picture():
     assert masks.padding(KEEP).picture(1, 7, example=1) == ". . # # # # #"
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: masks.padding(KEEP.astype(np.float32)), r"padding\(keep\).*not float32 \(2, 7\).*x != 0"),
-    (lambda: masks.prefix(KEEP[0]), r"prefix\(in_prefix\).*not bool \(7,\)"),
-    (lambda: masks.dense(KEEP[:, None, None, None]), r"dense\(mask\).*batch, target, source"),
-    (lambda: masks.segments(KEEP), r"segments\(q\): must be integer ids"),
-    (lambda: masks.segments(SEGMENTS, SEGMENTS[0]), r"segments\(k\)"),
-    (lambda: masks.window(-1), "neither may be negative"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: masks.padding(KEEP.astype(np.float32)),
+            r"padding\(keep\).*not float32 \(2, 7\).*x != 0",
+        ),
+        (lambda: masks.prefix(KEEP[0]), r"prefix\(in_prefix\).*not bool \(7,\)"),
+        (lambda: masks.dense(KEEP[:, None, None, None]), r"dense\(mask\).*batch, target, source"),
+        (lambda: masks.segments(KEEP), r"segments\(q\): must be integer ids"),
+        (lambda: masks.segments(SEGMENTS, SEGMENTS[0]), r"segments\(k\)"),
+        (lambda: masks.window(-1), "neither may be negative"),
+    ],
+)
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-@pytest.mark.parametrize("array", [np.tri(T, dtype=bool), jnp.tri(T, dtype=bool)], ids=["numpy", "jax"])
+@pytest.mark.parametrize(
+    "array", [np.tri(T, dtype=bool), jnp.tri(T, dtype=bool)], ids=["numpy", "jax"]
+)
 def test_arrays_combine_with_masks_from_either_side(array):
     keep = masks.padding(KEEP)
     for both in (keep & array, array & keep):
@@ -121,8 +132,15 @@ def test_arrays_combine_with_masks_from_either_side(array):
 
 @pytest.mark.parametrize("other", [None, 1, masks.causal])
 def test_what_is_no_mask_does_not_combine(other):
-    for combine in (lambda: masks.causal() & other, lambda: masks.causal() | other, lambda: other & masks.causal()):
-        with pytest.raises(TypeError, match=r"combine masks with masks; wrap an array as padding\(x\) or dense\(x\)"):
+    for combine in (
+        lambda: masks.causal() & other,
+        lambda: masks.causal() | other,
+        lambda: other & masks.causal(),
+    ):
+        with pytest.raises(
+            TypeError,
+            match=r"combine masks with masks; wrap an array as padding\(x\) or dense\(x\)",
+        ):
             combine()
 
 

@@ -9,11 +9,16 @@ from flaxformer_lite.functions.nearest import nearest
 
 def test_the_largest_cosines_in_their_order():
     draw = np.random.default_rng(0)
-    table, queries = draw.normal(size=(50, 7)) * draw.uniform(0.1, 9, (50, 1)), draw.normal(size=(3, 7))
+    table = draw.normal(size=(50, 7)) * draw.uniform(0.1, 9, (50, 1))
+    queries = draw.normal(size=(3, 7))
     table[4] = 0
-    cosines, rows = jax.jit(nearest, static_argnames="k")(jnp.asarray(table), jnp.asarray(queries), k=50)
+    cosines, rows = jax.jit(nearest, static_argnames="k")(
+        jnp.asarray(table), jnp.asarray(queries), k=50
+    )
     for query, own, order in zip(queries, np.asarray(cosines), np.asarray(rows), strict=True):
-        expected = table @ query / np.maximum(np.linalg.norm(table, axis=1) * np.linalg.norm(query), 1e-9)
+        expected = (
+            table @ query / np.maximum(np.linalg.norm(table, axis=1) * np.linalg.norm(query), 1e-9)
+        )
         np.testing.assert_allclose(own, expected[order], atol=1e-5)
         assert sorted(order) == list(range(50)) and (np.diff(own) <= 0).all()
         assert own[order == 4] == 0

@@ -1,4 +1,5 @@
-"""Logits processors, beside what torch transformers' make of the same logits, and by hand where those are silent."""
+"""Logits processors, beside what torch transformers' make of the same logits, and by hand where
+those are silent."""
 
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from flaxformer_lite.functions import sampling
 
 FILE = np.load(Path(__file__).parents[1] / "fixtures" / "processors.npz")
-LOGITS, IDS = jnp.asarray(FILE["logits"]), jnp.asarray(FILE["input_ids"], jnp.int32)
-START, LENGTH = jnp.zeros(len(IDS), jnp.int32), IDS.shape[1]
+LOGITS = jnp.asarray(FILE["logits"])
+IDS = jnp.asarray(FILE["input_ids"], jnp.int32)
+START = jnp.zeros(len(IDS), jnp.int32)
+LENGTH = IDS.shape[1]
 OURS = {
     "temperature_0.7": lambda x: sampling.temperature(x, 0.7),
     "top_k_5": lambda x: sampling.top_k(x, 5),
@@ -41,7 +44,9 @@ def test_only_written_columns_of_a_row_count():
         )
 
     def ids(start, length):
-        return [[int(i) for i in found if i >= 0] for found in seen(jnp.int32(start), jnp.int32(length))]
+        return [
+            [int(i) for i in found if i >= 0] for found in seen(jnp.int32(start), jnp.int32(length))
+        ]
 
     assert ids(0, 5) == [[1, 2, 3], [3]]
     assert ids(0, 2) == [[1], [1]]
@@ -54,7 +59,9 @@ def test_trigrams():
     tokens = jnp.asarray([[4, 1, 2, 3, 0, 1, 2], [1, 2, 4, 1, 2, 3, 1]], jnp.int32)
     banned = sampling.no_repeat_ngram(jnp.zeros((2, 5)), tokens, jnp.zeros(2, jnp.int32), 7, 3)
     assert [np.flatnonzero(row < 0).tolist() for row in banned] == [[3], []]
-    short = sampling.no_repeat_ngram(jnp.zeros((2, 5)), tokens[:, :2], jnp.zeros(2, jnp.int32), 2, 3)
+    short = sampling.no_repeat_ngram(
+        jnp.zeros((2, 5)), tokens[:, :2], jnp.zeros(2, jnp.int32), 2, 3
+    )
     assert not short.any()
 
 
@@ -67,7 +74,9 @@ def test_filters_keep_the_likeliest_and_no_more_than_asked():
     }
     for function, cases in kept.values():
         for value, count in cases.items():
-            assert np.isfinite(function(logits, value))[0].tolist() == [True] * count + [False] * (4 - count)
+            assert np.isfinite(function(logits, value))[0].tolist() == [True] * count + [False] * (
+                4 - count
+            )
 
 
 def test_thresholds_are_exact():
@@ -82,7 +91,9 @@ def test_thresholds_are_exact():
     logits[0, :990] = -np.inf
     for k in (1, 7, 500, 1000):
         kth = -np.sort(-logits, axis=-1)[:, k - 1 : k]
-        np.testing.assert_array_equal(jax.jit(sampling.top_k)(logits, k), np.where(logits >= kth, logits, -np.inf))
+        np.testing.assert_array_equal(
+            jax.jit(sampling.top_k)(logits, k), np.where(logits >= kth, logits, -np.inf)
+        )
 
 
 def test_the_largest_of_long_rows():
@@ -116,7 +127,11 @@ def test_draws_from_a_long_row_find_every_block_and_nothing_ruled_out():
     weights = np.random.default_rng(0).random(1000) * (np.arange(1000) % 5 == 0)
     weights[700:] = 0
     logits = jnp.log(jnp.asarray(weights, jnp.float32))[None].repeat(20000, axis=0)
-    drawn = np.bincount(jax.jit(sampling.draw)(logits, jax.random.split(jax.random.key(1), 20000)), minlength=1000)
+    drawn = np.bincount(
+        jax.jit(sampling.draw)(logits, jax.random.split(jax.random.key(1), 20000)), minlength=1000
+    )
     assert not drawn[weights == 0].any()
     hundreds = drawn.reshape(10, 100).sum(axis=1) / 20000
-    np.testing.assert_allclose(hundreds, weights.reshape(10, 100).sum(axis=1) / weights.sum(), atol=0.015)
+    np.testing.assert_allclose(
+        hundreds, weights.reshape(10, 100).sum(axis=1) / weights.sum(), atol=0.015
+    )

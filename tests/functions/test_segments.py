@@ -7,7 +7,9 @@ from flaxformer_lite.functions.segments import positions_from_mask, positions_in
 
 
 def test_positions_restart_in_each_segment():
-    segment_ids = np.array([[1, 1, 1, 2, 2, 0, 0], [3, 1, 1, 1, 2, 2, 2], [0, 0, 5, 5, 5, 5, 5]], np.int32)
+    segment_ids = np.array(
+        [[1, 1, 1, 2, 2, 0, 0], [3, 1, 1, 1, 2, 2, 2], [0, 0, 5, 5, 5, 5, 5]], np.int32
+    )
     expected = np.zeros_like(segment_ids)
     for b, row in enumerate(segment_ids):
         for t in range(1, len(row)):
@@ -21,7 +23,9 @@ def test_positions_restart_in_each_segment():
 def test_positions_count_real_tokens_only(dtype):
     mask = np.array([[1, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 1]]).astype(dtype)
     positions = positions_from_mask(jnp.asarray(mask))
-    np.testing.assert_array_equal(positions, [[0, 1, 2, 2], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 2]])
+    np.testing.assert_array_equal(
+        positions, [[0, 1, 2, 2], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 2]]
+    )
 
 
 @pytest.mark.parametrize("function", [positions_in_segments, positions_from_mask])

@@ -27,19 +27,30 @@ def test_materializing_changes_no_number_in_either_mode(value):
     assert materialize(inputs, "TPU v5 lite", value=value) is inputs
 
 
-@pytest.mark.parametrize("module", [
-    Attention(AttentionConfig(num_heads=2, head_dim=6, position=Rope(), bias=("query",)), Execution(attention="dense")),
-    FeedForward(MlpConfig(mlp_dim=12, gated=True)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "module",
+    [
+        Attention(
+            AttentionConfig(num_heads=2, head_dim=6, position=Rope(), bias=("query",)),
+            Execution(attention="dense"),
+        ),
+        FeedForward(MlpConfig(mlp_dim=12, gated=True)),
+    ],
+)
 def test_a_layer_tuned_for_tpus_has_the_same_values_and_gradients(module):
     x = jax.random.normal(jax.random.key(0), (2, 5, 8))
     params = module.init(jax.random.key(1), x)
     tuned = module.clone(execution=dataclasses.replace(module.execution, sharding=On("tpu")))
 
     def run(module):
-        return jax.jit(jax.value_and_grad(lambda params, x: jnp.sin(module.apply(params, x)).sum(), argnums=(0, 1)))
+        return jax.jit(
+            jax.value_and_grad(
+                lambda params, x: jnp.sin(module.apply(params, x)).sum(), argnums=(0, 1)
+            )
+        )
 
-    wanted, found = run(module)(params, x), run(tuned)(params, x)
+    wanted = run(module)(params, x)
+    found = run(tuned)(params, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), wanted, found)
     assert "optimization_barrier" in str(jax.make_jaxpr(tuned.apply)(params, x))
 

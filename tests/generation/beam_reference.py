@@ -1,11 +1,14 @@
-"""Beam search in plain Python, a prompt at a time, written from its description and not from the code it checks."""
+"""Beam search in plain Python, a prompt at a time, written from its description and not from the
+code it checks."""
 
 import numpy as np
 
 FAR = -1e9
 
 
-def beam_search(next_logprobs, prompt, *, beams, new, eos, length_penalty=1.0, early_stopping=False, returned=1):
+def beam_search(
+    next_logprobs, prompt, *, beams, new, eos, length_penalty=1.0, early_stopping=False, returned=1
+):
     """The best continuations and their scores.
 
     Args:
@@ -18,7 +21,9 @@ def beam_search(next_logprobs, prompt, *, beams, new, eos, length_penalty=1.0, e
       early_stopping: True, False or "never".
       returned: of the beams.
     """
-    running, finished, is_open = [(0.0, list(prompt))], [], True
+    running = [(0.0, list(prompt))]
+    finished = []
+    is_open = True
     for length in range(1, new + 1):
         candidates = []
         for score, ids in running:

@@ -1,5 +1,5 @@
-"""Greedy generation is the argmax of the full forward pass, a batch gives what each prompt gives alone, and calls after
-the first compile nothing."""
+"""Greedy generation is the argmax of the full forward pass, a batch gives what each prompt gives
+alone, and calls after the first compile nothing."""
 
 import concurrent.futures
 
@@ -23,20 +23,24 @@ CASES = {
     "t5": ("t5", {}),
     "transformer": ("transformer", {}),
 }
-LENGTH, NEW = 7, 6
+LENGTH = 7
+NEW = 6
 
 
 def model_of(case):
     family, overrides = CASES[case]
     if "position" in overrides:
-        overrides = overrides | {"position": registry.resolve_class("positions", overrides["position"])()}
+        overrides = overrides | {
+            "position": registry.resolve_class("positions", overrides["position"])()
+        }
     cfg = small(family, **overrides)
     return cfg, *built(cfg)
 
 
 def greedy(cfg, model, params, prompt):
-    """The definition: the whole row through the model, the last column's argmax, again. Rows are filled up to one length
-    so that the forward pass compiles once: what stands behind a column changes nothing in it."""
+    """The definition: the whole row through the model, the last column's argmax, again. Rows are
+    filled up to one length so that the forward pass compiles once: what stands behind a column
+    changes nothing in it."""
     written = [0] if is_encoder_decoder(cfg) else list(prompt)
     source = np.asarray([prompt + [0] * (LENGTH - len(prompt))], np.int32)
     for _ in range(NEW):
@@ -52,39 +56,59 @@ def greedy(cfg, model, params, prompt):
 @pytest.mark.parametrize("case", CASES)
 def test_unequal_prompts_continue_as_the_full_forward_says(case):
     cfg, model, params = model_of(case)
-    prompts = [np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, LENGTH), (2, 4))]
+    prompts = [
+        np.asarray(ids(seed, 1, length)[0]).tolist() for seed, length in ((1, LENGTH), (2, 4))
+    ]
     expected = [greedy(cfg, model, params, prompt) for prompt in prompts]
     for side in ("left", "right"):
         pads = [[0] * (LENGTH - len(p)) for p in prompts]
-        rows = [pad + p if side == "left" else p + pad for p, pad in zip(prompts, pads, strict=True)]
+        rows = [
+            pad + p if side == "left" else p + pad for p, pad in zip(prompts, pads, strict=True)
+        ]
         keep = [[int(token > 0) for token in row] for row in rows]
         if is_encoder_decoder(cfg) and side == "left":
             continue  # an encoder's positions count its columns, as in transformers
-        written = generate(model, params, np.asarray(rows, np.int64), jnp.asarray(keep), max_new_tokens=NEW)
+        written = generate(
+            model, params, np.asarray(rows, np.int64), jnp.asarray(keep), max_new_tokens=NEW
+        )
         for row, want in zip(written, expected, strict=True):
             np.testing.assert_array_equal(row[-len(want) :], want)
 
 
 def test_later_calls_compile_nothing():
     _, model, params = model_of("llama_grouped")
-    generate(model, params, np.ones((2, 5), int), max_new_tokens=3, temperature=0.5, seed=1, eos_token_id=3)
+    generate(
+        model,
+        params,
+        np.ones((2, 5), int),
+        max_new_tokens=3,
+        temperature=0.5,
+        seed=1,
+        eos_token_id=3,
+    )
     before = recompiles.total()
     for length, new in ((3, 3), (9, 5), (16, 16)):
         prompts = np.ones((2, length), int)
-        generate(model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new)
+        generate(
+            model, params, prompts, max_new_tokens=new, temperature=0.7, seed=new, eos_token_id=new
+        )
     assert recompiles.total() == before
 
 
 def test_threads_share_a_model():
     _, model, params = model_of("gpt2")
     calls = [
-        lambda: generate(model, params, [[1, 2, 3, 4, 5], [6, 7]], max_new_tokens=6, temperature=1.0, seed=3),
+        lambda: generate(
+            model, params, [[1, 2, 3, 4, 5], [6, 7]], max_new_tokens=6, temperature=1.0, seed=3
+        ),
         lambda: generate(model, params, [[1, 2, 3, 4, 5]], max_new_tokens=6, num_beams=2),
         lambda: np.concatenate(list(stream(model, params, [[6, 7]], max_new_tokens=6)), axis=1),
         lambda: score(model, params, [[1, 2, 3], [6]], [[4], [7, 8]]).logprobs,
         lambda: np.asarray(logits_of(model, params, input_ids=ids(1, 2, 6))),
     ]
-    with concurrent.futures.ThreadPoolExecutor(2 * len(calls)) as threads:  # the first calls compile at the same time
+    with concurrent.futures.ThreadPoolExecutor(
+        2 * len(calls)
+    ) as threads:  # the first calls compile at the same time
         found = list(threads.map(lambda call: call(), 6 * calls))
     alone = [call() for call in calls]
     for number, result in enumerate(found):
@@ -97,7 +121,15 @@ def test_a_stop_token_ends_its_row_alone():
     free = generate(model, params, prompts, max_new_tokens=8)[:, 5:]
     stop = int(free[0, 3])
     assert stop not in free[1]
-    found = generate(model, params, prompts, max_new_tokens=8, eos_token_id=stop, pad_token_id=9, return_scores=True)
+    found = generate(
+        model,
+        params,
+        prompts,
+        max_new_tokens=8,
+        eos_token_id=stop,
+        pad_token_id=9,
+        return_scores=True,
+    )
     first = free[0].tolist().index(stop) + 1
     assert found.lengths.tolist() == [first, 8]
     assert found.sequences[0, 5:].tolist() == [*free[0, :first].tolist(), *[9] * (8 - first)]
@@ -105,16 +137,29 @@ def test_a_stop_token_ends_its_row_alone():
     assert not found.logprobs[0, first:].any()
     both = generate(model, params, prompts, max_new_tokens=8, eos_token_id=(stop, int(free[1, 0])))
     assert both.shape == (2, 5 + first)
-    late = generate(model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first + 1)
+    late = generate(
+        model, params, prompts[:1], max_new_tokens=8, eos_token_id=stop, min_new_tokens=first + 1
+    )
     assert stop not in late[0, 5 : 5 + first]
 
 
 def test_logprobs_are_the_models_own():
     _, model, params = model_of("gpt2")
     prompt = [[1, 2, 3, 4, 5], [8, 9, 10, 11, 12]]
-    found = generate(model, params, prompt, max_new_tokens=6, temperature=0.5, top_k=5, seed=4, return_scores=True)
+    found = generate(
+        model,
+        params,
+        prompt,
+        max_new_tokens=6,
+        temperature=0.5,
+        top_k=5,
+        seed=4,
+        return_scores=True,
+    )
     logits = logits_of(model, params, input_ids=jnp.asarray(found.sequences))
-    want = jnp.take_along_axis(jax.nn.log_softmax(logits)[:, 4:-1], jnp.asarray(found.sequences)[:, 5:, None], axis=2)
+    want = jnp.take_along_axis(
+        jax.nn.log_softmax(logits)[:, 4:-1], jnp.asarray(found.sequences)[:, 5:, None], axis=2
+    )
     np.testing.assert_allclose(found.logprobs, want[..., 0], rtol=1e-4, atol=1e-5)
 
 
@@ -122,7 +167,9 @@ def test_a_seed_gives_the_same_text_and_samples_differ():
     _, model, params = model_of("gpt2")
     options = {"max_new_tokens": 8, "temperature": 1.5, "num_return_sequences": 4}
     one = generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options)
-    np.testing.assert_array_equal(one, generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options))
+    np.testing.assert_array_equal(
+        one, generate(model, params, [[1, 2, 3], [4, 5]], seed=7, **options)
+    )
     assert (one != generate(model, params, [[1, 2, 3], [4, 5]], seed=8, **options)).any()
     assert len({tuple(row) for row in one[:4, 3:].tolist()}) == 4
     assert (one[4:, :3] == [0, 4, 5]).all()
@@ -156,10 +203,19 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
     end = text.index(stop) + 2
     before = recompiles.total()
     found = generate(
-        model, params, [[1, 2], [3, 4]], tokenizer=Letters(), stop_strings=(stop,), return_scores=True, **options
+        model,
+        params,
+        [[1, 2], [3, 4]],
+        tokenizer=Letters(),
+        stop_strings=(stop,),
+        return_scores=True,
+        **options,
     )
     assert found.lengths[0] == end
-    assert found.sequences[0, 2:].tolist() == [*free[0, :end].tolist(), *[36] * (found.sequences.shape[1] - 2 - end)]
+    assert found.sequences[0, 2:].tolist() == [
+        *free[0, :end].tolist(),
+        *[36] * (found.sequences.shape[1] - 2 - end),
+    ]
     assert found.sequences[1, 2:].tolist() == free[1, : found.lengths[1]].tolist()
     assert recompiles.total() - before <= 2  # a prefill and a loop that keep log-probabilities
 
@@ -172,11 +228,14 @@ def test_forced_first_and_last_tokens_and_what_is_suppressed():
     assert (out[:, 1] == 7).all()
     assert all(3 in row[2:] for row in out)
     usual = generate(model, params, source, max_new_tokens=5)
-    assert usual[0, 2] not in generate(model, params, source, max_new_tokens=5, suppress_tokens=(int(usual[0, 2]),))
+    assert usual[0, 2] not in generate(
+        model, params, source, max_new_tokens=5, suppress_tokens=(int(usual[0, 2]),)
+    )
 
 
 def test_a_forced_first_token_stands_behind_the_bare_start_alone():
-    """torch 2.13, transformers 5.23, with mBART's fixture: whoever gives the language does not get it twice."""
+    """torch 2.13, transformers 5.23, with mBART's fixture: whoever gives the language does not get
+    it twice."""
     model, params = loaded("mbart_conditional_generation")
     common = {
         "input_ids": [[5, 9, 30, 41, 2, 11]],
@@ -185,32 +244,47 @@ def test_a_forced_first_token_stands_behind_the_bare_start_alone():
         "max_new_tokens": 5,
     }
     for prompt, due in (
-        (None, [2, 7, 60, 60, 60, 60]), ([[2]], [2, 7, 60, 60, 60, 60]), ([[2, 7]], [2, 7, 60, 60, 60, 60, 60]),
+        (None, [2, 7, 60, 60, 60, 60]),
+        ([[2]], [2, 7, 60, 60, 60, 60]),
+        ([[2, 7]], [2, 7, 60, 60, 60, 60, 60]),
         ([[2, 7, 12]], [2, 7, 12, 57, 57, 57, 57, 57]),
-    ):  # fmt: skip
+    ):
         assert generate(model, params, decoder_input_ids=prompt, **common)[0].tolist() == due
-    free = generate(model, params, decoder_input_ids=[[7]], **common | {"forced_bos_token_id": None})
+    free = generate(
+        model, params, decoder_input_ids=[[7]], **common | {"forced_bos_token_id": None}
+    )
     np.testing.assert_array_equal(generate(model, params, decoder_input_ids=[[7]], **common), free)
     beams = generate(model, params, decoder_input_ids=[[2, 7]], **common, num_beams=2)
     assert beams[0].tolist() == [2, 7, 60, 60, 60, 60, 60]
     last = common | {"forced_bos_token_id": None, "forced_eos_token_id": 3, "max_new_tokens": 4}
-    assert generate(model, params, decoder_input_ids=[[2, 7]], **last)[0].tolist() == [2, 7, 60, 60, 60, 3]
+    assert generate(model, params, decoder_input_ids=[[2, 7]], **last)[0].tolist() == [
+        2,
+        7,
+        60,
+        60,
+        60,
+        3,
+    ]
 
 
 def test_new_tokens_decide_where_a_least_length_is_given_too():
-    """torch 2.13, transformers 5.23, with GPT-2's fixture and the stop tokens that it would write at once."""
+    """torch 2.13, transformers 5.23, with GPT-2's fixture and the stop tokens that it would write
+    at once."""
     model, params = loaded("gpt2_lm")
     common = {"eos_token_id": [0, 5, 21, 31, 41, 43, 53], "max_new_tokens": 8}
     for least, due in (
-        ({}, [0]), ({"min_length": 6}, [59, 34, 34, 34, 21]), ({"min_new_tokens": 2, "min_length": 6}, [59, 34, 21]),
+        ({}, [0]),
+        ({"min_length": 6}, [59, 34, 34, 34, 21]),
+        ({"min_new_tokens": 2, "min_length": 6}, [59, 34, 21]),
         ({"min_new_tokens": 0, "min_length": 6}, [0]),
-    ):  # fmt: skip
+    ):
         assert generate(model, params, [[5, 6]], **common, **least)[0, 2:].tolist() == due, least
 
 
 def test_a_decoder_prompt_of_several_tokens():
     _, model, params = model_of("t5")
-    source, prompt = ids(1, 2, 6), [[0, 4, 9], [0, 8, 2]]
+    source = ids(1, 2, 6)
+    prompt = [[0, 4, 9], [0, 8, 2]]
     out = generate(model, params, np.asarray(source), decoder_input_ids=prompt, max_new_tokens=4)
     logits = logits_of(model, params, input_ids=source, decoder_input_ids=jnp.asarray(out))
     np.testing.assert_array_equal(out[:, 3:], jnp.argmax(logits, axis=-1)[:, 2:-1])
@@ -218,32 +292,60 @@ def test_a_decoder_prompt_of_several_tokens():
 
 ERRORS = {
     "too long": ("gpt2", {"max_new_tokens": 12}, "max_length=16; ask for at most 11 new tokens"),
-    "endless": ("llama", {"max_new_tokens": 10**9}, "rows end at 16777216; ask for at most 16777211 new tokens"),
+    "endless": (
+        "llama",
+        {"max_new_tokens": 10**9},
+        "rows end at 16777216; ask for at most 16777211 new tokens",
+    ),
     "no length": ("gpt2", {}, "max_new_tokens is missing"),
     "misspelt": ("gpt2", {"max_new_token": 3}, "did you mean max_new_tokens"),
     "top_k without temperature": ("gpt2", {"max_new_tokens": 3, "top_k": 5}, "set temperature=1.0"),
-    "top_p": ("gpt2", {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0}, r"top_p=1.5: must be a probability"),
+    "top_p": (
+        "gpt2",
+        {"max_new_tokens": 3, "top_p": 1.5, "temperature": 1.0},
+        r"top_p=1.5: must be a probability",
+    ),
     "samples of greedy": (
         "gpt2",
         {"max_new_tokens": 3, "num_return_sequences": 2},
         "greedy search has only one result",
     ),
-    "more than beams": ("gpt2", {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2}, "raise num_beams"),
+    "more than beams": (
+        "gpt2",
+        {"max_new_tokens": 3, "num_return_sequences": 3, "num_beams": 2},
+        "raise num_beams",
+    ),
     "beams and draws": (
         "gpt2",
         {"max_new_tokens": 3, "temperature": 1.0, "num_beams": 2},
         "beam search does not sample",
     ),
     "eos": ("gpt2", {"max_new_tokens": 3, "eos_token_id": 99}, "eos_token_id=99: must be in 0..36"),
-    "forced": ("gpt2", {"max_new_tokens": 3, "forced_bos_token_id": 99}, "forced_bos_token_id=99: must be in 0..36"),
-    "suppressed": ("gpt2", {"max_new_tokens": 3, "suppress_tokens": [1, -1]}, r"suppress_tokens=\(1, -1\): must be in"),
+    "forced": (
+        "gpt2",
+        {"max_new_tokens": 3, "forced_bos_token_id": 99},
+        "forced_bos_token_id=99: must be in 0..36",
+    ),
+    "suppressed": (
+        "gpt2",
+        {"max_new_tokens": 3, "suppress_tokens": [1, -1]},
+        r"suppress_tokens=\(1, -1\): must be in",
+    ),
     "stop strings": ("gpt2", {"max_new_tokens": 3, "stop_strings": ("a",)}, "needs tokenizer="),
     "short max_length": ("gpt2", {"max_length": 5}, "the prompt alone has 5 tokens"),
     "no encoder": ("gpt2", {"max_new_tokens": 3, "decoder_input_ids": [[0]]}, "has no encoder"),
     "encoder": ("bert", {"max_new_tokens": 3}, "only a decoder with head='lm'"),
     "foreign ids": ("gpt2", {"max_new_tokens": 3, "input_ids": [[1, 99]]}, "holds the id 99"),
-    "mask of another shape": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[1, 1]]}, "must match input_ids"),
-    "empty row": ("gpt2", {"max_new_tokens": 3, "attention_mask": [[0] * 5]}, "row 0 keeps no token"),
+    "mask of another shape": (
+        "gpt2",
+        {"max_new_tokens": 3, "attention_mask": [[1, 1]]},
+        "must match input_ids",
+    ),
+    "empty row": (
+        "gpt2",
+        {"max_new_tokens": 3, "attention_mask": [[0] * 5]},
+        "row 0 keeps no token",
+    ),
     "one axis": ("gpt2", {"max_new_tokens": 3, "input_ids": [1, 2]}, r"\[batch, length\]"),
 }
 
@@ -261,8 +363,13 @@ def test_sharded_weights_write_the_same():
     mesh = Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "fsdp"))
 
     def place(x):
-        return jax.device_put(x, NamedSharding(mesh, PartitionSpec("fsdp" if x.shape[0] % 4 == 0 else None)))
+        return jax.device_put(
+            x, NamedSharding(mesh, PartitionSpec("fsdp" if x.shape[0] % 4 == 0 else None))
+        )
 
     options = {"max_new_tokens": 8, "temperature": 1.0, "num_return_sequences": 2}
-    one, many = (generate(model, p, [[1, 2, 3], [4, 5]], **options) for p in (params, jax.tree.map(place, params)))
+    one, many = (
+        generate(model, p, [[1, 2, 3], [4, 5]], **options)
+        for p in (params, jax.tree.map(place, params))
+    )
     np.testing.assert_array_equal(one, many)

@@ -1,4 +1,5 @@
-"""Comparison with torch transformers' generate on the same files: ids and scores, greedy and beams, unequal prompts."""
+"""Comparison with torch transformers' generate on the same files: ids and scores, greedy and beams,
+unequal prompts."""
 
 import numpy as np
 import pytest
@@ -7,7 +8,8 @@ from flaxformer_lite import generate
 from tests.pretrained.fixtures import MANIFEST, loaded, part
 
 NAMES = [name for name, entry in MANIFEST.items() if entry.get("generate")]
-# One of each kind: the other families' prefill and steps are the same functions as in their beam search.
+# One of each kind: the other families' prefill and steps are the same functions as in their beam
+# search.
 GREEDY = [name for name in NAMES if "penalties" in MANIFEST[name]["generate"]]
 # Variants of a family write by the same functions as it does.
 VARIANTS = (
@@ -22,7 +24,10 @@ VARIANTS = (
     "qwen2",
     "umt5",
 )
-WRITTEN = [pytest.param(name, marks=[pytest.mark.nightly] if name.startswith(VARIANTS) else []) for name in NAMES]
+WRITTEN = [
+    pytest.param(name, marks=[pytest.mark.nightly] if name.startswith(VARIANTS) else [])
+    for name in NAMES
+]
 
 
 def settings_of(way):
@@ -41,7 +46,9 @@ def test_every_way_of_writing(name):
         found = generate(model, params, **prompts, return_scores=True, **settings_of(settings))
         np.testing.assert_array_equal(found.sequences, want["sequences"], err_msg=way)
         if "sequences_scores" in want:
-            np.testing.assert_allclose(found.sequences_scores, want["sequences_scores"], rtol=2e-5, err_msg=way)
+            np.testing.assert_allclose(
+                found.sequences_scores, want["sequences_scores"], rtol=2e-5, err_msg=way
+            )
             continue
         written = np.arange(found.logprobs.shape[1])[None] < found.lengths[:, None]
         np.testing.assert_allclose(

@@ -1,4 +1,5 @@
-"""Log-likelihoods are the forward pass's own, whatever stands beside or behind them in the batch."""
+"""Log-likelihoods are the forward pass's own, whatever stands beside or behind them in the
+batch."""
 
 import types
 
@@ -21,12 +22,16 @@ CONTINUATIONS = [[8, 9], [10, 11, 12, 13, 14], [15]]
 def alone(cfg, model, params, prompt, continuation):
     if is_encoder_decoder(cfg):
         row = [0, *continuation]
-        logits = logits_of(model, params, input_ids=jnp.asarray([prompt]), decoder_input_ids=jnp.asarray([row]))
+        logits = logits_of(
+            model, params, input_ids=jnp.asarray([prompt]), decoder_input_ids=jnp.asarray([row])
+        )
     else:
         row = [*prompt, *continuation]
         logits = logits_of(model, params, input_ids=jnp.asarray([row]))
     logits = np.asarray(logits[0, -1 - len(continuation) : -1])
-    return np.asarray(jax.nn.log_softmax(logits))[range(len(continuation)), continuation], logits.argmax(-1)
+    return np.asarray(jax.nn.log_softmax(logits))[
+        range(len(continuation)), continuation
+    ], logits.argmax(-1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
@@ -40,7 +45,9 @@ def test_each_pair_as_if_alone(family):
         np.testing.assert_allclose(scores.log_likelihood[i], logprobs.sum(), rtol=1e-4)
         assert not scores.logprobs[i, len(continuation) :].any()
         assert not scores.greedy[i] or best.tolist() == continuation
-        likeliest = score(model, params, [prompt] * 3, [[int(best[0])], continuation, [int(best[0])]])
+        likeliest = score(
+            model, params, [prompt] * 3, [[int(best[0])], continuation, [int(best[0])]]
+        )
         assert likeliest.greedy.tolist() == [True, best.tolist() == continuation, True]
     before = recompiles.total()
     score(model, params, [[3], [4, 5, 6], [1]], [[1, 2], [3], [4]])
@@ -96,7 +103,9 @@ def test_the_harness_reads_with_a_published_tokenizer(tmp_path):
     cfg = small("llama", vocab_size=inner.vocab_size, max_length=32)
     model, params = built(cfg)
     requests = [request("ab ", "cd"), request("", "x")]
-    ours, published = (HarnessModel(model, params, each) for each in (inner, load_tokenizer(tmp_path)))
+    ours, published = (
+        HarnessModel(model, params, each) for each in (inner, load_tokenizer(tmp_path))
+    )
     assert published.prefix == ours.prefix == inner.bos_id
     published.tokenizer.before = [inner.bos_id]  # as Llama's own does
     assert published.loglikelihood(requests) == ours.loglikelihood(requests)

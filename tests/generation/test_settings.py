@@ -24,7 +24,11 @@ def write(folder, name, **values):
 def test_the_newer_file_wins_and_spellings_are_ours(tmp_path):
     write(tmp_path, "config.json", eos_token_id=1, num_beams=2, vocab_size=9)
     write(
-        tmp_path, "generation_config.json", eos_token_id=[3, 4], bad_words_ids=[[7], [1, 2]], forced_eos_token_id=None
+        tmp_path,
+        "generation_config.json",
+        eos_token_id=[3, 4],
+        bad_words_ids=[[7], [1, 2]],
+        forced_eos_token_id=None,
     )
     want = {"eos_token_id": (3, 4), "num_beams": 2, "suppress_tokens": (7,), "pad_token_id": 3}
     assert published_settings(tmp_path) == want
@@ -34,7 +38,12 @@ def test_sampling_only_where_it_is_on(tmp_path):
     write(tmp_path, "generation_config.json", temperature=0.6, top_p=0.9)
     assert published_settings(tmp_path) == {}
     write(tmp_path, "generation_config.json", temperature=0.6, top_p=0.9, do_sample=True)
-    assert published_settings(tmp_path) == {"temperature": 0.6, "top_k": 50, "top_p": 0.9, "min_p": 0.0}
+    assert published_settings(tmp_path) == {
+        "temperature": 0.6,
+        "top_k": 50,
+        "top_p": 0.9,
+        "min_p": 0.0,
+    }
 
 
 def test_a_damaged_file_is_named(tmp_path):
@@ -48,9 +57,15 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_numbers_of_numpy_and_lists_are_read():
     found = settings(
-        max_new_tokens=np.int64(3), eos_token_id=np.int32(2), temperature=np.float32(0.5), suppress_tokens=[4, np.int64(5)],
-        stop_strings="end", early_stopping=np.True_, pad_token_id=None, top_p=None,
-    )  # fmt: skip
+        max_new_tokens=np.int64(3),
+        eos_token_id=np.int32(2),
+        temperature=np.float32(0.5),
+        suppress_tokens=[4, np.int64(5)],
+        stop_strings="end",
+        early_stopping=np.True_,
+        pad_token_id=None,
+        top_p=None,
+    )
     assert found == settings(
         max_new_tokens=3,
         eos_token_id=2,
@@ -93,5 +108,7 @@ def test_values_of_another_kind(name, value, message):
 
 
 def test_do_sample_beside_a_temperature_says_nothing_new():
-    assert settings(max_new_tokens=3, do_sample=True, temperature=0.7) == settings(max_new_tokens=3, temperature=0.7)
+    assert settings(max_new_tokens=3, do_sample=True, temperature=0.7) == settings(
+        max_new_tokens=3, temperature=0.7
+    )
     assert settings(max_new_tokens=3, do_sample=False) == settings(max_new_tokens=3)

@@ -1,4 +1,5 @@
-"""What a page shows of a model, beside masks, scores and predictions that are computed in other ways."""
+"""What a page shows of a model, beside masks, scores and predictions that are computed in other
+ways."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ class Average(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD, context=None):
-        return jnp.cumsum(x_BTD, axis=1) / jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)[None, :, None]
+        return (
+            jnp.cumsum(x_BTD, axis=1)
+            / jnp.arange(1, x_BTD.shape[1] + 1, dtype=x_BTD.dtype)[None, :, None]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +42,12 @@ class AverageConfig(MixerConfig):
 @pytest.mark.parametrize(
     ("family", "overrides", "prefix"),
     [
-        ("gpt2", {"windows": (3, 0)}, True), pytest.param("bert", {"head": "causal_lm"}, False, marks=pytest.mark.nightly),
-        ("bert", {"pattern": (LayerKind(window=3), LayerKind())}, False), ("t5", {}, False),
+        ("gpt2", {"windows": (3, 0)}, True),
+        pytest.param("bert", {"head": "causal_lm"}, False, marks=pytest.mark.nightly),
+        ("bert", {"pattern": (LayerKind(window=3), LayerKind())}, False),
+        ("t5", {}, False),
     ],
-)  # fmt: skip
+)
 def test_weights_lie_where_the_masks_say(family, overrides, prefix):
     model, params = built(small(family, **overrides))
     target = TARGET if family == "t5" or prefix else []
@@ -53,14 +59,21 @@ def test_weights_lie_where_the_masks_say(family, overrides, prefix):
         close(maps.weights_LNTS.sum(-1), np.ones((2, 4, sizes[0])))
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     if prefix:
-        assert inside.attentions[0].visible_LTS[1, 0, 7] and not inside.attentions[0].visible_LTS[1, 0, 8]
+        assert (
+            inside.attentions[0].visible_LTS[1, 0, 7]
+            and not inside.attentions[0].visible_LTS[1, 0, 8]
+        )
 
 
 @pytest.mark.nightly
 def test_the_same_however_it_runs():
     model, params = built(small("gpt2"))
     one = look_inside(model, params, IDS)
-    other = look_inside(build_model(dataclasses.replace(model.cfg, attention="blockwise", remat="full")), params, IDS)
+    other = look_inside(
+        build_model(dataclasses.replace(model.cfg, attention="blockwise", remat="full")),
+        params,
+        IDS,
+    )
     close(one.attentions[0].weights_LNTS, other.attentions[0].weights_LNTS)
     close(one.norms["decoder"], other.norms["decoder"])
 
@@ -78,7 +91,10 @@ def test_losses_of_a_decoder_are_its_scores():
 def test_losses_of_an_answer_are_its_scores():
     model, params = built(small("t5"))
     inside = look_inside(model, params, IDS, TARGET)
-    assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [0, *TARGET[:-1]]
+    assert inside.losses.ids_T.tolist() == TARGET and inside.sequences["decoder"].tolist() == [
+        0,
+        *TARGET[:-1],
+    ]
     close(inside.losses.nats_T, -score(model, params, [IDS], [TARGET]).logprobs[0])
     np.testing.assert_array_equal(inside.goals_T, TARGET)
     both = {"input_ids": np.asarray([IDS]), "decoder_input_ids": inside.sequences["decoder"][None]}
@@ -108,18 +124,29 @@ def test_one_token_has_no_loss_and_no_number_is_no_page():
     model, params = built(small("gpt2"))
     inside = look_inside(model, params, [5])
     diverged = params | {
-        "decoder": params["decoder"] | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
+        "decoder": (
+            params["decoder"]
+            | {"layer_1": jax.tree.map(lambda x: x * np.nan, params["decoder"]["layer_1"])}
+        )
     }
-    with pytest.raises(ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"):
+    with pytest.raises(
+        ConfigError, match="the decoder's hidden states are NaN or infinite from its layer 1 on"
+    ):
         look_inside(model, diverged, [5])
     assert inside.losses is None and inside.goals_T.tolist() == [-1]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("family", [family for family in registry.available("models") if family != "word2vec"])
+@pytest.mark.parametrize(
+    "family", [family for family in registry.available("models") if family != "word2vec"]
+)
 def test_every_family(family):
-    model, params = built(small(family, decoder_start_token_id=0))  # Marian's is beyond a small vocabulary
-    inside = look_inside(model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2)
+    model, params = built(
+        small(family, decoder_start_token_id=0)
+    )  # Marian's is beyond a small vocabulary
+    inside = look_inside(
+        model, params, IDS, TARGET if model.skeleton == "encoder_decoder" else [], mask_id=2
+    )
     for maps in inside.attentions:
         np.testing.assert_array_equal((maps.weights_LNTS > 0).all(axis=1), maps.visible_LTS)
     assert np.isfinite(inside.losses.nats_T).sum() >= 4 and inside.lens.layers[-1] == "layer 1"

@@ -1,4 +1,5 @@
-"""The logit lens beside the equations of norm and head, and at the last layer the model's own predictions."""
+"""The logit lens beside the equations of norm and head, and at the last layer the model's own
+predictions."""
 
 import jax
 import numpy as np
@@ -10,9 +11,11 @@ from flaxformer_lite.models import word2vec
 from tests.models.tiny import built, close, ids, inputs_of, small
 
 FAMILIES = {
-    "narrow": ("opt", {"embedding_size": 8, "norm_at": ("out",)}), "shared": ("albert", {}),
-    "t5": ("t5", {}), "scanned": ("llama", {"scan": True}),
-}  # fmt: skip
+    "narrow": ("opt", {"embedding_size": 8, "norm_at": ("out",)}),
+    "shared": ("albert", {}),
+    "t5": ("t5", {}),
+    "scanned": ("llama", {"scan": True}),
+}
 SLOW = [pytest.param(name, marks=pytest.mark.nightly) for name in ("shared", "t5", "scanned")]
 
 
@@ -28,19 +31,27 @@ def test_the_last_layer_says_what_the_model_says(name):
     close(lens.probabilities_LBTK[-1], best[0])
     np.testing.assert_array_equal(lens.ids_LBTK[-1], best[1])
     assert lens.layers == ("embeddings", "layer 0", "layer 1")
-    assert not np.allclose(lens.probabilities_LBTK[0], lens.probabilities_LBTK[-1]), "the layers do something"
+    assert not np.allclose(lens.probabilities_LBTK[0], lens.probabilities_LBTK[-1]), (
+        "the layers do something"
+    )
 
 
 def test_every_layer_goes_through_the_final_norm_and_the_head():
     model, params = built(small("gpt2"))
     lens = logit_lens(model, params, ids(), top_k=2)
-    close(jax.jit(lambda x: logit_lens(model, params, x, top_k=2).probabilities_LBTK)(ids()), lens.probabilities_LBTK)
+    close(
+        jax.jit(lambda x: logit_lens(model, params, x, top_k=2).probabilities_LBTK)(ids()),
+        lens.probabilities_LBTK,
+    )
     _, states = capture(model, params, ids(), ("embed", "layer_*"))
     norm = {name: np.asarray(value) for name, value in params["decoder"]["final_norm"].items()}
     for found, x_BTD in zip(lens.probabilities_LBTK, map(np.asarray, states.values()), strict=True):
         centred = x_BTD - x_BTD.mean(-1, keepdims=True)
         y_BTD = (
-            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + model.cfg.norm_eps) * norm["scale"] + norm["bias"]
+            centred
+            / np.sqrt((centred**2).mean(-1, keepdims=True) + model.cfg.norm_eps)
+            * norm["scale"]
+            + norm["bias"]
         )
         logits = y_BTD @ np.asarray(params["token_embed"]["embedding"]).T
         powers = np.exp(logits - logits.max(-1, keepdims=True))

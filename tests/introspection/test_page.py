@@ -1,4 +1,5 @@
-"""The page as a browser gets it: its numbers, and that no text in it can run. tools/browser opens it in a real one."""
+"""The page as a browser gets it: its numbers, and that no text in it can run. tools/browser opens
+it in a real one."""
 
 import base64
 import hashlib
@@ -17,7 +18,9 @@ ATTACK = "</script><img src=x onerror=alert(1)>"
 
 
 def unpack(packed):
-    codes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), f"<u{packed['bits'] // 8}")
+    codes = np.frombuffer(
+        zlib.decompress(base64.b64decode(packed["data"])), f"<u{packed['bits'] // 8}"
+    )
     share = (codes.astype(np.float64) / (2 ** packed["bits"] - 1)) ** packed["power"]
     return (packed["low"] + (packed["high"] - packed["low"]) * share).reshape(packed["shape"])
 
@@ -27,11 +30,15 @@ def inside():
     return look_inside(*built(small("t5")), [5, 7, 11, 13], [3, 9, 1])
 
 
-@pytest.mark.parametrize(("options", "error"), [({}, 1 / 510), ({"power": 2.0}, 1 / 255), ({"bits": 16}, 1 / 131070)])
+@pytest.mark.parametrize(
+    ("options", "error"), [({}, 1 / 510), ({"power": 2.0}, 1 / 255), ({"bits": 16}, 1 / 131070)]
+)
 def test_numbers_are_rounded_by_at_most_half_a_step(options, error):
     values = np.random.default_rng(0).random((3, 5, 7)).astype(np.float32)
     assert np.abs(unpack(pack(values, **options)) - values).max() <= error * values.max()
-    np.testing.assert_array_equal(np.rint(unpack(pack(np.arange(99_999), bits=32))), np.arange(99_999))
+    np.testing.assert_array_equal(
+        np.rint(unpack(pack(np.arange(99_999), bits=32))), np.arange(99_999)
+    )
     same = np.full((2, 2), -3.5, np.float32)
     np.testing.assert_array_equal(unpack(pack(same)), same)
 
@@ -43,14 +50,19 @@ def test_small_weights_keep_their_digits():
 
 def test_what_the_script_reads(inside):
     data = json.loads(json.dumps(page_data(inside, lambda i: f"<{i}>"), allow_nan=False))
-    assert data["sequences"] == {"encoder": ["<5>", "<7>", "<11>", "<13>"], "decoder": ["<0>", "<3>", "<9>"]}
+    assert data["sequences"] == {
+        "encoder": ["<5>", "<7>", "<11>", "<13>"],
+        "decoder": ["<0>", "<3>", "<9>"],
+    }
     for shown, maps in zip(data["attentions"], inside.attentions, strict=True):
         assert np.abs(unpack(shown["weights"]) - maps.weights_LNTS).max() <= 1 / 255
         masks = unpack(shown["masks"])
         np.testing.assert_array_equal(masks[shown["kinds"]] > 0.5, maps.visible_LTS)
     codes = np.rint(unpack(data["lens"]["tokens"])).astype(int)
     spelled = [[[data["lens"]["words"][k] for k in ks] for ks in row] for row in codes]
-    assert spelled == [[[f"<{i}>" for i in ks] for ks in row] for row in inside.lens.ids_LBTK[:, 0].tolist()]
+    assert spelled == [
+        [[f"<{i}>" for i in ks] for ks in row] for row in inside.lens.ids_LBTK[:, 0].tolist()
+    ]
     np.testing.assert_allclose(data["losses"]["values"], inside.losses.nats_T, atol=1e-5)
     assert np.abs(unpack(data["norms"][1]["values"]) - inside.norms["decoder"]).max() < 1e-3
 

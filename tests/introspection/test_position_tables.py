@@ -46,7 +46,9 @@ def test_what_is_added():
     close(table.values_RC[:, 0], np.sin(np.arange(16)))
     params, (table,) = tables("bert")
     rows = np.asarray(params["embed"]["position"]["position"])
-    close(table.values_RC[2, 5], rows[2] @ rows[5] / np.linalg.norm(rows[2]) / np.linalg.norm(rows[5]))
+    close(
+        table.values_RC[2, 5], rows[2] @ rows[5] / np.linalg.norm(rows[2]) / np.linalg.norm(rows[5])
+    )
     assert table.values_RC.shape == (16, 16), "as many as the table has"
 
 

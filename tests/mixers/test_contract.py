@@ -1,4 +1,5 @@
-"""Every mixer in its folder: width kept, no look into the future, a cache that computes the same, rules for its paths."""
+"""Every mixer in its folder: width kept, no look into the future, a cache that computes the same,
+rules for its paths."""
 
 import re
 
@@ -14,15 +15,25 @@ from flaxformer_lite.modules.cache import init_stack_cache
 from flaxformer_lite.modules.stack import Stack
 
 OPTIONS = {"attention": {"num_heads": 4, "num_kv_heads": 2}}  # of mixers that need some
-RECORDS = [registry.resolve_class("mixers", name)(**OPTIONS.get(name, {})) for name in registry.available("mixers")]
-RECORDS = [record for record in RECORDS if not record.reads_source]  # tests/mixers/test_attentive.py
-B, T, D = 2, 6, 32
+RECORDS = [
+    registry.resolve_class("mixers", name)(**OPTIONS.get(name, {}))
+    for name in registry.available("mixers")
+]
+RECORDS = [
+    record for record in RECORDS if not record.reads_source
+]  # tests/mixers/test_attentive.py
+B = 2
+T = 6
+D = 32
 
 
 @pytest.fixture(params=RECORDS, ids=lambda record: record.name)
 def stack(request):
-    record = StackConfig(num_layers=2, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),))
-    module, x = Stack(record, causal=True), jax.random.normal(jax.random.key(0), (B, T, D))
+    record = StackConfig(
+        num_layers=2, pattern=(LayerConfig(mixer=request.param, feed_forward=MlpConfig()),)
+    )
+    module = Stack(record, causal=True)
+    x = jax.random.normal(jax.random.key(0), (B, T, D))
     return record, module, module.init(jax.random.key(1), x), x
 
 
@@ -35,7 +46,8 @@ def test_the_width_stays_and_jit_computes_the_same(stack):
 
 def test_the_past_does_not_see_the_future(stack):
     _, module, variables, x = stack
-    y, changed = module.apply(variables, x), module.apply(variables, x.at[:, 4:].add(1.0))
+    y = module.apply(variables, x)
+    changed = module.apply(variables, x.at[:, 4:].add(1.0))
     np.testing.assert_allclose(changed[:, :4], y[:, :4], rtol=0, atol=1e-6)
     assert not np.allclose(changed[:, 4:], y[:, 4:])
 

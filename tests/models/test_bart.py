@@ -1,4 +1,5 @@
-"""BART's ways of making a decoder's input, and its heads; their numbers are compared in tests/pretrained."""
+"""BART's ways of making a decoder's input, and its heads; their numbers are compared in
+tests/pretrained."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,19 +8,25 @@ import pytest
 from flaxformer_lite import build_model, generate
 from tests.models.tiny import built, ids, small
 
-PAD, END, START = 1, 2, 5
+PAD = 1
+END = 2
+START = 5
 TOKENS = jnp.array([[7, 8, 9, END, PAD, PAD], [7, END, 9, 4, 6, END]])
 
 
 def test_bart_puts_its_start_token_before_the_input():
     model, _ = built(small("bart", decoder_start_token_id=START))
-    np.testing.assert_array_equal(model.shift_right(TOKENS), [[START, 7, 8, 9, END, PAD], [START, 7, END, 9, 4, 6]])
+    np.testing.assert_array_equal(
+        model.shift_right(TOKENS), [[START, 7, 8, 9, END, PAD], [START, 7, END, 9, 4, 6]]
+    )
 
 
 def test_mbart_brings_the_last_token_to_the_front():
     model, _ = built(small("mbart"))
     tokens = jnp.array([[7, 8, 9, 30, PAD, PAD], [7, END, 9, 4, 6, 31]])
-    np.testing.assert_array_equal(model.shift_right(tokens), [[30, 7, 8, 9, 30, PAD], [31, 7, END, 9, 4, 6]])
+    np.testing.assert_array_equal(
+        model.shift_right(tokens), [[30, 7, 8, 9, 30, PAD], [31, 7, END, 9, 4, 6]]
+    )
 
 
 def test_without_decoder_input_ids_the_input_is_read_again():
@@ -34,7 +41,9 @@ def test_classification_reads_the_last_end_token():
     model, params = built(small("bart", head="sequence_classification", num_labels=3))
     logits = model.apply({"params": params}, TOKENS).logits
     assert logits.shape == (2, 3) and np.isfinite(logits).all()
-    assert not np.array_equal(model.apply({"params": params}, TOKENS.at[1, 4].set(9)).logits[1], logits[1])
+    assert not np.array_equal(
+        model.apply({"params": params}, TOKENS.at[1, 4].set(9)).logits[1], logits[1]
+    )
     without = model.apply({"params": params}, TOKENS.at[0, 3].set(9)).logits
     assert np.isnan(without[0]).all() and np.isfinite(without[1]).all()
 
@@ -42,7 +51,9 @@ def test_classification_reads_the_last_end_token():
 def test_generation_starts_with_the_token_of_the_config():
     model, params = built(small("bart", decoder_start_token_id=START))
     assert generate(model, params, TOKENS[1:], max_new_tokens=2)[0, 0] == START
-    assert generate(model, params, TOKENS[1:], max_new_tokens=2, decoder_start_token_id=3)[0, 0] == 3
+    assert (
+        generate(model, params, TOKENS[1:], max_new_tokens=2, decoder_start_token_id=3)[0, 0] == 3
+    )
 
 
 def test_t5_asks_for_decoder_input_ids():

@@ -1,4 +1,5 @@
-"""Any cut of a text into calls with a cache gives the logits of one call without: chunks, windows, padding, positions."""
+"""Any cut of a text into calls with a cache gives the logits of one call without: chunks, windows,
+padding, positions."""
 
 import itertools
 
@@ -23,9 +24,13 @@ def logits(model, params, x, encoded=None, **inputs):
 
 
 def in_chunks(model, params, x, cuts, encoded=None, length=T, **inputs):
-    call, cache, out = jax.jit(logits, static_argnums=0), init_cache(model.cfg, len(x), length), []
+    call = jax.jit(logits, static_argnums=0)
+    cache = init_cache(model.cfg, len(x), length)
+    out = []
     for start, stop in itertools.pairwise((0, *cuts, T)):
-        chunk, cache = call(model, params, x[:, start:stop], None if start else encoded, cache=cache, **inputs)
+        chunk, cache = call(
+            model, params, x[:, start:stop], None if start else encoded, cache=cache, **inputs
+        )
         out.append(chunk)
     return jnp.concatenate(out, axis=1), cache
 
@@ -33,10 +38,20 @@ def in_chunks(model, params, x, cuts, encoded=None, length=T, **inputs):
 CASES = {
     "learned, windows": ("gpt2", {"windows": (3, 0)}, 2, (5, 7)),
     "a chunk longer than its window": ("gpt2", {"windows": (3, 0), "scan": True}, 2, (2, 8)),
-    "rotary, grouped, one row, all windows": ("llama", {"windows": (4,), "num_kv_heads": 2}, 1, (5, 8)),
+    "rotary, grouped, one row, all windows": (
+        "llama",
+        {"windows": (4,), "num_kv_heads": 2},
+        1,
+        (5, 8),
+    ),
     "alibi, one row, scanned": ("bloom", {"scan": True}, 1, (4,)),
     "buckets": ("t5", {}, 2, (1, 4)),
-    "buckets of each layer, windows, scanned": ("umt5", {"windows": (3, 0), "scan": True}, 2, (6, 8)),
+    "buckets of each layer, windows, scanned": (
+        "umt5",
+        {"windows": (3, 0), "scan": True},
+        2,
+        (6, 8),
+    ),
     "sinusoidal": ("transformer", {}, 2, (5,)),
     "shaw": ("gpt2", {"position": registry.resolve_class("positions", "shaw")()}, 2, (5, 6)),
 }
@@ -45,7 +60,8 @@ CASES = {
 @pytest.mark.parametrize(("family", "options", "batch", "cuts"), CASES.values(), ids=CASES)
 def test_chunks_equal_one_call(family, options, batch, cuts):
     model, params = built(small(family, **options))
-    inputs, encoded = inputs_of(model.cfg, ids(batch=batch)), None
+    inputs = inputs_of(model.cfg, ids(batch=batch))
+    encoded = None
     x = list(inputs.values())[-1]
     if is_encoder_decoder(model.cfg):
         encoded = model.apply({"params": params}, inputs["input_ids"], method="encode")
@@ -58,7 +74,8 @@ def test_chunks_equal_one_call(family, options, batch, cuts):
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
 def test_a_mask_over_slots_tells_padding_and_positions(family):
     model, params = built(small(family, windows=(4,) if family == "mistral" else (0,)))
-    x, keep = ids(), np.ones((2, T + 2), np.int32)
+    x = ids()
+    keep = np.ones((2, T + 2), np.int32)
     keep[1, :3] = 0
     whole = logits(model, params, x, attention_mask=keep[:, :T])[0]
     chunks, _ = in_chunks(model, params, x, (4, 9), length=T + 2, attention_mask=keep)
@@ -77,7 +94,8 @@ def test_a_text_goes_on_from_an_earlier_slot():
 
 def test_a_prefix_is_read_in_one_call():
     model, params = built(small("gpt2"))
-    x, prefix = ids(), np.arange(T)[None].repeat(2, 0) < 4
+    x = ids()
+    prefix = np.arange(T)[None].repeat(2, 0) < 4
     whole = logits(model, params, x, prefix_mask=prefix)[0]
     close(in_chunks(model, params, x, (5, 7), prefix_mask=prefix)[0], whole, 1e-4)
     assert np.isnan(in_chunks(model, params, x, (2,), prefix_mask=prefix)[0][:, :2]).all()
@@ -88,10 +106,22 @@ def test_a_prefix_is_read_in_one_call():
 REFUSED = {
     "no room": (dict(cache_index=5), 6, "6 tokens from slot 5 on: the cache ends at 10 slots"),
     "negative": (dict(cache_index=-1), 1, "cache_index=-1.*must not be negative"),
-    "a gap": (dict(cache_index=7), 1, "holds 6 positions, and the slots between were never written"),
+    "a gap": (
+        dict(cache_index=7),
+        1,
+        "holds 6 positions, and the slots between were never written",
+    ),
     "dropped": (dict(cache_index=3), 2, "a window of 3 has dropped"),
-    "a short mask": (dict(attention_mask=np.ones((2, 6), int)), 1, r"attention_mask has shape \(2, 6\).*reach.*6"),
-    "a mask of other rows": (dict(attention_mask=np.ones((3, 10), int)), 1, r"must be \[2, slots\]"),
+    "a short mask": (
+        dict(attention_mask=np.ones((2, 6), int)),
+        1,
+        r"attention_mask has shape \(2, 6\).*reach.*6",
+    ),
+    "a mask of other rows": (
+        dict(attention_mask=np.ones((3, 10), int)),
+        1,
+        r"must be \[2, slots\]",
+    ),
     "a slot a row": (dict(cache_index=np.arange(2)), 1, "one number"),
 }
 
@@ -106,7 +136,9 @@ def test_what_a_cache_cannot_do_is_refused(inputs, length, message):
 
 def test_what_cannot_be_refused_within_jit_is_nan():
     model, params = built(small("gpt2", windows=(3, 0)))
-    call = jax.jit(lambda x, cache, index: logits(model, params, x, cache=cache, cache_index=index)[0])
+    call = jax.jit(
+        lambda x, cache, index: logits(model, params, x, cache=cache, cache_index=index)[0]
+    )
     _, cache = logits(model, params, ids(length=6), cache=init_cache(model.cfg, 2, T))
     x = ids(length=3)
     for index, wrong in ((6, False), (0, False), (7, True), (8, True), (3, True)):

@@ -36,7 +36,11 @@ def test_jit_equals_eager_and_shapes(family):
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[pytest.mark.nightly] if name == "transformer" else []) for name in FAMILIES]
+    "family",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name == "transformer" else [])
+        for name in FAMILIES
+    ],
 )
 @pytest.mark.parametrize("windows", [pytest.param((0,), marks=pytest.mark.nightly), (3, 0)])
 def test_scan_equals_loop_in_value_and_gradient(family, windows):
@@ -70,12 +74,15 @@ def test_remat_changes_nothing_but_memory(remat):
 
 @pytest.mark.parametrize(("family", "position"), PAIRS)
 def test_packed_documents_never_meet(family, position):
-    """Changing document B leaves A's logits, and the gradient of A's loss, bit for bit as they were.
+    """Changing document B leaves A's logits, and the gradient of A's loss, bit for bit as they
+    were.
 
     Each alone has the logits that it has when packed, and so have all under blockwise attention.
     """
     number = 1 if family == "gpt2" else 2  # of layers: its cases are about encodings
-    cfg = small(family, number, position=registry.resolve_class("positions", position)(), attention="dense")
+    cfg = small(
+        family, number, position=registry.resolve_class("positions", position)(), attention="dense"
+    )
     model, params = built(cfg)
     segments = jnp.asarray([[1] * 4 + [2] * 4 + [0] * 2] * 2, jnp.int32)
     x = ids()
@@ -90,7 +97,8 @@ def test_packed_documents_never_meet(family, position):
         return jnp.sum(jnp.sin(packed[:, :4])), packed
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    ((_, a), grad_a), ((_, b), grad_b) = run(params, x), run(params, y)
+    (_, a), grad_a = run(params, x)
+    (_, b), grad_b = run(params, y)
     np.testing.assert_array_equal(a[:, :4], b[:, :4])
     assert not np.array_equal(a[:, 4:], b[:, 4:])
     # The token table's rows of B's own tokens get exactly zero either way.
@@ -146,7 +154,11 @@ def test_blockwise_equals_dense(family):
 def test_dropout_is_on_when_its_key_is_passed(family):
     cfg = small(family, number=1, dropout=0.3)
     model, params = built(cfg)
-    apply = jax.jit(lambda params, rngs: model.apply({"params": params}, **inputs_of(cfg, ids()), rngs=rngs).logits)
+    apply = jax.jit(
+        lambda params, rngs: (
+            model.apply({"params": params}, **inputs_of(cfg, ids()), rngs=rngs).logits
+        )
+    )
 
     def run(seed):
         rngs = {"dropout": jax.random.key(seed)} if seed else {}
@@ -178,7 +190,9 @@ def test_grouped_heads(family):
         return jnp.repeat(x, 2, axis=-2) if names[-2] in ("key", "value") else x
 
     repeated = jax.tree_util.tree_map_with_path(repeat, params)
-    close(*(logits_of(m, p, **inputs_of(cfg, ids())) for m, p in ((model, params), (wide, repeated))))
+    close(
+        *(logits_of(m, p, **inputs_of(cfg, ids())) for m, p in ((model, params), (wide, repeated)))
+    )
 
 
 def test_prefix_sees_itself_both_ways():
@@ -187,7 +201,9 @@ def test_prefix_sees_itself_both_ways():
     prefix = jnp.asarray([[1] * 4 + [0] * 6] * 2, jnp.int32)
     x = ids()
     changed = x.at[:, 3].set((x[:, 3] % 36) + 1)
-    a, b = (np.asarray(logits_of(model, params, input_ids=i, prefix_mask=prefix)) for i in (x, changed))
+    a, b = (
+        np.asarray(logits_of(model, params, input_ids=i, prefix_mask=prefix)) for i in (x, changed)
+    )
     assert not np.array_equal(a[:, 0], b[:, 0]), "the first token of the prefix sees its last"
     changed = x.at[:, 8].set((x[:, 8] % 36) + 1)
     b = np.asarray(logits_of(model, params, input_ids=changed, prefix_mask=prefix))
@@ -198,7 +214,9 @@ def test_prefix_sees_itself_both_ways():
 def test_features_hold_what_the_logits_are_made_of(family):
     cfg = small(family)
     model, params = built(cfg)
-    features = jax.jit(lambda p: model.apply({"params": p}, **inputs_of(cfg, ids()), method="features").projection)
+    features = jax.jit(
+        lambda p: model.apply({"params": p}, **inputs_of(cfg, ids()), method="features").projection
+    )
     close(features(params).logits(), logits_of(model, params, **inputs_of(cfg, ids())))
 
 
@@ -207,4 +225,6 @@ def test_masked_positions_are_the_rows_of_all_positions():
     model, params = built(cfg)
     at = jnp.asarray([[1, 5], [0, 9]], jnp.int32)
     some = logits_of(model, params, input_ids=ids(), masked_positions=at)
-    close(some, jnp.take_along_axis(logits_of(model, params, input_ids=ids()), at[:, :, None], axis=1))
+    close(
+        some, jnp.take_along_axis(logits_of(model, params, input_ids=ids()), at[:, :, None], axis=1)
+    )

@@ -17,32 +17,74 @@ ONES = np.ones((2, 10), np.int32)
 REFUSED = {
     "negative id": ("gpt2", {"input_ids": ONES * -1}, r"input_ids holds -1: must be in 0\.\.36"),
     "id too large": ("bert", {"input_ids": ONES * 37}, r"input_ids holds 37"),
-    "floats": ("gpt2", {"input_ids": ONES * 1.0}, r"input_ids: must be integer ids \[batch, length\], not float64 \(2, 10\)"),
+    "floats": (
+        "gpt2",
+        {"input_ids": ONES * 1.0},
+        r"input_ids: must be integer ids \[batch, length\], not float64 \(2, 10\)",
+    ),
     "one axis": ("gpt2", {"input_ids": ONES[0]}, r"not int32 \(10,\)"),
-    "negative position": ("gpt2", {"position_ids": ONES * -1}, r"position_ids holds -1: must be in 0\.\.15"),
-    "position too far": ("opt", {"position_ids": ONES * 16}, r"position_ids holds 16: must be in -2\.\.15"),
-    "negative type": ("bert", {"token_type_ids": ONES * -1}, r"token_type_ids holds -1: must be in 0\.\.1"),
+    "negative position": (
+        "gpt2",
+        {"position_ids": ONES * -1},
+        r"position_ids holds -1: must be in 0\.\.15",
+    ),
+    "position too far": (
+        "opt",
+        {"position_ids": ONES * 16},
+        r"position_ids holds 16: must be in -2\.\.15",
+    ),
+    "negative type": (
+        "bert",
+        {"token_type_ids": ONES * -1},
+        r"token_type_ids holds -1: must be in 0\.\.1",
+    ),
     "type of GPT-2": ("gpt2", {"token_type_ids": ONES * 40}, "token_type_ids holds 40"),
-    "mask": ("gpt2", {"attention_mask": ONES[:, :9]}, r"attention_mask has shape \(2, 9\): must be \[2, 10\]"),
-    "mask of an encoder": ("bert", {"attention_mask": ONES[:1]}, r"attention_mask has shape \(1, 10\).*\(2, 10\)"),
+    "mask": (
+        "gpt2",
+        {"attention_mask": ONES[:, :9]},
+        r"attention_mask has shape \(2, 9\): must be \[2, 10\]",
+    ),
+    "mask of an encoder": (
+        "bert",
+        {"attention_mask": ONES[:1]},
+        r"attention_mask has shape \(1, 10\).*\(2, 10\)",
+    ),
     "segments": ("bert", {"segment_ids": ONES[:, None]}, "segment_ids has shape"),
     "positions": ("llama", {"position_ids": ONES[:, :3]}, "position_ids has shape"),
-    "fractions": ("llama", {"position_ids": ONES * 0.5}, "position_ids: must be integers, not float64"),
+    "fractions": (
+        "llama",
+        {"position_ids": ONES * 0.5},
+        "position_ids: must be integers, not float64",
+    ),
     "types": ("bert", {"token_type_ids": ONES[:, :3]}, "token_type_ids has shape"),
     "target ids": ("t5", {"decoder_input_ids": ONES * -100}, "decoder_input_ids holds -100"),
-    "target mask": ("t5", {"decoder_attention_mask": ONES[:, :9]}, "decoder_attention_mask has shape"),
+    "target mask": (
+        "t5",
+        {"decoder_attention_mask": ONES[:, :9]},
+        "decoder_attention_mask has shape",
+    ),
     "source mask": ("t5", {"attention_mask": ONES[:, :9]}, "attention_mask has shape"),
-    "additive mask": ("bert", {"attention_mask": (ONES - 1) - 1e9}, r"attention_mask holds -1e\+09: must be 1 for tokens"),
-    "additive target mask": ("t5", {"decoder_attention_mask": ONES * -1}, "attention_mask holds -1.*not an additive mask"),
+    "additive mask": (
+        "bert",
+        {"attention_mask": (ONES - 1) - 1e9},
+        r"attention_mask holds -1e\+09: must be 1 for tokens",
+    ),
+    "additive target mask": (
+        "t5",
+        {"decoder_attention_mask": ONES * -1},
+        "attention_mask holds -1.*not an additive mask",
+    ),
     "rows": ("t5", {"decoder_input_ids": ONES[:1]}, "decoder_input_ids has 1 rows"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("family", "inputs", "message"), REFUSED.values(), ids=REFUSED)
 def test_inputs_that_cannot_be_are_refused(family, inputs, message):
     model, params = built(small(family))
     with pytest.raises(ValueError, match=message):
-        jax.eval_shape(lambda p: model.apply({"params": p}, **{**inputs_of(model.cfg, ONES), **inputs}), params)
+        jax.eval_shape(
+            lambda p: model.apply({"params": p}, **{**inputs_of(model.cfg, ONES), **inputs}), params
+        )
 
 
 def test_within_jit_ids_out_of_range_are_nan():
@@ -57,8 +99,15 @@ def test_within_jit_ids_out_of_range_are_nan():
 
 def test_fields_beside_a_config_are_changed_in_it():
     model = build_model(small("gpt2"), decoder_layers=3, dtype="bfloat16")
-    assert (model.cfg.decoder_layers, model.cfg.dtype, model.cfg.d_model) == (3, "bfloat16", small("gpt2").d_model)
-    with pytest.raises(ConfigError, match=r"^preset='small': is of a family by name, and a ModelConfig has its sizes"):
+    assert (model.cfg.decoder_layers, model.cfg.dtype, model.cfg.d_model) == (
+        3,
+        "bfloat16",
+        small("gpt2").d_model,
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"^preset='small': is of a family by name, and a ModelConfig has its sizes",
+    ):
         build_model(small("gpt2"), "small")
     with pytest.raises(ConfigError, match="gpt2 has decoder layers"):
         build_model(small("gpt2"), encoder_layers=2)
@@ -68,7 +117,12 @@ def test_lists_are_ids():
     model, params = built(small("gpt2"))
     x = ids(length=3)
     out = model.apply({"params": params}, x.tolist(), attention_mask=[[0, 1, 1], [1, 1, 1]]).logits
-    close(out, model.apply({"params": params}, x, attention_mask=np.array([[False, True, True], [True] * 3])).logits)
+    close(
+        out,
+        model.apply(
+            {"params": params}, x, attention_mask=np.array([[False, True, True], [True] * 3])
+        ).logits,
+    )
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart", "marian", "pegasus"])

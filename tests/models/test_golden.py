@@ -1,4 +1,5 @@
-"""Parameter trees as a person reads them: a changed name, shape or dtype shows as a line of the diff.
+"""Parameter trees as a person reads them: a changed name, shape or dtype shows as a line of the
+diff.
 
 `python -m tests.models.test_golden` writes the files anew.
 """
@@ -42,7 +43,9 @@ def tree(case: str) -> str:
     cfg = config(case)
     model = registry.resolve("models", cfg.family).Model(cfg)
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if cfg.skeleton == "encoder_decoder" else {})
+    inputs = {"input_ids": ids} | (
+        {"decoder_input_ids": ids} if cfg.skeleton == "encoder_decoder" else {}
+    )
     params = jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
     lines = [
         f"{'/'.join(key.key for key in path)}  {leaf.dtype}{list(leaf.shape)}"

@@ -1,4 +1,5 @@
-"""`output_attentions` and `output_hidden_states` return what torch transformers returns for the same file."""
+"""`output_attentions` and `output_hidden_states` return what torch transformers returns for the
+same file."""
 
 import functools
 from collections import defaultdict
@@ -13,7 +14,13 @@ from flaxformer_lite import init_cache
 from tests.models.tiny import built, close, ids, small
 from tests.pretrained.fixtures import ROOT, loaded, part
 
-QUICK = ("bert_base", "gpt2_lm", "llama_lm", "t5_conditional_generation", "bart_conditional_generation")
+QUICK = (
+    "bert_base",
+    "gpt2_lm",
+    "llama_lm",
+    "t5_conditional_generation",
+    "bart_conditional_generation",
+)
 FLAGS = {"output_attentions": True, "output_hidden_states": True}
 
 
@@ -36,7 +43,8 @@ def kept(field, inputs):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in theirs()]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in theirs()],
 )
 def test_fields_are_those_of_transformers(name):
     model, params = loaded(name)
@@ -61,10 +69,13 @@ def test_nothing_else_changes():
     model, params = built(cfg)
 
     def run(**flags):
-        apply = functools.partial(model.apply, mutable=["losses"], rngs={"dropout": jax.random.key(3)}, **flags)
+        apply = functools.partial(
+            model.apply, mutable=["losses"], rngs={"dropout": jax.random.key(3)}, **flags
+        )
         return jax.jit(apply)({"params": params}, ids())
 
-    (plain, losses), (output, again) = run(), run(output_hidden_states=True)
+    plain, losses = run()
+    output, again = run(output_hidden_states=True)
     assert output.attentions is None and len(output.hidden_states) == 3
     jax.tree.map(close, (plain.logits, losses), (output.logits, again))
     assert len(jax.tree.leaves(losses)) == 2
@@ -76,6 +87,8 @@ def test_a_step_with_a_cache_has_its_weights():
     cfg = small("gpt2", scan=True)
     model, params = built(cfg)
     inputs = {"input_ids": ids()[:, :4], "cache": init_cache(cfg, 2, 10)}
-    step = jax.jit(functools.partial(model.apply, output_attentions=True))({"params": params}, **inputs)
+    step = jax.jit(functools.partial(model.apply, output_attentions=True))(
+        {"params": params}, **inputs
+    )
     assert step.hidden_states is None and step.cache is not None
     close(np.stack(step.attentions).sum(-1), np.ones((2, 2, 4, 4)))

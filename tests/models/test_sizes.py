@@ -73,7 +73,9 @@ PUBLISHED = {
 def shapes(cfg):
     model = registry.resolve("models", cfg.family).Model(cfg)
     ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids} if cfg.encoder_layers and cfg.decoder_layers else {})
+    inputs = {"input_ids": ids} | (
+        {"decoder_input_ids": ids} if cfg.encoder_layers and cfg.decoder_layers else {}
+    )
     return jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"]
 
 

@@ -11,7 +11,9 @@ def test_gpt2_adds_the_vectors_of_types():
     model, params = built(small("gpt2"))
     types = jnp.asarray([[3] * 5 + [4] * 5] * 2)
     plain = model.apply({"params": params}, ids()).logits
-    assert not np.allclose(model.apply({"params": params}, ids(), token_type_ids=types).logits, plain)
+    assert not np.allclose(
+        model.apply({"params": params}, ids(), token_type_ids=types).logits, plain
+    )
     table = params["token_embed"]["embedding"]
     params["token_embed"]["embedding"] = table.at[0].set(0)  # so that type 0 adds nothing
     zero = model.apply({"params": params}, ids(), token_type_ids=types * 0).logits

@@ -15,7 +15,11 @@ from flaxformer_lite.sharding.mesh import build_mesh
 from flaxformer_lite.sharding.parameters import param_specs
 from tests.models.tiny import VARIANTS, T, built, close, ids, is_encoder_decoder, segments_of, small
 
-HEADS = [(name, head) for name in registry.available("models") for head in registry.resolve("models", name).Model.heads]
+HEADS = [
+    (name, head)
+    for name in registry.available("models")
+    for head in registry.resolve("models", name).Model.heads
+]
 
 
 def run(model, params, x, **inputs):
@@ -40,7 +44,8 @@ ALIKE = (
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[pytest.mark.nightly] if name in ALIKE else []) for name in VARIANTS]
+    "family",
+    [pytest.param(name, marks=[pytest.mark.nightly] if name in ALIKE else []) for name in VARIANTS],
 )
 def test_documents_padding_and_future(family):
     cfg = small(family)
@@ -73,13 +78,18 @@ def test_every_head_has_partition_rules_and_published_names(family, head):
     param_specs(
         shapes, parameter_rules.rules(cfg), build_mesh(MeshConfig(data=2, fsdp=4, tensor=1))
     )  # raises where none fits
-    if hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads:  # a family may have no published form
-        named = tensor_names.places(plugin.PUBLISHED, cfg, {path: leaf.shape for path, leaf in shapes.items()})
+    if (
+        hasattr(plugin, "PUBLISHED") and head in plugin.PUBLISHED.heads
+    ):  # a family may have no published form
+        named = tensor_names.places(
+            plugin.PUBLISHED, cfg, {path: leaf.shape for path, leaf in shapes.items()}
+        )
         assert named.keys() == shapes.keys()
 
 
 @pytest.mark.parametrize("family", registry.available("models"))
 def test_scanned_layers_side_by_side_are_those_of_a_loop(family):
-    model, cfg = registry.resolve("models", family).Model, small(family, vocab_size=64)
+    model = registry.resolve("models", family).Model
+    cfg = small(family, vocab_size=64)
     scanned = dataclasses.replace(cfg, scan=True)
     assert side_by_side(scanned, parameter_shapes(model(scanned))) == parameter_shapes(model(cfg))

@@ -11,21 +11,26 @@ from flaxformer_lite.models import word2vec
 
 
 def test_two_tables_and_their_dot_products():
-    model, ids = build_model("word2vec", "tiny", vocab_size=11, d_model=4), jnp.asarray([[1, 5, 10]])
+    model = build_model("word2vec", "tiny", vocab_size=11, d_model=4)
+    ids = jnp.asarray([[1, 5, 10]])
     params = model.init(jax.random.key(0), ids)["params"]
     shapes = jax.tree.map(jnp.shape, params)
     assert shapes == {"token_embed": {"embedding": (11, 4)}, "lm_head": {"kernel": (11, 4)}}
     output = model.apply({"params": params}, ids)
-    words, contexts = np.asarray(params["token_embed"]["embedding"]), np.asarray(params["lm_head"]["kernel"])
+    words = np.asarray(params["token_embed"]["embedding"])
+    contexts = np.asarray(params["lm_head"]["kernel"])
     np.testing.assert_allclose(output.logits[0], words[[1, 5, 10]] @ contexts.T, rtol=1e-5)
     np.testing.assert_array_equal(output.last_hidden_state[0], words[[1, 5, 10]])
 
 
 def test_what_it_refuses():
-    with pytest.raises(ConfigError, match="encoder_layers=2, decoder_layers=0: word2vec has no layers; set those"):
+    with pytest.raises(
+        ConfigError, match="encoder_layers=2, decoder_layers=0: word2vec has no layers; set those"
+    ):
         word2vec.config("tiny", encoder_layers=2)
     with pytest.raises(ConfigError, match="head='none'"):
         word2vec.config("tiny", head="none")
-    model, ids = build_model("word2vec", "tiny", vocab_size=11), jnp.asarray([[11]])
+    model = build_model("word2vec", "tiny", vocab_size=11)
+    ids = jnp.asarray([[11]])
     with pytest.raises(ValueError, match="11"):
         model.init(jax.random.key(0), ids)

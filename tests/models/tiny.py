@@ -11,14 +11,22 @@ from flaxformer_lite import registry
 
 FAMILIES = ("bert", "gpt2", "llama", "t5", "transformer")  # one of each kind: the whole contract
 OWN = ("word2vec",)  # its own tests: no layers, so nothing that the contract is about
-VARIANTS = tuple(name for name in registry.available("models") if name not in FAMILIES + OWN)  # test_variants.py
+VARIANTS = tuple(
+    name for name in registry.available("models") if name not in FAMILIES + OWN
+)  # test_variants.py
 POSITIONS = registry.available("positions")
-# Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly); other families in their own.
+# Every encoding in a decoder, and one of each hook in an encoder-decoder (the others nightly);
+# other families in their own.
 DAILY = ("rope", "shaw", "t5_buckets")
 OWNERS = [("llama", "rope"), ("transformer", "sinusoidal")]
-DECODERS = [("gpt2", position) for position in POSITIONS] + OWNERS + [
-    pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly) for position in POSITIONS
-]  # fmt: skip
+DECODERS = (
+    [("gpt2", position) for position in POSITIONS]
+    + OWNERS
+    + [
+        pytest.param("t5", position, marks=[] if position in DAILY else pytest.mark.nightly)
+        for position in POSITIONS
+    ]
+)
 PAIRS = [*DECODERS, ("bert", "learned"), ("bert", "shaw")]
 SMALL = {
     "vocab_size": 37,
@@ -34,7 +42,9 @@ T = 10
 
 def small(family, number=2, **overrides):
     plugin = registry.resolve("models", family)
-    layers = {f"{side}_layers": number for side in ("encoder", "decoder") if side in plugin.Model.skeleton}
+    layers = {
+        f"{side}_layers": number for side in ("encoder", "decoder") if side in plugin.Model.skeleton
+    }
     head = {"head": "masked_lm"} if "masked_lm" in plugin.Model.heads else {}
     # A quarter of each head turns in these, and a quarter of four dimensions is no pair.
     turning = {"head_dim": 8} if family in ("gpt_neox", "gptj") else {}
@@ -51,16 +61,21 @@ def is_encoder_decoder(cfg):
 
 def inputs_of(cfg, x):
     return (
-        {"input_ids": x, "decoder_input_ids": jnp.roll(x, 1, axis=1)} if is_encoder_decoder(cfg) else {"input_ids": x}
+        {"input_ids": x, "decoder_input_ids": jnp.roll(x, 1, axis=1)}
+        if is_encoder_decoder(cfg)
+        else {"input_ids": x}
     )
 
 
 def segments_of(cfg, segments):
-    return {"segment_ids": segments} | ({"decoder_segment_ids": segments} if is_encoder_decoder(cfg) else {})
+    return {"segment_ids": segments} | (
+        {"decoder_segment_ids": segments} if is_encoder_decoder(cfg) else {}
+    )
 
 
 def built(cfg, seed=0):
-    """A model with noise on every weight: fresh norms and biases are ones and zeros, which hide a swapped or missing one."""
+    """A model with noise on every weight: fresh norms and biases are ones and zeros, which hide a
+    swapped or missing one."""
     model = registry.resolve("models", cfg.family).Model(cfg)
     shapes = jax.eval_shape(model.init, jax.random.key(0), **inputs_of(cfg, ids()))["params"]
     rng = np.random.default_rng(seed)
@@ -78,4 +93,6 @@ def logits_of(model, params, **inputs):
 
 
 def close(a, b, tolerance=2e-5):
-    np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=tolerance, atol=tolerance
+    )

@@ -18,7 +18,9 @@ from flaxformer_lite.modules.block import Block
 from flaxformer_lite.modules.context import Context
 from flaxformer_lite.modules.stack import Stack
 
-B, T, D = 2, 6, 16
+B = 2
+T = 6
+D = 16
 X = jnp.asarray(np.random.default_rng(0).standard_normal((B, T, D)), jnp.float32)
 POSITIONS = jnp.arange(T)[None]
 KIND = LayerKind(window=0)
@@ -31,8 +33,20 @@ LAYERS = {
 
 def config(position="nope", **options):
     encoding = registry.resolve_class("positions", position)()
-    return gpt2.config("tiny", **{"d_model": D, "num_heads": 2, "mlp_dim": 8, "decoder_layers": 2, "dropout": 0.0,
-                                  "init_stddev": 0.3, "position": encoding, "windows": (0,)} | options)  # fmt: skip
+    return gpt2.config(
+        "tiny",
+        **{
+            "d_model": D,
+            "num_heads": 2,
+            "mlp_dim": 8,
+            "decoder_layers": 2,
+            "dropout": 0.0,
+            "init_stddev": 0.3,
+            "position": encoding,
+            "windows": (0,),
+        }
+        | options,
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -48,12 +62,17 @@ def applied(name, cfg, context, x=X, causal=True):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_causal_layers_hide_what_comes_later(name):
-    cfg, keep = config(), jnp.ones((B, T), bool).at[1, 0].set(False)
+    cfg = config()
+    keep = jnp.ones((B, T), bool).at[1, 0].set(False)
     for mask in (None, masks.padding(keep), keep[:, None] & jnp.ones((B, T, T), bool)):
-        before, after = (applied(name, cfg, Context(mask=mask), x) for x in (X, X.at[:, -1].set(9.0)))
+        before, after = (
+            applied(name, cfg, Context(mask=mask), x) for x in (X, X.at[:, -1].set(9.0))
+        )
         np.testing.assert_array_equal(before[:, :-1], after[:, :-1])
     hidden = applied(name, cfg, Context(mask=masks.padding(keep)), X.at[1, 0].set(9.0))
-    np.testing.assert_array_equal(hidden[1, 1:], applied(name, cfg, Context(mask=masks.padding(keep)))[1, 1:])
+    np.testing.assert_array_equal(
+        hidden[1, 1:], applied(name, cfg, Context(mask=masks.padding(keep)))[1, 1:]
+    )
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -78,7 +97,9 @@ def test_attention_alone_heeds_its_encoding(position):
 def test_rope_in_attention_alone_is_that_of_a_stack():
     cfg = config("rope")
     context = Context(phase=cfg.position.phase(POSITIONS, cfg.head_width), prepared=True)
-    np.testing.assert_allclose(applied("block", cfg, Context()), applied("block", cfg, context), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        applied("block", cfg, Context()), applied("block", cfg, context), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
@@ -95,7 +116,14 @@ def test_scan_keeps_what_layers_sow():
         cfg = config(scan=scan)
         stack = LAYERS["stack"](cfg, True)
         variables = stack.init(jax.random.key(0), X, POSITIONS, Context())
-        y, sown = stack.apply(variables, X, POSITIONS, Context(), capture_intermediates=True, mutable=["intermediates"])
+        y, sown = stack.apply(
+            variables,
+            X,
+            POSITIONS,
+            Context(),
+            capture_intermediates=True,
+            mutable=["intermediates"],
+        )
         found[scan] = y, sown["intermediates"]
     y, sown = found[True]
     (block_out,) = sown["layers"]["block_0"]["mlp"]["__call__"]
@@ -105,7 +133,9 @@ def test_scan_keeps_what_layers_sow():
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 def test_attention_alone_refuses_positions_that_it_never_sees(position):
-    with pytest.raises(ConfigError, match="adds to embeddings, which attention by itself does not see; use a Stack"):
+    with pytest.raises(
+        ConfigError, match="adds to embeddings, which attention by itself does not see; use a Stack"
+    ):
         applied("block", config(position), Context())
 
 
@@ -118,10 +148,14 @@ def test_cross_attention_without_anything_to_read_says_so():
 def test_a_layer_without_a_mixer_keeps_no_cache():
     cfg = config()
     alone = dataclasses.replace(parts.layer(cfg, KIND), mixer=None)
-    stack = dataclasses.replace(parts.stack(cfg, "decoder"), num_layers=2, pattern=(parts.layer(cfg, KIND), alone))
-    layer, cache = Stack(stack, cfg.execution, causal=True), init_stack_cache(stack, B, T, D, cfg.execution)
+    stack = dataclasses.replace(
+        parts.stack(cfg, "decoder"), num_layers=2, pattern=(parts.layer(cfg, KIND), alone)
+    )
+    layer = Stack(stack, cfg.execution, causal=True)
+    cache = init_stack_cache(stack, B, T, D, cfg.execution)
     variables = layer.init(jax.random.key(0), X)
-    whole, y = layer.apply(variables, X), []
+    whole = layer.apply(variables, X)
+    y = []
     for t in range(T):
         one, cache = layer.apply(variables, X[:, t : t + 1], POSITIONS[:, t : t + 1], cache=cache)
         y.append(one)
@@ -145,7 +179,9 @@ def test_tokens_beyond_the_cache_are_refused_or_nan(name, scan):
     layer, variables, cache = fed(name, config("rope", scan=scan), 8)
     call = jax.jit(lambda x, cache: layer.apply(variables, x, cache=cache)[0])
     _, held = layer.apply(variables, X, cache=cache)
-    with pytest.raises(ConfigError, match="6 tokens from slot 6 on: the cache ends at 8 slots; make a longer one"):
+    with pytest.raises(
+        ConfigError, match="6 tokens from slot 6 on: the cache ends at 8 slots; make a longer one"
+    ):
         layer.apply(variables, X, cache=held)
     assert np.isnan(call(X, held)).all() and np.isfinite(call(X[:, :2], held)).all()
 
@@ -154,7 +190,8 @@ def test_a_window_always_has_room():
     cfg = config(windows=(4,))
     layer, variables, cache = fed("stack", cfg, 20)
     twice = jnp.concatenate([X, X], axis=1)
-    whole, y = layer.apply(variables, twice), []
+    whole = layer.apply(variables, twice)
+    y = []
     for _ in range(2):
         part, cache = layer.apply(variables, X, cache=cache)
         y.append(part)
@@ -169,13 +206,18 @@ def test_a_cache_that_is_not_the_stacks_is_refused(scan):
             jax.tree.map(lambda x: x if x.ndim < 2 else jnp.repeat(x, 2, axis=int(scan)), cache),
             "cache has 4 rows for 2 rows",
         ),
-        ([*cache, cache[0]], f"cache has {len(cache) + 1} entries for a stack that keeps {len(cache)}"),
+        (
+            [*cache, cache[0]],
+            f"cache has {len(cache) + 1} entries for a stack that keeps {len(cache)}",
+        ),
         (cache[0], "cache is a LayerCache: must be a list with the caches of all layers"),
     ):
         with pytest.raises(ConfigError, match=message):
             layer.apply(variables, X, cache=wrong)
     layer, variables, _ = fed("attention", config(), 8)
-    with pytest.raises(ConfigError, match="cache is a list: must be the LayerCache of this one layer"):
+    with pytest.raises(
+        ConfigError, match="cache is a list: must be the LayerCache of this one layer"
+    ):
         layer.apply(variables, X, cache=cache)
 
 
@@ -187,21 +229,29 @@ def test_a_cache_of_another_window_is_refused():
     _, cache = layer.apply(variables, X, cache=cache)
     layer.apply(variables, X[:, :1], cache=cache)
     for cfg in (reads, AttentionConfig(num_heads=2)):
-        with pytest.raises(ConfigError, match=f"keeps the last 2 positions for a layer with window={cfg.window}"):
+        with pytest.raises(
+            ConfigError, match=f"keeps the last 2 positions for a layer with window={cfg.window}"
+        ):
             Attention(cfg, causal=True).apply(variables, X[:, :1], cache=cache)
 
 
 def test_each_maker_of_caches_names_the_other():
     cfg = config()
-    with pytest.raises(ConfigError, match=r"init_cache of StackConfig.*pass model.cfg; for a Stack.*init_stack_cache"):
+    with pytest.raises(
+        ConfigError,
+        match=r"init_cache of StackConfig.*pass model.cfg; for a Stack.*init_stack_cache",
+    ):
         init_cache(parts.stack(cfg, "decoder"), B, T)
-    with pytest.raises(ConfigError, match=r"init_stack_cache of ModelConfig.*for a whole model use init_cache"):
+    with pytest.raises(
+        ConfigError, match=r"init_stack_cache of ModelConfig.*for a whole model use init_cache"
+    ):
         init_stack_cache(cfg, B, T, D)
 
 
 def test_a_scan_leaves_out_no_layer():
     pattern = tuple(parts.layer(config(), LayerKind(window=window)) for window in (2, 0))
-    stack, scanned = StackConfig(num_layers=3, pattern=pattern), Execution(scan=True)
+    stack = StackConfig(num_layers=3, pattern=pattern)
+    scanned = Execution(scan=True)
     message = "scan=True, pattern: 3 layers are no multiple of the pattern of 2; set scan=False."
     with pytest.raises(ConfigError, match=message):
         Stack(stack, scanned).init(jax.random.key(0), X)
@@ -234,31 +284,41 @@ def test_what_is_passed_in_the_place_of_another_is_named(name):
         jax.eval_shape(lambda: layer.init(jax.random.key(0), X, mask=masks.causal))
     for mask, message in (
         (masks.padding(np.ones((B, T - 1), bool)), "5 columns for 6 keys"),
-        (np.ones((B, T), bool), r"mask has shape \(2, 6\): must be \[1 or 2, 6, 6\]; a padding mask is padding"),
+        (
+            np.ones((B, T), bool),
+            r"mask has shape \(2, 6\): must be \[1 or 2, 6, 6\]; a padding mask is padding",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             jax.eval_shape(lambda mask=mask: layer.init(jax.random.key(0), X, mask=mask))
 
 
 @pytest.mark.parametrize("name", ["attention", "stack"])
-@pytest.mark.parametrize("ids", [np.arange(T - 1)[None], np.arange(T), np.arange(T)[None] * 1.0, masks.causal()])
+@pytest.mark.parametrize(
+    "ids", [np.arange(T - 1)[None], np.arange(T), np.arange(T)[None] * 1.0, masks.causal()]
+)
 def test_position_ids_of_another_shape_or_kind_are_refused(name, ids):
     layer = LAYERS[name](config("rope"), True)
     key = "position_ids" if name == "attention" else "position_ids_BT"
     with pytest.raises(
-        ConfigError, match=r"position_ids: (must be integer \[1 or 2, 6\]|is a Window; pass it as mask=)"
+        ConfigError,
+        match=r"position_ids: (must be integer \[1 or 2, 6\]|is a Window; pass it as mask=)",
     ):
         jax.eval_shape(lambda: layer.init(jax.random.key(0), X, **{key: ids}))
 
 
 def test_with_a_cache_a_mask_is_over_all_slots():
-    cfg, slots = config(), T + 2
-    stack, attention = LAYERS["stack"](cfg, True), LAYERS["attention"](cfg, True)
+    cfg = config()
+    slots = T + 2
+    stack = LAYERS["stack"](cfg, True)
+    attention = LAYERS["attention"](cfg, True)
     caches = init_stack_cache(parts.stack(cfg, "decoder"), B, slots, D, cfg.execution)
     keep = np.array([[True] * slots, [False] + [True] * (slots - 1)])
     for layer, options in ((stack, {"cache": caches}), (attention, {"cache": caches[0]})):
         for mask in (masks.padding(keep[:, :T]), masks.dense(np.tri(T, dtype=bool))):
-            with pytest.raises(ValueError, match=f"has {T} columns for a cache of {slots} slots: .*over all slots"):
+            with pytest.raises(
+                ValueError, match=f"has {T} columns for a cache of {slots} slots: .*over all slots"
+            ):
                 jax.eval_shape(
                     lambda layer=layer, mask=mask, options=options: layer.init(
                         jax.random.key(0), X, mask=mask, **options

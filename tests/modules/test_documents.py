@@ -1,4 +1,5 @@
-"""What a mask says to a recurrent layer: documents and padding, over slots of a cache too; the rest is refused."""
+"""What a mask says to a recurrent layer: documents and padding, over slots of a cache too; the rest
+is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,20 @@ X = jnp.zeros((2, 5, 8))
 
 def marks(mask, x=X, causal=True, **options):
     context = with_documents(Context(mask=mask, **options), x, causal=causal)
-    return [None if x is None else np.asarray(x).astype(int).tolist() for x in (context.starts_BT, context.keep_BT)]
+    return [
+        None if x is None else np.asarray(x).astype(int).tolist()
+        for x in (context.starts_BT, context.keep_BT)
+    ]
 
 
 def test_documents_and_padding():
-    starts, keep = [[1, 0, 1, 0, 1], [0, 0, 1, 0, 0]], [[1, 1, 1, 0, 1], [0, 0, 1, 1, 1]]
-    assert marks(masks.causal() & masks.segments(IDS)) == marks(masks.segments(IDS), causal=False) == [starts, keep]
+    starts = [[1, 0, 1, 0, 1], [0, 0, 1, 0, 0]]
+    keep = [[1, 1, 1, 0, 1], [0, 0, 1, 1, 1]]
+    assert (
+        marks(masks.causal() & masks.segments(IDS))
+        == marks(masks.segments(IDS), causal=False)
+        == [starts, keep]
+    )
     assert marks(masks.padding(IDS)) == [None, keep]
     assert marks(masks.padding(jnp.asarray([[1, 0, 1, 1, 1]])) & masks.segments(IDS))[1] == [
         [1, 0, 1, 0, 1],
@@ -32,18 +41,31 @@ def test_documents_and_padding():
 
 @pytest.mark.parametrize("index", [2, jnp.int32(2)])
 def test_a_chunk_begins_no_document_that_has_begun(index):
-    read = jax.jit(lambda index: with_documents(Context(mask=masks.segments(IDS), index=index), X[:, :2], causal=True))
+    read = jax.jit(
+        lambda index: with_documents(
+            Context(mask=masks.segments(IDS), index=index), X[:, :2], causal=True
+        )
+    )
     context = read(index)
     assert context.starts_BT.tolist() == [[True, False], [True, False]]
     assert read(jnp.int32(3)).starts_BT.tolist() == [[False, True], [False, False]]
 
 
-@pytest.mark.parametrize("mask", [
-    masks.causal() | masks.prefix(IDS), masks.window(2), jnp.ones((2, 5, 5), bool), ~masks.causal(),
-    masks.segments(IDS, IDS), masks.window(0, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.causal() | masks.prefix(IDS),
+        masks.window(2),
+        jnp.ones((2, 5, 5), bool),
+        ~masks.causal(),
+        masks.segments(IDS, IDS),
+        masks.window(0, 2),
+    ],
+)
 def test_what_a_recurrence_cannot_follow(mask):
-    with pytest.raises(ConfigError, match="prefix_mask, windows: a recurrent layer reads token by token"):
+    with pytest.raises(
+        ConfigError, match="prefix_mask, windows: a recurrent layer reads token by token"
+    ):
         marks(mask)
 
 

@@ -43,7 +43,9 @@ def test_einsum_names_its_weight_and_bias():
     assert jax.tree.map(jnp.shape, params) == {"kernel": (8, 2, 4), "bias": (2, 4)}
     params["bias"] = params["bias"] + 0.5
     y = layer.apply({"params": params}, x)
-    np.testing.assert_allclose(y, np.einsum("btd,dnh->btnh", x, params["kernel"]) + 0.5, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        y, np.einsum("btd,dnh->btnh", x, params["kernel"]) + 0.5, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_mesh_multiplies_by_the_weight_as_it_is_sharded():
@@ -82,14 +84,21 @@ def test_norms_equal_their_equations(dtype):
     scale, bias = (jnp.asarray(rng.standard_normal(8), jnp.float32) for _ in range(2))
     exact = np.asarray(x, np.float64)
     centred = exact - exact.mean(-1, keepdims=True)
-    scale, bias = np.asarray(scale), np.asarray(bias)
+    scale = np.asarray(scale)
+    bias = np.asarray(bias)
     layer = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale + bias
     rms = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * scale
     tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
-    scale, bias = jnp.asarray(scale), jnp.asarray(bias)
-    for y, expected in ((layer_norm(x, scale, bias, eps=1e-5), layer), (rms_norm(x, scale, eps=1e-5), rms)):
+    scale = jnp.asarray(scale)
+    bias = jnp.asarray(bias)
+    for y, expected in (
+        (layer_norm(x, scale, bias, eps=1e-5), layer),
+        (rms_norm(x, scale, eps=1e-5), rms),
+    ):
         assert y.dtype == dtype
-        np.testing.assert_allclose(np.asarray(y, np.float64), expected, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            np.asarray(y, np.float64), expected, rtol=tolerance, atol=tolerance
+        )
 
 
 def test_offset_norm_starts_as_the_plain_one():
@@ -110,7 +119,14 @@ def test_a_layer_norm_without_bias_has_a_scale_alone():
 def test_feed_forward_equals_its_equation(kind):
     x = jnp.asarray(rng.standard_normal((2, 3, 8)), jnp.float32)
     params, y = run(
-        FeedForward(MlpConfig(mlp_dim=12, gated=kind == "gated", activation="silu", initial=InitConfig(kind="fan_in"))),
+        FeedForward(
+            MlpConfig(
+                mlp_dim=12,
+                gated=kind == "gated",
+                activation="silu",
+                initial=InitConfig(kind="fan_in"),
+            )
+        ),
         x,
     )
     silu = lambda z: z / (1 + np.exp(-z))  # noqa: E731
@@ -121,7 +137,10 @@ def test_feed_forward_equals_its_equation(kind):
 
 @pytest.mark.parametrize("period", [1, 2, 3])
 def test_layers_stack_and_unstack_without_loss(period):
-    side_by_side = {"stack": {f"layer_{i}": {"w": jnp.full((2,), i)} for i in range(6)}, "other": jnp.ones(3)}
+    side_by_side = {
+        "stack": {f"layer_{i}": {"w": jnp.full((2,), i)} for i in range(6)},
+        "other": jnp.ones(3),
+    }
     stacked = stack_layers(side_by_side, period)
     assert stacked["stack"]["layers"]["block_0"]["w"].shape == (6 // period, 2)
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), side_by_side)

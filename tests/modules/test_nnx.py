@@ -44,17 +44,22 @@ def test_the_logits_are_those_of_linen_and_the_parameters_come_back(gpt2):
     assert from_nnx(module)[0] is model
     assert_same(from_nnx(module)[1], params)
     same = from_nnx(to_nnx(model, params))[1]
-    assert all(a is b for a, b in zip(jax.tree.leaves(same), jax.tree.leaves(params), strict=True))  # not even a copy
+    assert all(
+        a is b for a, b in zip(jax.tree.leaves(same), jax.tree.leaves(params), strict=True)
+    )  # not even a copy
 
 
 def test_gradients_and_a_train_step_are_those_of_linen(gpt2):
     model, params = gpt2
-    module, rule = to_nnx(model, params), optax.sgd(0.5, momentum=0.9)
+    module = to_nnx(model, params)
+    rule = optax.sgd(0.5, momentum=0.9)
     optimizer = nnx.Optimizer(module, rule, wrt=nnx.Param)
 
     @jax.jit
     def linen_step(params):
-        grads = jax.grad(lambda params: loss_of(model.apply({"params": params}, IDS).logits))(params)
+        grads = jax.grad(lambda params: loss_of(model.apply({"params": params}, IDS).logits))(
+            params
+        )
         return grads, optax.apply_updates(params, rule.update(grads, rule.init(params), params)[0])
 
     @nnx.jit
@@ -83,7 +88,8 @@ def test_dropout_is_on_between_train_and_eval_also_inside_another_module(gpt2):
     outer, run = Outer(), nnx.jit(lambda outer, **options: outer(**options))
     plain = run(outer)
     outer.train()
-    first, second = run(outer), run(outer)
+    first = run(outer)
+    second = run(outer)
     outer.eval()
     assert jnp.abs(first - plain).max() > 0.01 < jnp.abs(first - second).max()
     assert_same(run(outer), plain)
@@ -101,7 +107,9 @@ def test_methods_and_modules_of_ones_own(gpt2):
     layer = Einsum("BTD,DF->BTF", {"D": 3, "F": 4})
     x = jnp.ones((1, 2, 3))
     params = layer.init(jax.random.key(0), x)["params"]
-    assert_same(nnx.jit(lambda module: module(x))(to_nnx(layer, params)), layer.apply({"params": params}, x))
+    assert_same(
+        nnx.jit(lambda module: module(x))(to_nnx(layer, params)), layer.apply({"params": params}, x)
+    )
     bridged = nnx.bridge.ToNNX(layer, rngs=nnx.Rngs(0)).lazy_init(x)
     assert_same(layer.apply({"params": from_nnx(bridged)[1]}, x), bridged(x))
 
@@ -112,13 +120,19 @@ def test_factors_of_an_adapter_train_alone():
     factors = lambda path, _: path[-1] in ("lora_a", "lora_b")  # noqa: E731
     optimizer = nnx.Optimizer(module, optax.sgd(1.0), wrt=factors)
     optimizer.update(module, nnx.jit(nnx.grad(loss, argnums=nnx.DiffState(0, factors)))(module))
-    moved = jax.tree_util.tree_map_with_path(lambda _, a, b: bool((a != b).any()), from_nnx(module)[1], params)
-    assert {path[-1].key for path, has in jax.tree_util.tree_leaves_with_path(moved) if has} == {"lora_b"}  # a's is 0
+    moved = jax.tree_util.tree_map_with_path(
+        lambda _, a, b: bool((a != b).any()), from_nnx(module)[1], params
+    )
+    assert {path[-1].key for path, has in jax.tree_util.tree_leaves_with_path(moved) if has} == {
+        "lora_b"
+    }  # a's is 0
 
 
 @pytest.mark.parametrize("params", [None, {}, {"params": {"kernel": 1}}, [1]])
 def test_what_are_no_parameters_is_refused(gpt2, params):
-    with pytest.raises(ConfigError, match=r'params: must be a dict of .*; pass variables\["params"\]'):
+    with pytest.raises(
+        ConfigError, match=r'params: must be a dict of .*; pass variables\["params"\]'
+    ):
         to_nnx(gpt2[0], params)
 
 

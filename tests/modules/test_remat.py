@@ -1,4 +1,5 @@
-"""Policies of rematerialization: the same gradients, for less computation the more memory they take."""
+"""Policies of rematerialization: the same gradients, for less computation the more memory they
+take."""
 
 import dataclasses
 
@@ -16,14 +17,17 @@ ORDER = ("full", *KEPT, "none")  # from the least memory to the most
 
 
 def steps(family, attention, remats, **sizes):
-    """For each policy: the gradient, the bytes of the compiled program's temporaries, and its FLOPs."""
+    """For each policy: the gradient, the bytes of the compiled program's temporaries, and its
+    FLOPs."""
     cfg = small(family, scan=True, attention=attention, **sizes)
     model, params = built(cfg)
     inputs = inputs_of(cfg, ids(length=64))
     done = {}
     for remat in remats:
         other = type(model)(dataclasses.replace(cfg, remat=remat))
-        gradient = jax.grad(lambda p, m=other: jnp.sum(jnp.sin(m.apply({"params": p}, **inputs).logits)))
+        gradient = jax.grad(
+            lambda p, m=other: jnp.sum(jnp.sin(m.apply({"params": p}, **inputs).logits))
+        )
         compiled = jax.jit(gradient).lower(params).compile()
         size = compiled.memory_analysis().temp_size_in_bytes
         done[remat] = compiled(params), size, flops.count(gradient, params)
@@ -49,6 +53,8 @@ def test_policies_change_no_gradient(llama, remat):
 
 def test_cross_attention_is_kept_too():
     done = steps("t5", "dense", ("full", KEPT[-1], "none"), max_length=64)
-    chex.assert_trees_all_close(*(gradient for gradient, _, _ in done.values()), rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(
+        *(gradient for gradient, _, _ in done.values()), rtol=1e-5, atol=1e-5
+    )
     full, kept, none = (work for _, _, work in done.values())
     assert full > kept >= none

@@ -1,4 +1,5 @@
-"""A trainer's layers of one look are traced once, and still are layers of their own; to others nothing is changed."""
+"""A trainer's layers of one look are traced once, and still are layers of their own; to others
+nothing is changed."""
 
 import dataclasses
 import functools
@@ -35,7 +36,9 @@ def trained(model):
     return model.clone(execution=dataclasses.replace(model.execution, sharding=placed))
 
 
-@pytest.mark.parametrize("options", [{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"scan": True}, {"remat": "full"}, {"share_layers": (0, 0)}]
+)
 def test_every_layer_drops_at_random_for_itself(options):
     model, variables = build(2, dropout=0.5, dropout_at=("branch",), **options)
 
@@ -44,8 +47,14 @@ def test_every_layer_drops_at_random_for_itself(options):
 
     variables = jax.tree.map_with_path(only_the_last_bias, variables)
     model = trained(model)
-    y = jax.jit(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(variables, *INPUTS)
-    assert set(np.unique(y)) == {0, 2, 4}, "each layer adds 0 or 2: never 2 in all, if both drew the same"
+    y = jax.jit(lambda v, *x: model.apply(v, *x, rngs={"dropout": jax.random.key(1)}))(
+        variables, *INPUTS
+    )
+    assert set(np.unique(y)) == {
+        0,
+        2,
+        4,
+    }, "each layer adds 0 or 2: never 2 in all, if both drew the same"
 
 
 @pytest.mark.parametrize("options", [{}, {"remat": "full"}])
@@ -58,9 +67,13 @@ def test_a_trainer_traces_layers_of_one_look_once(options):
         return call(*args, **kwargs)
 
     def apply(model, *args):
-        with nn.intercept_methods(lambda f, a, k, c: note(f, a, k, c) if c.module.name == "mlp" else f(*a, **k)):
+        with nn.intercept_methods(
+            lambda f, a, k, c: note(f, a, k, c) if c.module.name == "mlp" else f(*a, **k)
+        ):
             variables, x_BTD, *rest = args
-            x_BTD = sharding_of(model.execution).constrain(x_BTD, "BTD")  # as an embedding leaves it
+            x_BTD = sharding_of(model.execution).constrain(
+                x_BTD, "BTD"
+            )  # as an embedding leaves it
             return model.apply(variables, x_BTD, *rest)
 
     jax.eval_shape(functools.partial(apply, trained(model)), variables, *INPUTS)
@@ -77,7 +90,10 @@ def test_it_computes_the_same():
     def loss(model, variables, x_BTD):
         return jnp.square(model.apply(variables, x_BTD, *INPUTS[1:])).mean()
 
-    once, each = (jax.jit(jax.grad(functools.partial(loss, m)))(variables, x_BTD) for m in (trained(model), model))
+    once, each = (
+        jax.jit(jax.grad(functools.partial(loss, m)))(variables, x_BTD)
+        for m in (trained(model), model)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), once, each)
 
 

@@ -14,10 +14,24 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 8)), jnp.float32)
 def test_attention_alone():
     layer = Attention(AttentionConfig(num_heads=2))
     variables = layer.init(jax.random.key(0), X)
-    y, values, state = taps.apply(layer, variables, taps.Taps(lambda name: name == "weights", {}), X)
+    y, values, state = taps.apply(
+        layer, variables, taps.Taps(lambda name: name == "weights", {}), X
+    )
     np.testing.assert_array_equal(y, layer.apply(variables, X))
-    assert list(values) == ["weights"] and values["weights"].shape == (1, 2, 3, 3) and set(state) == {taps.VALUES}
-    assert list(taps.found_by(layer, X)) == ["query", "key", "value", "logits", "weights", "heads", "out"]
+    assert (
+        list(values) == ["weights"]
+        and values["weights"].shape == (1, 2, 3, 3)
+        and set(state) == {taps.VALUES}
+    )
+    assert list(taps.found_by(layer, X)) == [
+        "query",
+        "key",
+        "value",
+        "logits",
+        "weights",
+        "heads",
+        "out",
+    ]
 
 
 class Twice(nn.Module):
@@ -38,5 +52,8 @@ def test_a_module_of_anyones():
     assert list(values) == ["dense", "dense:1", "dense:2"] and list(tap.found) == [*values, "table"]
     np.testing.assert_array_equal(values["dense:1"], np.ones((1, 3, 8)))
     np.testing.assert_allclose(state["losses"]["loss"][0], values["dense"].sum(), rtol=1e-5)
-    kernel, bias = variables["params"]["dense"]["kernel"], variables["params"]["dense"]["bias"]
-    np.testing.assert_allclose(values["dense:2"], np.ones((1, 3, 8)) @ np.asarray(kernel) + np.asarray(bias), rtol=1e-5)
+    kernel = variables["params"]["dense"]["kernel"]
+    bias = variables["params"]["dense"]["bias"]
+    np.testing.assert_allclose(
+        values["dense:2"], np.ones((1, 3, 8)) @ np.asarray(kernel) + np.asarray(bias), rtol=1e-5
+    )

@@ -13,23 +13,31 @@ from flaxformer_lite.data.corpus import open_corpus, open_records
 
 @pytest.fixture(scope="session")
 def small_text(tmp_path_factory):
-    """A folder with 60 documents of very different lengths, and pairs; every character of a document is its own."""
+    """A folder with 60 documents of very different lengths, and pairs; every character of a
+    document is its own."""
     folder = tmp_path_factory.mktemp("text")
     draw = random.Random(1)
     alphabets = ["abcdefghij", "klmnopqrst", "uvwxyzäöüß", "0123456789", "ABCDEFGHIJ", "KLMNOPQRST"]
     texts = []
     for number in range(60):
         letters = alphabets[number % len(alphabets)]
-        words = ["".join(draw.choices(letters, k=draw.randint(1, 7))) for _ in range(draw.choice([1, 2, 4, 9, 40]))]
+        words = [
+            "".join(draw.choices(letters, k=draw.randint(1, 7)))
+            for _ in range(draw.choice([1, 2, 4, 9, 40]))
+        ]
         texts.append(" ".join(words))
-    lines = [{"text": text, "source": text, "target": text[::-1][: draw.randint(1, 60)]} for text in texts]
+    lines = [
+        {"text": text, "source": text, "target": text[::-1][: draw.randint(1, 60)]}
+        for text in texts
+    ]
     (folder / "text.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
 @pytest.fixture(scope="session")
 def records_of(small_text):
-    """records_of(objective, length=.., target_length=.., tokenizer=..) -> Records of the training split."""
+    """records_of(objective, length=.., target_length=.., tokenizer=..) -> Records of the training
+    split."""
 
     def make(objective, length=48, target_length=0, tokenizer="bytes"):
         cfg = DataConfig(

@@ -42,7 +42,13 @@ def config(folder, objective, rows, family="bert", *, length=16, steps=120, **pa
     (folder / "words").mkdir(exist_ok=True)
     word_level(words).save(folder / "words")
     cut = len(rows) * 4 // 5
-    train = {"steps": steps, "batch_size": 32, "log_every": 20, "eval_every": steps, "checkpoint_every": steps}
+    train = {
+        "steps": steps,
+        "batch_size": 32,
+        "log_every": 20,
+        "eval_every": steps,
+        "checkpoint_every": steps,
+    }
     build, sizes = MODELS[family]
     return tiny_runs.config(
         folder,
@@ -66,7 +72,11 @@ def learn(folder, objective, rows, family="bert", **options):
     cfg = config(folder, objective, rows, family, **options)
     loop.run(cfg, folder / "run")
     ready = setup.prepare(cfg)
-    records = [record for record in metrics.read(folder / "run" / "metrics.jsonl") if record["split"] == "eval"]
+    records = [
+        record
+        for record in metrics.read(folder / "run" / "metrics.jsonl")
+        if record["split"] == "eval"
+    ]
     return records[-1], ready.cfg.objective.baseline(ready.eval_data)[1], folder / "run"
 
 

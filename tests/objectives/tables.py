@@ -16,7 +16,13 @@ from flaxformer_lite.data.labelled import encode
 from flaxformer_lite.data.table import Table
 from flaxformer_lite.data.tokenizer import Bytes
 
-TRAIN = {"batch_size": 8, "log_every": 20, "eval_every": 30, "eval_batches": 0, "checkpoint_every": 1000}
+TRAIN = {
+    "batch_size": 8,
+    "log_every": 20,
+    "eval_every": 30,
+    "eval_batches": 0,
+    "checkpoint_every": 1000,
+}
 
 
 def write_rows(path, rows):
@@ -26,23 +32,31 @@ def write_rows(path, rows):
 
 def experiment(folder, model, task, rows, *, steps, held=None, length=32, **data):
     """A run of a task on rows, which also holds out `held` or the same rows."""
-    paths = [write_rows(folder / name, part) for name, part in (("train.jsonl", rows), ("eval.jsonl", held or rows))]
+    paths = [
+        write_rows(folder / name, part)
+        for name, part in (("train.jsonl", rows), ("eval.jsonl", held or rows))
+    ]
     return ExperimentConfig(
         model=model,
         objective=task,
         data=DataConfig(
-            path=paths[0], eval_path=paths[1], cache=str(folder / "cache"), length=length,
-            tokenizer=TokenizerConfig(name="bytes"), **data,
+            path=paths[0],
+            eval_path=paths[1],
+            cache=str(folder / "cache"),
+            length=length,
+            tokenizer=TokenizerConfig(name="bytes"),
+            **data,
         ),
         optimizer=OptimizerConfig(learning_rate=4e-3, warmup_steps=20, schedule="constant"),
         train=TrainConfig(steps=steps, **TRAIN),
         mesh=MeshConfig(data=1),
-    )  # fmt: skip
+    )
 
 
 def records(task, rows, *, length=32, target_length=0, tokenizer=None):
     """The records of rows by role, one example each."""
-    table, words = Table("rows.jsonl", tuple(rows[0]), rows, ""), tokenizer or Bytes()
+    table = Table("rows.jsonl", tuple(rows[0]), rows, "")
+    words = tokenizer or Bytes()
     cfg = DataConfig(length=length, target_length=target_length)
     return encode(task, cfg, table, rows, words, task.skeletons[0])
 
@@ -51,4 +65,7 @@ def stack(task, records, examples=None):
     """A batch of examples."""
     count = range(len(records)) if examples is None else examples
     made = [task.make_example(records, i, np.random.default_rng(0)) for i in count]
-    return {part: {k: np.stack([m[part][k] for m in made]) for k in made[0][part]} for part in ("inputs", "targets")}
+    return {
+        part: {k: np.stack([m[part][k] for m in made]) for k in made[0][part]}
+        for part in ("inputs", "targets")
+    }

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import ConfigError
-from flaxformer_lite.objectives.answers import Answer, answers_of, best_span, normalized, squad_scores
+from flaxformer_lite.objectives.answers import (
+    Answer,
+    answers_of,
+    best_span,
+    normalized,
+    squad_scores,
+)
 
 CONTEXT = "In 1066 the Normans came; the Normans stayed."
 
@@ -23,7 +29,9 @@ def test_forms_of_an_answer(value):
     assert answers_of(value, CONTEXT, "row 1") == [Answer("the Normans", 8)]
 
 
-@pytest.mark.parametrize("value", [None, "", [], {"text": [], "answer_start": []}, {"text": [""], "answer_start": [0]}])
+@pytest.mark.parametrize(
+    "value", [None, "", [], {"text": [], "answer_start": []}, {"text": [""], "answer_start": [0]}]
+)
 def test_forms_of_no_answer(value):
     assert answers_of(value, CONTEXT, "row 1") == []
 
@@ -50,7 +58,11 @@ def test_best_span_is_that_of_all_pairs():
     draw = np.random.default_rng(0)
     for length, longest in [(1, 5), (7, 3), (9, 9), (12, 40)]:
         start, end = draw.normal(size=(2, length))
-        pairs = {(i, j): start[i] + end[j] for i in range(length) for j in range(i, min(i + longest, length))}
+        pairs = {
+            (i, j): start[i] + end[j]
+            for i in range(length)
+            for j in range(i, min(i + longest, length))
+        }
         score, *span = best_span(start, end, longest)
         assert tuple(span) == max(pairs, key=pairs.get) and score == max(pairs.values())
     assert best_span(np.zeros(0), np.zeros(0), 5)[0] == -math.inf

@@ -8,20 +8,27 @@ def test_every_token_is_predicted_once_from_its_own_document(create, records_of,
     predicted = []
     for row in range(len(records)):
         example = objective.make_example(records, row, generator())
-        inputs, targets = example["inputs"], example["targets"]
-        segments, counts = inputs["segment_ids"], targets["weights"] > 0
-        np.testing.assert_array_equal(targets["labels"][:-1][counts[:-1]], inputs["input_ids"][1:][counts[:-1]])
+        inputs = example["inputs"]
+        targets = example["targets"]
+        segments = inputs["segment_ids"]
+        counts = targets["weights"] > 0
+        np.testing.assert_array_equal(
+            targets["labels"][:-1][counts[:-1]], inputs["input_ids"][1:][counts[:-1]]
+        )
         np.testing.assert_array_equal(segments[1:][counts[:-1]], segments[:-1][counts[:-1]])
         predicted.extend(targets["labels"][counts].tolist())
     documents = records.document.max() + 1
     assert len(predicted) == len(records.ids) - documents
-    assert predicted.count(records.tokenizer.eos_id) == documents, "the end of each document is predicted"
+    assert predicted.count(records.tokenizer.eos_id) == documents, (
+        "the end of each document is predicted"
+    )
 
 
 def test_no_label_is_of_the_next_document(create, records_of, generator):
     objective = create("causal_lm")
     records = records_of(objective)
-    eos, crossings = records.tokenizer.eos_id, 0
+    eos = records.tokenizer.eos_id
+    crossings = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator())
         ends = example["inputs"]["input_ids"] == eos
@@ -30,8 +37,11 @@ def test_no_label_is_of_the_next_document(create, records_of, generator):
     assert crossings > 20
 
 
-def test_joined_documents_are_one_text_of_which_every_token_is_a_label(create, records_of, generator):
-    joined, apart = create("causal_lm", documents="joined"), create("causal_lm")
+def test_joined_documents_are_one_text_of_which_every_token_is_a_label(
+    create, records_of, generator
+):
+    joined = create("causal_lm", documents="joined")
+    apart = create("causal_lm")
     records = records_of(joined)
     rows = [
         [objective.make_example(records, row, generator()) for row in range(len(records))]
@@ -42,5 +52,7 @@ def test_joined_documents_are_one_text_of_which_every_token_is_a_label(create, r
     for one, other in zip(*rows, strict=True):
         assert list(one["inputs"]) == ["input_ids"]
         np.testing.assert_array_equal(one["inputs"]["input_ids"], other["inputs"]["input_ids"])
-    with pytest.raises(ValueError, match="documents='mixed': no 'mixed'; choose from apart, joined"):
+    with pytest.raises(
+        ValueError, match="documents='mixed': no 'mixed'; choose from apart, joined"
+    ):
         create("causal_lm", documents="mixed")

@@ -1,4 +1,5 @@
-"""Classification: its loss and metrics by hand, and runs from a table to published weights through the doors of users."""
+"""Classification: its loss and metrics by hand, and runs from a table to published weights through
+the doors of users."""
 
 import csv
 import dataclasses
@@ -23,14 +24,18 @@ from flaxformer_lite.training import loop
 from flaxformer_lite.training.apply import open_file, open_trained
 from flaxformer_lite.training.start.adopt import read_experiment
 
-GOOD, BAD = ("lovely", "bright", "warm"), ("awful", "grey", "cold")
+GOOD = ("lovely", "bright", "warm")
+BAD = ("awful", "grey", "cold")
 
 
 def rows(count, seed=0):
     draw = np.random.default_rng(seed)
     for _ in range(count):
         label = bool(draw.random() < 0.6)
-        yield {"sentence": f"a {draw.choice(GOOD if label else BAD)} day", "class": "good" if label else "bad"}
+        yield {
+            "sentence": f"a {draw.choice(GOOD if label else BAD)} day",
+            "class": "good" if label else "bad",
+        }
 
 
 def write(path, table):
@@ -47,14 +52,28 @@ def page(folder, **fields):
     small = {
         f"model.{k}": v
         for k, v in dict(
-            d_model=32, num_heads=2, mlp_dim=48, encoder_layers=1, vocab_size=0, dropout=0.0, init_stddev=0.2
+            d_model=32,
+            num_heads=2,
+            mlp_dim=48,
+            encoder_layers=1,
+            vocab_size=0,
+            dropout=0.0,
+            init_stddev=0.2,
         ).items()
     }
     given = {
-        "data.path": str(folder / "train.csv"), "data.cache": str(folder / "cache"), "data.length": 24,
-        "data.tokenizer.name": "bytes", "optimizer.learning_rate": 5e-3, "optimizer.warmup_steps": 0, "mesh.data": 1,
-        "train.steps": 30, "train.batch_size": 16, "train.eval_every": 15, "train.checkpoint_every": 15,
-    }  # fmt: skip
+        "data.path": str(folder / "train.csv"),
+        "data.cache": str(folder / "cache"),
+        "data.length": 24,
+        "data.tokenizer.name": "bytes",
+        "optimizer.learning_rate": 5e-3,
+        "optimizer.warmup_steps": 0,
+        "mesh.data": 1,
+        "train.steps": 30,
+        "train.batch_size": 16,
+        "train.eval_every": 15,
+        "train.checkpoint_every": 15,
+    }
     config.update_from_flattened_dict({**small, **given, **fields})
     return config
 
@@ -65,7 +84,10 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weather")
     write(folder / "train.csv", rows(160))
     write(folder / "test.csv", rows(40, seed=1))
-    loop.run(read_experiment(page(folder, **{"data.eval_path": str(folder / "test.csv")})), folder / "run")
+    loop.run(
+        read_experiment(page(folder, **{"data.eval_path": str(folder / "test.csv")})),
+        folder / "run",
+    )
     return folder
 
 
@@ -90,19 +112,27 @@ def test_the_loss_is_the_cross_entropy_over_real_rows():
 
 
 def test_class_weights_are_torchs_and_smoothing_too():
-    # torch.nn.functional.cross_entropy(logits, label, weight=[2, 1, 0.5]) and, without weights, label_smoothing=0.1
+    # torch.nn.functional.cross_entropy(logits, label, weight=[2, 1, 0.5]) and, without weights,
+    # label_smoothing=0.1
     logits = np.float32([[1.0, -0.5, 0.25], [0.0, 2.0, -1.0], [0.5, 0.5, 1.5]])
-    label, weight = np.int32([0, 1, 2]), np.float32([2.0, 1.0, 0.5])
-    weighted = Classification(labels=("a", "b", "c")).loss(logits, {"label": label, "weights": weight}, chunks=1)
+    label = np.int32([0, 1, 2])
+    weight = np.float32([2.0, 1.0, 0.5])
+    weighted = Classification(labels=("a", "b", "c")).loss(
+        logits, {"label": label, "weights": weight}, chunks=1
+    )
     np.testing.assert_allclose(weighted.mean(), 0.4290, atol=2e-4)
     plain = {"label": label, "weights": np.ones(3, np.float32)}
-    smooth = Classification(labels=("a", "b", "c"), label_smoothing=0.1).loss(logits, plain, chunks=1)
+    smooth = Classification(labels=("a", "b", "c"), label_smoothing=0.1).loss(
+        logits, plain, chunks=1
+    )
     np.testing.assert_allclose(smooth.mean(), 0.5192, atol=2e-4)
 
 
 def test_several_labels_and_numbers():
     logits, targets = logits_and(label=np.int32([[1, 0, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1]]))
-    several = Classification(kind="multiple", labels=("a", "b", "c")).loss(logits, targets, chunks=1)
+    several = Classification(kind="multiple", labels=("a", "b", "c")).loss(
+        logits, targets, chunks=1
+    )
     shares = 1 / (1 + np.exp(-logits[:3]))
     due = -np.where(targets["label"][:3], np.log(shares), np.log1p(-shares)).mean()
     np.testing.assert_allclose(several.mean(), due, rtol=1e-5)
@@ -112,35 +142,63 @@ def test_several_labels_and_numbers():
 
 
 def test_a_run_learns_and_keeps_the_names_of_its_labels(trained):
-    last = [json.loads(line) for line in (trained / "run" / "metrics.jsonl").read_text().splitlines()][-1]
+    last = [
+        json.loads(line) for line in (trained / "run" / "metrics.jsonl").read_text().splitlines()
+    ][-1]
     assert last["split"] == "eval" and last["accuracy"] > 0.9 and {"f1", "matthews"} <= last.keys()
-    assert read_config(trained / "run").objective.labels == ("bad", "good") == tuple(load_labels(trained / "run"))
+    assert (
+        read_config(trained / "run").objective.labels
+        == ("bad", "good")
+        == tuple(load_labels(trained / "run"))
+    )
 
 
 def test_evaluate_and_predict(trained, capsys, tmp_path, monkeypatch):
     command("evaluate", "--model", trained / "run", "--data", trained / "test.csv", "--json")
     told = json.loads(capsys.readouterr().out)
-    assert told["accuracy"] > 0.9 and told["examples"] == 40 and 0.5 <= told["baseline"]["majority class"] < 0.9
+    assert (
+        told["accuracy"] > 0.9
+        and told["examples"] == 40
+        and 0.5 <= told["baseline"]["majority class"] < 0.9
+    )
     command("evaluate", "--model", trained / "run", "--data", trained / "test.csv")
     assert "majority class" in capsys.readouterr().out
     new = write(
-        tmp_path / "new.csv", ({"id": i, "sentence": row["sentence"]} for i, row in enumerate(rows(21, seed=2)))
+        tmp_path / "new.csv",
+        ({"id": i, "sentence": row["sentence"]} for i, row in enumerate(rows(21, seed=2))),
     )
-    monkeypatch.setattr(Classification, "scores", None)  # rows without labels have no scores, and need no libraries
+    monkeypatch.setattr(
+        Classification, "scores", None
+    )  # rows without labels have no scores, and need no libraries
     command("predict", "--model", trained / "run", "--data", new, "--output", tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as file:
         predicted = list(csv.DictReader(file))
-    assert list(predicted[0]) == ["id", "sentence", "prediction", "probability_bad", "probability_good"]
+    assert list(predicted[0]) == [
+        "id",
+        "sentence",
+        "prediction",
+        "probability_bad",
+        "probability_good",
+    ]
     assert [row["id"] for row in predicted] == [str(i) for i in range(21)], "the order of the rows"
-    right = [row["prediction"] == due["class"] for row, due in zip(predicted, rows(21, seed=2), strict=True)]
+    right = [
+        row["prediction"] == due["class"]
+        for row, due in zip(predicted, rows(21, seed=2), strict=True)
+    ]
     assert np.mean(right) > 0.9
-    assert all(abs(float(r["probability_bad"]) + float(r["probability_good"]) - 1) < 1e-4 for r in predicted)
+    assert all(
+        abs(float(r["probability_bad"]) + float(r["probability_good"]) - 1) < 1e-4
+        for r in predicted
+    )
 
 
 def test_published_weights_predict_the_same_and_say_their_labels(trained, tmp_path, capsys):
     command("convert", trained / "run", tmp_path / "published")
     config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["id2label"] == {"0": "bad", "1": "good"} and config["problem_type"] == "single_label_classification"
+    assert (
+        config["id2label"] == {"0": "bad", "1": "good"}
+        and config["problem_type"] == "single_label_classification"
+    )
     outs = []
     for model in (trained / "run", tmp_path / "published"):
         one = open_trained(model, length=24)
@@ -152,18 +210,37 @@ def test_predictions_ignore_what_stands_where_the_label_is_to_be(trained, tmp_pa
     outs = []
     for label in ({}, {"class": -1}, {"class": ""}, {"class": "unheard of"}):  # -1: GLUE's tests
         given = [{"sentence": row["sentence"], **label} for row in rows(5, seed=3)]
-        command("predict", "--model", trained / "run", "--data", write(tmp_path / "new.csv", given), "--output",
-                tmp_path / "out.csv")  # fmt: skip
+        command(
+            "predict",
+            "--model",
+            trained / "run",
+            "--data",
+            write(tmp_path / "new.csv", given),
+            "--output",
+            tmp_path / "out.csv",
+        )
         with (tmp_path / "out.csv").open() as file:
-            outs.append([(row["prediction"], row["probability_bad"]) for row in csv.DictReader(file)])
+            outs.append(
+                [(row["prediction"], row["probability_bad"]) for row in csv.DictReader(file)]
+            )
     assert all(out == outs[0] for out in outs)
     with pytest.raises(SystemExit):
-        command("evaluate", "--model", trained / "run", "--data", write(tmp_path / "x.csv", [{"sentence": "a"}]))
+        command(
+            "evaluate",
+            "--model",
+            trained / "run",
+            "--data",
+            write(tmp_path / "x.csv", [{"sentence": "a"}]),
+        )
     assert "name it with --columns=label=NAME" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("labels", "comes_along"), [(["0", "1"], True), (["1", "2"], False), (["no", "yes"], False)])
-def test_a_head_without_names_comes_along_for_classes_that_are_numbers(trained, tmp_path, labels, comes_along):
+@pytest.mark.parametrize(
+    ("labels", "comes_along"), [(["0", "1"], True), (["1", "2"], False), (["no", "yes"], False)]
+)
+def test_a_head_without_names_comes_along_for_classes_that_are_numbers(
+    trained, tmp_path, labels, comes_along
+):
     model, params = load_pretrained(trained / "run")
     save_pretrained(tmp_path / "unnamed", model, params, like=trained / "run")
     config = json.loads((tmp_path / "unnamed" / "config.json").read_text())
@@ -176,35 +253,57 @@ def test_a_head_without_names_comes_along_for_classes_that_are_numbers(trained, 
 
 def test_published_weights_tell_transformers_whether_pairs_have_token_types(trained, tmp_path):
     texts = [f"{one} {two}" for one in GOOD for two in BAD]
-    tokenizer_training.train(TokenizerConfig(name="byte_bpe", vocab_size=400), texts * 9).save(tmp_path)
-    table = [{"premise": text, "hypothesis": text, "label": str(i % 2)} for i, text in enumerate(texts)]
+    tokenizer_training.train(TokenizerConfig(name="byte_bpe", vocab_size=400), texts * 9).save(
+        tmp_path
+    )
+    table = [
+        {"premise": text, "hypothesis": text, "label": str(i % 2)} for i, text in enumerate(texts)
+    ]
     write(tmp_path / "train.csv", table)
-    for family, names in ((bert, ["input_ids", "token_type_ids", "attention_mask"]),
-                          (roberta, ["input_ids", "attention_mask"])):  # fmt: skip
-        model = family.config("tiny", d_model=32, num_heads=2, mlp_dim=48, encoder_layers=1, max_length=64, vocab_size=0,
-                              head="sequence_classification")  # fmt: skip
+    for family, names in (
+        (bert, ["input_ids", "token_type_ids", "attention_mask"]),
+        (roberta, ["input_ids", "attention_mask"]),
+    ):
+        model = family.config(
+            "tiny",
+            d_model=32,
+            num_heads=2,
+            mlp_dim=48,
+            encoder_layers=1,
+            max_length=64,
+            vocab_size=0,
+            head="sequence_classification",
+        )
         config = page(tmp_path, **{"data.tokenizer.path": str(tmp_path), "train.steps": 1})
         cfg = dataclasses.replace(read_experiment(config), model=model)
         run = tmp_path / model.family
         loop.run(cfg, run)
         command("convert", run, tmp_path / f"published_{model.family}")
-        told = json.loads((tmp_path / f"published_{model.family}" / "tokenizer_config.json").read_text())
+        told = json.loads(
+            (tmp_path / f"published_{model.family}" / "tokenizer_config.json").read_text()
+        )
         assert told["model_input_names"] == names
 
 
 def test_errors_name_the_row_of_the_file_whichever_split_it_is_in(tmp_path):
     table = [{"text": f"text {i}", "label": i % 2} for i in range(40)]
     for broken in (3, 21, 38):
-        lines = [row | {"label": "" if i == broken else row["label"]} for i, row in enumerate(table)]
+        lines = [
+            row | {"label": "" if i == broken else row["label"]} for i, row in enumerate(table)
+        ]
         write(tmp_path / "train.csv", lines)
-        with pytest.raises(ConfigError, match=rf"train.csv'?: row {broken + 1} has no label; remove it"):
+        with pytest.raises(
+            ConfigError, match=rf"train.csv'?: row {broken + 1} has no label; remove it"
+        ):
             open_dataset(read_experiment(page(tmp_path, **{"data.eval_fraction": 0.3})))
 
 
 def test_a_new_head_on_a_body_that_has_none(trained, tmp_path, caplog):
     model, params = load_pretrained(trained / "run", head="none")
     save_pretrained(tmp_path / "body", model, params, like=trained / "run")
-    with pytest.raises(ValueError, match=r"nothing is initialized instead: .* let new_head=True make one"):
+    with pytest.raises(
+        ValueError, match=r"nothing is initialized instead: .* let new_head=True make one"
+    ):
         load_pretrained(tmp_path / "body", head="sequence_classification")
     fresh, made = load_pretrained(
         tmp_path / "body", head="sequence_classification", new_head=True, labels=["x", "y", "z"]
@@ -231,7 +330,11 @@ def test_a_run_continues_another_with_its_labels_or_with_new_ones(trained, tmp_p
     assert first["step"] == 0 and first["accuracy"] > 0.9, "the head came along"
     write(tmp_path / "three.csv", [{"text": f"text {i}", "label": i % 3} for i in range(60)])
     loop.run(
-        read_experiment(page(tmp_path, **start | {"data.path": str(tmp_path / "three.csv"), "data.eval_path": ""})),
+        read_experiment(
+            page(
+                tmp_path, **start | {"data.path": str(tmp_path / "three.csv"), "data.eval_path": ""}
+            )
+        ),
         tmp_path / "three",
     )
     assert read_config(tmp_path / "three").objective.labels == ("0", "1", "2")
@@ -246,30 +349,76 @@ def test_a_stopped_run_ends_equal_bit_for_bit(trained, tmp_path):
         loop.run(half, tmp_path / "run"), loop.run(cfg, tmp_path / "run")
     constant = page(trained, **{"optimizer.schedule": "constant"})
     whole = read_experiment(constant)
-    loop.run(dataclasses.replace(whole, train=dataclasses.replace(whole.train, steps=15)), tmp_path / "cut")
+    loop.run(
+        dataclasses.replace(whole, train=dataclasses.replace(whole.train, steps=15)),
+        tmp_path / "cut",
+    )
     loop.run(whole, tmp_path / "cut")
     loop.run(whole, tmp_path / "straight")
-    jax.tree.map(np.testing.assert_array_equal, *(load_pretrained(tmp_path / name)[1] for name in ("cut", "straight")))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        *(load_pretrained(tmp_path / name)[1] for name in ("cut", "straight")),
+    )
 
 
 @pytest.mark.parametrize(
     ("table", "fields", "message"),
     [
-        ([{"body": "a", "label": 1}], {}, "needs a column for 'text'; name it with --config.data.columns=text=NAME"),
+        (
+            [{"body": "a", "label": 1}],
+            {},
+            "needs a column for 'text'; name it with --config.data.columns=text=NAME",
+        ),
         ([{"body": "a", "label": 1}], {"data.columns": "text=bode"}, "and no 'bode'"),
-        ([{"text": "a", "label": 1}], {"data.columns": "words=text"}, "reads text, second, label, not 'words'"),
-        ([{"text": "a", "label": 1}], {"data.columns": "text"}, "must be like text=body,label=class"),
-        ([{"text": "a", "label": 1}, {"text": "b", "label": 1}], {}, "there is nothing to learn from one"),
-        ([{"text": "a", "label": i / 7} for i in range(40)], {}, "Numbers are predicted with --config.objective.kind=number"),
-        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0,)}, "1 weights for 2"),
-        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.class_weights": (1.0, 0.0)}, "be positive"),
-        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.kind": "number"}, "'x' is not a number"),
-        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], {"objective.labels": ("x", "z")}, "'y' is not one of"),
+        (
+            [{"text": "a", "label": 1}],
+            {"data.columns": "words=text"},
+            "reads text, second, label, not 'words'",
+        ),
+        (
+            [{"text": "a", "label": 1}],
+            {"data.columns": "text"},
+            "must be like text=body,label=class",
+        ),
+        (
+            [{"text": "a", "label": 1}, {"text": "b", "label": 1}],
+            {},
+            "there is nothing to learn from one",
+        ),
+        (
+            [{"text": "a", "label": i / 7} for i in range(40)],
+            {},
+            "Numbers are predicted with --config.objective.kind=number",
+        ),
+        (
+            [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}],
+            {"objective.class_weights": (1.0,)},
+            "1 weights for 2",
+        ),
+        (
+            [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}],
+            {"objective.class_weights": (1.0, 0.0)},
+            "be positive",
+        ),
+        (
+            [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}],
+            {"objective.kind": "number"},
+            "'x' is not a number",
+        ),
+        (
+            [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}],
+            {"objective.labels": ("x", "z")},
+            "'y' is not one of",
+        ),
         ([], {}, "no rows in it"),
-        ([{"text": 3, "label": "x"}, {"text": "b", "label": "y"}], {}, "row 1: text='3' is not a text"),
+        (
+            [{"text": 3, "label": "x"}, {"text": "b", "label": "y"}],
+            {},
+            "row 1: text='3' is not a text",
+        ),
         ([{"text": "a", "label": None}, {"text": "b", "label": "y"}], {}, "row 1 has no label"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_learned_is_refused_in_a_sentence(tmp_path, table, fields, message):
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
     where = {"data.path": str(tmp_path / "t.jsonl"), "data.eval_path": str(tmp_path / "t.jsonl")}
@@ -281,20 +430,28 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(tmp_path, table, fields
 def test_an_unknown_label_of_held_out_rows_names_the_file(tmp_path):
     write(tmp_path / "train.csv", rows(20))
     write(tmp_path / "dev.csv", [{"sentence": "a day", "class": "so-so"}])
-    with pytest.raises(ConfigError, match=r"dev.csv'?: row 1: the label 'so-so' is not one of .* bad, good"):
-        open_dataset(read_experiment(page(tmp_path, **{"data.eval_path": str(tmp_path / "dev.csv")})))
+    with pytest.raises(
+        ConfigError, match=r"dev.csv'?: row 1: the label 'so-so' is not one of .* bad, good"
+    ):
+        open_dataset(
+            read_experiment(page(tmp_path, **{"data.eval_path": str(tmp_path / "dev.csv")}))
+        )
 
 
 def test_balanced_weights_pairs_and_the_end_of_decoders(tmp_path):
     table = [{"premise": "a", "hypothesis": "b", "label": "x" if i else "y"} for i in range(4)]
     write(tmp_path / "t.csv", table)
     where = {"data.path": str(tmp_path / "t.csv"), "data.eval_path": str(tmp_path / "t.csv")}
-    data = open_dataset(read_experiment(page(tmp_path, **where, **{"objective.weighting": "balanced"})))
+    data = open_dataset(
+        read_experiment(page(tmp_path, **where, **{"objective.weighting": "balanced"}))
+    )
     assert data.objective.class_weights == (4 / 2 / 3, 4 / 2 / 1)
     example = data.example(0, 0, 0)
     assert example["targets"]["weights"] == np.float32(2.0)
     assert example["inputs"]["token_type_ids"].tolist()[:6] == [0, 0, 0, 1, 1, 0]
     assert data.objective.show(data.records, 0) == "'a | b' -> y (5 tokens)"
-    encoder, decoder = (f.config("tiny", vocab_size=448, head="sequence_classification") for f in (bert, gpt2))
+    encoder, decoder = (
+        f.config("tiny", vocab_size=448, head="sequence_classification") for f in (bert, gpt2)
+    )
     assert data.objective.fit_model(encoder, data.tokenizer).pad_token_id is None
     assert data.objective.fit_model(decoder, data.tokenizer).pad_token_id == data.tokenizer.pad_id

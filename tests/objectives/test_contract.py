@@ -1,4 +1,5 @@
-"""The contract of every objective on text, tested unasked for a new file; test_tasks.py has that of tasks."""
+"""The contract of every objective on text, tested unasked for a new file; test_tasks.py has that of
+tasks."""
 
 import dataclasses
 import inspect
@@ -17,8 +18,14 @@ from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.objectives.word_windows import WordWindows
 from flaxformer_lite.registry import available, resolve_class
 
-OBJECTIVES = [name for name in available("objectives") if not issubclass(resolve_class("objectives", name), Task)]
-PACKED = [name for name in OBJECTIVES if not issubclass(resolve_class("objectives", name), WordWindows)]
+OBJECTIVES = [
+    name
+    for name in available("objectives")
+    if not issubclass(resolve_class("objectives", name), Task)
+]
+PACKED = [
+    name for name in OBJECTIVES if not issubclass(resolve_class("objectives", name), WordWindows)
+]
 PADDED = ("segment_ids", "decoder_segment_ids")
 
 
@@ -33,11 +40,14 @@ def records(objective, records_of):
 
 
 def leaves(example):
-    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(example)}
+    return {
+        jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(example)
+    }
 
 
 def same(a, b):
-    a, b = leaves(a), leaves(b)
+    a = leaves(a)
+    b = leaves(b)
     return a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
 
 
@@ -74,7 +84,8 @@ def test_padding_has_no_weight_and_is_the_padding_id(objective, records, generat
     padded = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
-        inputs, targets = example["inputs"], example["targets"]
+        inputs = example["inputs"]
+        targets = example["targets"]
         padded += (inputs["segment_ids"] == 0).sum()
         assert (inputs["input_ids"][inputs["segment_ids"] == 0] == records.tokenizer.pad_id).all()
         if "masked_positions" in inputs:
@@ -100,7 +111,8 @@ def test_segments_count_up_and_padding_is_last(objective, records, generator):
 
 @pytest.mark.parametrize("objective", PACKED, indirect=True)
 def test_a_segment_is_of_one_document(objective, records, generator):
-    """The letters of neighbouring documents do not overlap, so a segment that mixed two would show."""
+    """The letters of neighbouring documents do not overlap, so a segment that mixed two would
+    show."""
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
         if "next_sentence_label" in example["targets"]:
@@ -110,8 +122,13 @@ def test_a_segment_is_of_one_document(objective, records, generator):
             for number in range(1, inputs.get(f"{prefix}segment_ids", np.zeros(1, int)).max() + 1):
                 ids = inputs[f"{prefix}input_ids"][inputs[f"{prefix}segment_ids"] == number]
                 text = records.tokenizer.decode(ids).replace(" ", "").replace("\ufffd", "")
-                groups = {(c.isdigit(), c.isupper(), "k" <= c.lower() <= "t", c.lower() > "t") for c in text}
-                assert len(groups) <= 1 or "masked_positions" in inputs, "a random token may be of any kind"
+                groups = {
+                    (c.isdigit(), c.isupper(), "k" <= c.lower() <= "t", c.lower() > "t")
+                    for c in text
+                }
+                assert len(groups) <= 1 or "masked_positions" in inputs, (
+                    "a random token may be of any kind"
+                )
 
 
 @pytest.fixture
@@ -126,7 +143,10 @@ class Made:
     cfg = types.SimpleNamespace(decoder_start_token_id=None)
 
     def __init__(self, x, kernel, pair, logits):
-        self.x, self.kernel, self.pair, self.logits = x, kernel, pair, logits
+        self.x = x
+        self.kernel = kernel
+        self.pair = pair
+        self.logits = logits
 
     def features(self, *_, **inputs):
         return Features(DeferredLogits(self.x, self.kernel), self.pair)
@@ -143,15 +163,19 @@ class Made:
 
 @pytest.fixture
 def made(batch, records, generator):
-    rng, count = generator(0), batch["targets"]["labels"].shape
+    rng = generator(0)
+    count = batch["targets"]["labels"].shape
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
     kernel = draw(records.tokenizer.vocab_size, 8)
-    return Made(draw(*count, 8), kernel, draw(count[0], 2), draw(*batch["inputs"]["input_ids"].shape))
+    return Made(
+        draw(*count, 8), kernel, draw(count[0], 2), draw(*batch["inputs"]["input_ids"].shape)
+    )
 
 
 @pytest.fixture
 def outputs(objective):
-    """outputs(made, batch) -> the input of the loss, with the same made-up model as the companion, if there is one."""
+    """outputs(made, batch) -> the input of the loss, with the same made-up model as the companion,
+    if there is one."""
     count = len(inspect.signature(objective.outputs).parameters) - 1
 
     def run(made, batch):
@@ -160,17 +184,22 @@ def outputs(objective):
     return run
 
 
-def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, batch, made, outputs):
+def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(
+    objective, batch, made, outputs
+):
     @jax.jit
     def gradient(kernel, batch, totals, part):
         def loss(kernel):
             rows = jax.tree.map(lambda x: x[part], batch)
-            sums = objective.loss(outputs(made.rows(part).times(kernel), rows), rows["targets"], chunks=1)
+            sums = objective.loss(
+                outputs(made.rows(part).times(kernel), rows), rows["targets"], chunks=1
+            )
             return sums.mean(totals), sums
 
         return jax.value_and_grad(loss, has_aux=True)(kernel)
 
-    kernel, totals = made.kernel, weight_sums(batch["targets"])
+    kernel = made.kernel
+    totals = weight_sums(batch["targets"])
     parts = [gradient(kernel, batch, totals, part) for part in (np.arange(2), np.arange(2, 4))]
     (value, sums), grads = jax.tree.map(np.add, *parts)
     (whole, _), whole_grads = gradient(kernel, batch, totals, np.arange(4))
@@ -182,7 +211,9 @@ def test_losses_and_gradients_of_parts_add_up_to_those_of_the_batch(objective, b
 
 
 def test_a_batch_of_no_weight_loses_nothing(objective, batch, made, outputs):
-    targets = {key: np.zeros_like(x) if x.dtype == np.float32 else x for key, x in batch["targets"].items()}
+    targets = {
+        key: np.zeros_like(x) if x.dtype == np.float32 else x for key, x in batch["targets"].items()
+    }
 
     def loss(kernel):
         return objective.loss(outputs(made.times(kernel), batch), targets, chunks=1).mean()
@@ -200,11 +231,17 @@ def test_options_out_of_range(objective):
         dataclasses.replace(objective, z_loss=-1)
 
 
-def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(objective, batch, made, outputs):
+def test_what_is_shown_is_measured_and_the_head_is_one_that_such_models_have(
+    objective, batch, made, outputs
+):
     sums = objective.loss(outputs(made, batch), batch["targets"], chunks=1)
     of_data = {"perplexity", "bits_per_byte"}
     assert {metric.name for metric in objective.shown} <= objective.metrics(sums).keys() | of_data
     assert objective.headline.name in objective.metrics(sums), "it is drawn for training too"
     for skeleton in objective.skeletons:
-        families = [registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5", "word2vec")]
-        assert any(objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton)
+        families = [
+            registry.resolve("models", name).Model for name in ("gpt2", "bert", "t5", "word2vec")
+        ]
+        assert any(
+            objective.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton
+        )

@@ -1,4 +1,5 @@
-"""Distillation by whole runs: a teacher that is never changed, never saved, and must stay the same."""
+"""Distillation by whole runs: a teacher that is never changed, never saved, and must stay the
+same."""
 
 import dataclasses
 import shutil
@@ -31,13 +32,18 @@ def folder(tmp_path_factory):
 def teacher(folder):
     """A run of two layers."""
     cfg = tiny_runs.config(folder)
-    loop.run(dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, decoder_layers=2)), folder / "teacher")
+    loop.run(
+        dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, decoder_layers=2)),
+        folder / "teacher",
+    )
     return folder / "teacher"
 
 
 def student(folder, teacher, train=None, **options):
     """A narrower model of one layer."""
-    cfg = tiny_runs.config(folder, train=train, objective=Distillation(teacher=str(teacher), **options))
+    cfg = tiny_runs.config(
+        folder, train=train, objective=Distillation(teacher=str(teacher), **options)
+    )
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=8))
 
 
@@ -48,7 +54,9 @@ def test_a_stopped_run_ends_as_if_it_had_not_been_and_keeps_no_teacher(folder, t
     assert not any("teacher" in path for path in leaves)
     model, params = load_pretrained(tmp_path / "twice")
     assert "teacher" not in params and model.cfg.d_model == 8
-    first, *_, last = (r for r in metrics.read(tmp_path / "twice" / "metrics.jsonl") if r["split"] == "eval")
+    first, *_, last = (
+        r for r in metrics.read(tmp_path / "twice" / "metrics.jsonl") if r["split"] == "eval"
+    )
     assert last["divergence"] < first["divergence"]
 
 
@@ -56,16 +64,27 @@ def test_the_teacher_is_that_of_the_directory_and_no_step_changes_it(folder, tea
     experiment = setup.prepare(student(folder, teacher, {"init_from": ""}))
     state = initial_state(experiment)
     wanted = flatten_dict(workdir.read_run(teacher).params, sep="/")
-    jax.tree.map(np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted)
-    held = {"/".join(str(key) for key in keys) for keys, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)}
-    assert not any("teacher" in path for path in held) and any("token_embed" in path for path in held)
+    jax.tree.map(
+        np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted
+    )
+    held = {
+        "/".join(str(key) for key in keys)
+        for keys, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)
+    }
+    assert not any("teacher" in path for path in held) and any(
+        "token_embed" in path for path in held
+    )
     state, got = experiment.train_step(state, next(iter(experiment.train_batches(0))))
-    jax.tree.map(np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted)
+    jax.tree.map(
+        np.testing.assert_array_equal, flatten_dict(state.params["teacher"], sep="/"), wanted
+    )
     assert float(got["divergence"]) > 0
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(folder, teacher):
-    cfg = tiny_runs.config(folder, objective=Distillation(teacher=str(teacher)), train={"init_from": str(teacher)})
+    cfg = tiny_runs.config(
+        folder, objective=Distillation(teacher=str(teacher)), train={"init_from": str(teacher)}
+    )
     model = dataclasses.replace(cfg.model, decoder_layers=2, dropout=0.0, vocab_size=384)
     experiment = setup.prepare(dataclasses.replace(cfg, model=model))
     state = initial_state(experiment, str(teacher))
@@ -81,7 +100,9 @@ def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
     losses = []
     for mesh in (MeshConfig(data=1), MeshConfig(data=2, fsdp=2, tensor=2)):
         experiment = setup.prepare(dataclasses.replace(cfg, mesh=mesh))
-        sums, _ = experiment.eval_step(initial_state(experiment).params, next(iter(experiment.eval_batches())))
+        sums, _ = experiment.eval_step(
+            initial_state(experiment).params, next(iter(experiment.eval_batches()))
+        )
         losses.append([float(sums.mean()), float(sums.metrics["divergence"][0])])
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
@@ -89,13 +110,17 @@ def test_a_mesh_of_several_devices_computes_the_same(folder, teacher):
 @pytest.mark.nightly
 def test_masked_lm_from_published_weights(folder, tmp_path):
     sizes = tiny_runs.SIZES | {"max_length": 32, "vocab_size": 384, "head": "masked_lm"}
-    cfg = tiny_runs.config(folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm())
+    cfg = tiny_runs.config(
+        folder, model=bert.config("tiny", **sizes | {"encoder_layers": 2}), objective=MaskedLm()
+    )
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     run = workdir.read_run(tmp_path / "run")
     save_pretrained(tmp_path / "published", run.model, run.params)
     shutil.copytree(tmp_path / "run" / "tokenizer", tmp_path / "published", dirs_exist_ok=True)
     objective = Distillation(teacher=str(tmp_path / "published"), task="masked_lm", temperature=1.0)
-    cfg = dataclasses.replace(cfg, model=bert.config("tiny", **sizes | {"encoder_layers": 1}), objective=objective)
+    cfg = dataclasses.replace(
+        cfg, model=bert.config("tiny", **sizes | {"encoder_layers": 1}), objective=objective
+    )
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "student")
     assert "divergence" in metrics.read(tmp_path / "student" / "metrics.jsonl")[-1]
 
@@ -105,7 +130,9 @@ def test_other_weights_than_at_the_start_are_refused(folder, teacher, tmp_path):
     cfg = student(folder, mine)
     loop.run(tiny_runs.steps(cfg, 2), tmp_path / "run")
     shutil.rmtree(mine / "checkpoints" / "8")
-    with pytest.raises(ConfigError, match=r"text, tokenizer or a companion's weights: .* with .* -> .* with "):
+    with pytest.raises(
+        ConfigError, match=r"text, tokenizer or a companion's weights: .* with .* -> .* with "
+    ):
         loop.run(cfg, tmp_path / "run")
 
 
@@ -117,15 +144,26 @@ def test_what_does_not_fit_is_one_sentence(folder, teacher, tmp_path):
             setup.prepare(dataclasses.replace(cfg, **parts))
 
     refused("objective.teacher: empty; set it to a directory", objective=Distillation())
-    refused("objective.teacher: .*nowhere", objective=Distillation(teacher=str(tmp_path / "nowhere")))
-    refused("its vocabulary has 384 entries, the model's 512; set model.vocab_size=384",
-            model=dataclasses.replace(cfg.model, vocab_size=512))  # fmt: skip
+    refused(
+        "objective.teacher: .*nowhere", objective=Distillation(teacher=str(tmp_path / "nowhere"))
+    )
+    refused(
+        "its vocabulary has 384 entries, the model's 512; set model.vocab_size=384",
+        model=dataclasses.replace(cfg.model, vocab_size=512),
+    )
     shorter = dataclasses.replace(cfg.data, length=64)
-    refused(r"data.length=64: objective.teacher=.* has positions for 32 tokens only; set data.length=32",
-            data=shorter, model=dataclasses.replace(cfg.model, max_length=64))  # fmt: skip
+    refused(
+        r"data.length=64: objective.teacher=.* has positions for 32 tokens only; set"
+        r" data.length=32",
+        data=shorter,
+        model=dataclasses.replace(cfg.model, max_length=64),
+    )
     other = dataclasses.replace(cfg.data, tokenizer=TokenizerConfig(vocab_size=380))
-    refused("its tokenizer is not the run's, so an id means another token; set data.tokenizer.path=",
-            data=other, model=dataclasses.replace(cfg.model, vocab_size=384))  # fmt: skip
+    refused(
+        "its tokenizer is not the run's, so an id means another token; set data.tokenizer.path=",
+        data=other,
+        model=dataclasses.replace(cfg.model, vocab_size=384),
+    )
 
 
 def test_the_mixture_is_that_of_its_options(create):

@@ -17,7 +17,9 @@ from flaxformer_lite.training.start import reference
 from tests.objectives import tables
 from tests.training.test_loop import leaves_of
 
-LLAMA = llama.config("tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=128)
+LLAMA = llama.config(
+    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=128
+)
 ROWS = [{"prompt": prompt, "chosen": "yes", "rejected": "never"} for prompt in "abcdefgh"]
 
 
@@ -31,26 +33,35 @@ def answer(text):
 
 def log_prob(model, params, ids, answers):
     """The log-probability of an answer, from whole logits of its conversation alone."""
-    logits = np.asarray(jax.jit(model.apply)({"params": params}, np.asarray(ids)[None]).logits[0], np.float64)
+    logits = np.asarray(
+        jax.jit(model.apply)({"params": params}, np.asarray(ids)[None]).logits[0], np.float64
+    )
     each = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     return sum(each[t - 1, ids[t]] for t in range(1, len(ids)) if answers[t])
 
 
 @pytest.mark.parametrize("smoothing", [pytest.param(0.0, marks=pytest.mark.nightly), 0.2])
 def test_the_loss_of_a_batch_is_equation_7(smoothing):
-    """-log sigmoid(beta (log p(w) / p_ref(w) - log p(l) / p_ref(l))), each sequence by itself through the whole model."""
-    task, model = Dpo(beta=0.3, label_smoothing=smoothing), build_model(dataclasses.replace(LLAMA, vocab_size=384))
+    """-log sigmoid(beta (log p(w) / p_ref(w) - log p(l) / p_ref(l))), each sequence by itself
+    through the whole model."""
+    task = Dpo(beta=0.3, label_smoothing=smoothing)
+    model = build_model(dataclasses.replace(LLAMA, vocab_size=384))
     rows = [ROWS[0], {"prompt": "why is it?", "chosen": "no idea", "rejected": "so"}]
     start = np.asarray([[-7.0, -4.0], [-2.0, -9.0]], np.float32)
     records = dataclasses.replace(tables.records(task, rows, length=96), reference=start)
     batch = tables.stack(task, records)
-    params = jax.jit(partial(model.init, method=task.outputs))(jax.random.key(0), batch["inputs"])["params"]
+    params = jax.jit(partial(model.init, method=task.outputs))(jax.random.key(0), batch["inputs"])[
+        "params"
+    ]
     out = jax.jit(partial(model.apply, method=task.outputs))({"params": params}, batch["inputs"])
     sums = task.loss(out, batch["targets"], chunks=3)
 
-    now = np.asarray([[log_prob(model, params, s.ids, s.answers) for s in pair] for pair in records.features])
+    now = np.asarray(
+        [[log_prob(model, params, s.ids, s.answers) for s in pair] for pair in records.features]
+    )
     margin = 0.3 * ((now - start)[:, 0] - (now - start)[:, 1])
-    right, wrong = np.log(1 / (1 + np.exp(-margin))), np.log(1 / (1 + np.exp(margin)))
+    right = np.log(1 / (1 + np.exp(-margin)))
+    wrong = np.log(1 / (1 + np.exp(margin)))
     due = -(1 - smoothing) * right - smoothing * wrong
     np.testing.assert_allclose(sums.loss["weights"], due.sum(), rtol=1e-4)
     np.testing.assert_allclose(task.predictions(out)["log_probs"], now, rtol=1e-4)
@@ -60,8 +71,13 @@ def test_the_loss_of_a_batch_is_equation_7(smoothing):
 
 
 def test_of_conversations_only_the_last_answer_counts():
-    task, before = Dpo(), [user("a"), answer("b"), user("c")]
-    whole = {"prompt": None, "chosen": [*before, answer("yes")], "rejected": [*before, answer("no")]}
+    task = Dpo()
+    before = [user("a"), answer("b"), user("c")]
+    whole = {
+        "prompt": None,
+        "chosen": [*before, answer("yes")],
+        "rejected": [*before, answer("no")],
+    }
     split = {"prompt": before, "chosen": [answer("yes")], "rejected": "no"}
     a, b = (tables.records(task, [row], length=160).features[0] for row in (whole, split))
     jax.tree.map(np.testing.assert_array_equal, a, b)
@@ -75,7 +91,9 @@ def opened(tmp_path, rows, **how):
 
 
 def test_a_pair_with_a_side_without_answer_is_dropped(tmp_path):
-    _, records, described = opened(tmp_path, [ROWS[0], {"prompt": "a" * 60, "chosen": "b", "rejected": "c"}], length=64)
+    _, records, described = opened(
+        tmp_path, [ROWS[0], {"prompt": "a" * 60, "chosen": "b", "rejected": "c"}], length=64
+    )
     assert records["train"].row_of.tolist() == [0] and "2 rows dropped" in dict(described)["notice"]
 
 
@@ -97,14 +115,20 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     model = dataclasses.replace(LLAMA, dropout=0.1)
     cfg = tables.experiment(folder, model, Dpo(answer_length=8), ROWS, steps=20, length=80)
-    cfg = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, eval_every=10, checkpoint_every=10, keep=9))
+    cfg = dataclasses.replace(
+        cfg, train=dataclasses.replace(cfg.train, eval_every=10, checkpoint_every=10, keep=9)
+    )
     loop.run(cfg, folder / "run")
     return cfg, folder
 
 
 def test_a_run_begins_at_its_reference_and_learns_the_preference(finished):
-    before, *_, after = (r for r in metrics.read(finished[1] / "run" / "metrics.jsonl") if r["split"] == "eval")
-    assert before["margin"] == pytest.approx(0, abs=1e-5) and before["loss"] == pytest.approx(math.log(2), abs=1e-5)
+    before, *_, after = (
+        r for r in metrics.read(finished[1] / "run" / "metrics.jsonl") if r["split"] == "eval"
+    )
+    assert before["margin"] == pytest.approx(0, abs=1e-5) and before["loss"] == pytest.approx(
+        math.log(2), abs=1e-5
+    )
     assert after["reward_accuracy"] == 1 and after["margin"] > 0.5 and after["loss"] < 0.5
     assert after["chosen_reward"] > after["rejected_reward"]
 
@@ -127,13 +151,17 @@ def test_new_rows_are_answered_but_have_no_rewards(finished, tmp_path):
     data = open_file(trained, path)
     found, predictions = trained.evaluate(data)
     assert not found and data.objective.baseline(data) is None
-    new = open_file(trained, tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}]), predicts=True)
+    new = open_file(
+        trained, tables.write_rows(tmp_path / "prompts.jsonl", [{"prompt": "a"}]), predicts=True
+    )
     told = new.objective.decode(trained.evaluate(new)[1], new.records)
     assert len(predictions["written"]) == 2 and isinstance(told[0]["prediction"], str)
 
 
 def test_the_baseline_is_length(tmp_path):
-    _, records, _ = opened(tmp_path, [*ROWS[:3], {"prompt": "a", "chosen": "longest", "rejected": "no"}], length=96)
+    _, records, _ = opened(
+        tmp_path, [*ROWS[:3], {"prompt": "a", "chosen": "longest", "rejected": "no"}], length=96
+    )
     records = dataclasses.replace(records["eval"], reference=np.zeros((4, 2), np.float32))
     held = type("Data", (), {"records": records})
     assert Dpo().baseline(held) == ("preferring the longer answer", 0.25)

@@ -26,12 +26,36 @@ from flaxformer_lite.training.start.adopt import read_experiment
 from tests.objectives import tables
 
 CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{{ '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content | trim }}<|im_end|>{{ '\\n' }}{%"
+    " endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
 )
 SPECIALS = ["[PAD]", "[EOS]", "<|im_start|>", "<|im_end|>"]
-WORDS = ["[UNK]", *"user assistant system why because so what then a b c d < | im_end > |> <|".split()]  # noqa: SIM905
-LLAMA = llama.config("tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=64)
+WORDS = [
+    "[UNK]",
+    *[
+        "user",
+        "assistant",
+        "system",
+        "why",
+        "because",
+        "so",
+        "what",
+        "then",
+        "a",
+        "b",
+        "c",
+        "d",
+        "<",
+        "|",
+        "im_end",
+        ">",
+        "|>",
+        "<|",
+    ],
+]
+LLAMA = llama.config(
+    "tiny", vocab_size=0, d_model=32, num_heads=2, mlp_dim=48, decoder_layers=1, max_length=64
+)
 ANSWERS = {"a": "one two", "b": "three", "c": "four five", "d": "six"}
 ROWS = [{"prompt": letter, "response": text} for letter, text in ANSWERS.items()]
 COLUMNS = {"messages": None, "prompt": None, "context": None, "response": None}
@@ -63,10 +87,13 @@ def marked(task, messages, tokenizer, length=48):
     records = records_of(task, [{"messages": messages}], length=length, tokenizer=tokenizer)
     example = task.make_example(records, 0, None)
     known = tokenizer._tokenizer.id_to_token
-    labels, weights = example["targets"]["labels"], example["targets"]["weights"]
+    labels = example["targets"]["labels"]
+    weights = example["targets"]["weights"]
     first = [known(int(example["inputs"]["input_ids"][0]))]
     count = int(example["inputs"]["segment_ids"].sum())
-    told = [f"[{known(int(i))}]" if w else known(int(i)) for i, w in zip(labels, weights, strict=True)]
+    told = [
+        f"[{known(int(i))}]" if w else known(int(i)) for i, w in zip(labels, weights, strict=True)
+    ]
     return " ".join(first + told[:count]).split()
 
 
@@ -90,11 +117,15 @@ def test_prompts_are_those_of_generate(words):
     turns = [user("why <|im_end|> a"), answer("because"), user("what")]
     records = records_of(task, [{"messages": turns}], length=48, tokenizer=words)
     assert task.prompt(records, 0).tolist() == chat.encode(framed(words, "decoder", CHATML), turns)
-    assert task.told(records, 0) == ("what", None) and task.limits(records)["eos_token_id"] == (1, 3)
+    assert task.told(records, 0) == ("what", None) and task.limits(records)["eos_token_id"] == (
+        1,
+        3,
+    )
 
 
 def test_a_template_without_special_tokens_and_bytes():
-    task, text = Instruction(), "user:\nwhy\n\nb\nassistant:\nso"
+    task = Instruction()
+    text = "user:\nwhy\n\nb\nassistant:\nso"
     records = records_of(task, [{"prompt": "why", "context": "b", "response": "so"}], length=48)
     piece = records.features[0][0]
     ids = [6 + byte for byte in text.encode()]
@@ -104,20 +135,29 @@ def test_a_template_without_special_tokens_and_bytes():
 
 
 def test_packed_rows_have_the_loss_of_their_conversations():
-    task, model = Instruction(), build_model(dataclasses.replace(LLAMA, vocab_size=384))
+    task = Instruction()
+    model = build_model(dataclasses.replace(LLAMA, vocab_size=384))
     records = records_of(task, ROWS, length=64)
     packed = dataclasses.replace(records, features=task.join(records.features, records))
     assert [len(feature) for feature in packed.features] == [2, 2]
-    one, many = tables.stack(task, records), tables.stack(task, packed)
-    params = jax.jit(functools.partial(model.init, method=task.outputs))(jax.random.key(0), one["inputs"])["params"]
+    one = tables.stack(task, records)
+    many = tables.stack(task, packed)
+    params = jax.jit(functools.partial(model.init, method=task.outputs))(
+        jax.random.key(0), one["inputs"]
+    )["params"]
 
     @jax.jit
     def sums(batch):
         out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
         return task.loss(out, batch["targets"], chunks=1)
 
-    a, b = sums(one), sums(many)
-    assert a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in ANSWERS.values())
+    a = sums(one)
+    b = sums(many)
+    assert (
+        a.weight["weights"]
+        == b.weight["weights"]
+        == sum(len(text) + 1 for text in ANSWERS.values())
+    )
     np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
 
 
@@ -130,13 +170,18 @@ def test_long_conversations_are_cut_or_dropped_and_counted(tmp_path):
     rows = [ROWS[0], {"prompt": "a", "response": "x" * 90}, {"prompt": "y" * 90, "response": "x"}]
     _, records, described = opened(tmp_path, rows, length=40)
     assert records["train"].row_of.tolist() == [0, 1]
-    assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"], "in both splits"
+    assert "2 examples cut at data.length=40 tokens, 2 rows dropped" in dict(described)["notice"], (
+        "in both splits"
+    )
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"response": "a"}, "row 1: has no messages or prompt; name the column with --config.data.columns"),
+        (
+            {"response": "a"},
+            "row 1: has no messages or prompt; name the column with --config.data.columns",
+        ),
         ({"messages": [{"role": "user"}]}, "row 1: messages=.* must be a list of"),
         ({"messages": "[{"}, "row 1: messages begins like JSON, but is not"),
         ({"messages": '[{"a":' * 100_000}, "row 1: messages begins like JSON, but is not"),
@@ -151,7 +196,9 @@ def test_rows_that_cannot_be_used(tmp_path, row, message):
 
 def test_a_template_that_drops_an_answer_is_refused():
     task = Instruction(template="{{ messages[-1].content }}")
-    with pytest.raises(ConfigError, match="row 1: the chat template leaves out or repeats an answer"):
+    with pytest.raises(
+        ConfigError, match="row 1: the chat template leaves out or repeats an answer"
+    ):
         records_of(task, [{"messages": [user("a"), answer("b"), user("c"), answer("d")]}])
 
 
@@ -162,7 +209,9 @@ def run(tmp_path_factory):
     cfg = tables.experiment(folder, LLAMA, task, ROWS * 8, held=ROWS, steps=150, length=64)
     with pytest.MonkeyPatch.context() as patch:
         lines = []
-        patch.setattr(loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows))))
+        patch.setattr(
+            loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
+        )
         loop.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 
@@ -172,7 +221,9 @@ def test_a_run_learns_to_answer(run):
     before, *_, after = (r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "eval")
     assert before["nll"] > 4 and after["nll"] < 0.2
     result = dict(said["result"])
-    assert "above" not in result["unigram baseline"] and result["compilations"] == "0 after step two"
+    assert (
+        "above" not in result["unigram baseline"] and result["compilations"] == "0 after step two"
+    )
     assert dict(said["written"])["written"] == dict(said["written"])["reference"]
 
 
@@ -185,7 +236,8 @@ def test_new_prompts_are_answered(run, tmp_path):
 
 
 def test_its_template_travels_with_the_weights(run, tmp_path):
-    """To a run that begins with them, and to a directory for transformers, where it also ends texts."""
+    """To a run that begins with them, and to a directory for transformers, where it also ends
+    texts."""
     config = importlib.import_module("configs.instruct").get_config()
     config.train.init_from = str(run[0])
     assert read_experiment(config).objective.template.endswith(PLAIN)
@@ -204,8 +256,15 @@ def test_a_published_template_ends_texts_with_what_it_ends_turns(words, tmp_path
 
 
 def test_the_baseline_is_of_the_headline():
-    """A score of what is written is compared with copying the prompt, not with the unigrams' loss."""
+    """A score of what is written is compared with copying the prompt, not with the unigrams'
+    loss."""
     task = Instruction(scored_by="bleu")
-    rows = [{"prompt": "so it is then", "response": "so it is then"}, {"prompt": "a", "response": "b"}]
+    rows = [
+        {"prompt": "so it is then", "response": "so it is then"},
+        {"prompt": "a", "response": "b"},
+    ]
     held = type("Data", (), {"records": records_of(task, rows, length=64), "order": np.arange(1)})
-    assert task.headline.name == "bleu" and task.baseline(held) == ("copying the source", pytest.approx(100))
+    assert task.headline.name == "bleu" and task.baseline(held) == (
+        "copying the source",
+        pytest.approx(100),
+    )

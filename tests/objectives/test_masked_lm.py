@@ -24,10 +24,14 @@ def test_labels_are_what_was_hidden(create, records_of, generator, unit):
     records = records_of(objective, tokenizer="byte_bpe")
     tok = records.tokenizer
     for row in range(len(records)):
-        expected = [t for piece in records.row(row) for t in [tok.cls_id, *piece.tolist(), tok.sep_id]]
+        expected = [
+            t for piece in records.row(row) for t in [tok.cls_id, *piece.tolist(), tok.sep_id]
+        ]
         example = objective.make_example(records, row, generator(row))
         ids = restored(example)
-        assert ids[: len(expected)].tolist() == expected and (ids[len(expected) :] == tok.pad_id).all()
+        assert (
+            ids[: len(expected)].tolist() == expected and (ids[len(expected) :] == tok.pad_id).all()
+        )
         chosen = example["inputs"]["masked_positions"][example["targets"]["weights"] > 0]
         assert (np.diff(chosen) > 0).all()
         assert not np.isin(ids[chosen], [tok.cls_id, tok.sep_id, tok.pad_id]).any()
@@ -40,7 +44,8 @@ def test_rates(create, records_of, generator):
     hidden = kept = swapped = chosen = candidates = 0
     for n in range(2000):
         example = objective.make_example(records, n % len(records), generator(n))
-        before, after = restored(example), example["inputs"]["input_ids"]
+        before = restored(example)
+        after = example["inputs"]["input_ids"]
         at = example["inputs"]["masked_positions"][example["targets"]["weights"] > 0]
         candidates += np.isin(before, tok.ordinary_ids).sum()
         chosen += len(at)
@@ -103,19 +108,27 @@ def pairs(create, records_of, generator, kind, count):
     tok = records.tokenizer
     for n in range(count):
         example = objective.make_example(records, n % len(records), generator(n))
-        ids, types = restored(example), example["inputs"]["token_type_ids"]
+        ids = restored(example)
+        types = example["inputs"]["token_type_ids"]
         (piece,) = records.row(n % len(records))
         first, second = np.flatnonzero(ids == tok.sep_id)
         assert ids[0] == tok.cls_id and (ids[second + 1 :] == tok.pad_id).all()
-        assert types.tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (len(ids) - second - 1)
-        assert (example["inputs"]["attention_mask"] == [1] * (second + 1) + [0] * (len(ids) - second - 1)).all()
-        a, b = ids[1:first].tolist(), ids[first + 1 : second].tolist()
+        assert types.tolist() == [0] * (first + 1) + [1] * (second - first) + [0] * (
+            len(ids) - second - 1
+        )
+        assert (
+            example["inputs"]["attention_mask"]
+            == [1] * (second + 1) + [0] * (len(ids) - second - 1)
+        ).all()
+        a = ids[1:first].tolist()
+        b = ids[first + 1 : second].tolist()
         assert a and b
         yield piece.tolist(), a, b, int(example["targets"]["next_sentence_label"])
 
 
 def test_next_sentence(create, records_of, generator):
-    labels, as_long = [], []
+    labels = []
+    as_long = []
     for piece, a, b, label in pairs(create, records_of, generator, "next_sentence", 600):
         assert piece[: len(a)] == a
         assert (a + b == piece) == (label == 0) or len(b) < 3
@@ -142,7 +155,9 @@ def test_number_of_positions(create, records_of, generator):
 
 def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
     draw = np.random.default_rng(0)
-    x, kernel, guess = (draw.normal(size=shape).astype(np.float32) for shape in ((3, 5, 4), (11, 4), (3, 2)))
+    x, kernel, guess = (
+        draw.normal(size=shape).astype(np.float32) for shape in ((3, 5, 4), (11, 4), (3, 2))
+    )
     targets = {
         "labels": draw.integers(0, 11, (3, 5), dtype=np.int32),
         "weights": np.float32([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]),
@@ -150,10 +165,15 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
         "next_sentence_weight": np.float32([1, 1, 0]),
     }
     objective = create("masked_lm", pairs="next_sentence")
-    sums = jax.jit(lambda f, t: objective.loss(f, t, chunks=1))(Features(DeferredLogits(x, kernel), guess), targets)
+    sums = jax.jit(lambda f, t: objective.loss(f, t, chunks=1))(
+        Features(DeferredLogits(x, kernel), guess), targets
+    )
 
     def entropy(logits, labels):
-        return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+        return (
+            np.log(np.exp(logits).sum(-1))
+            - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+        )
 
     expected = (entropy(x @ kernel.T, targets["labels"]) * targets["weights"]).sum() / 4
     expected += entropy(guess, targets["next_sentence_label"])[:2].mean()
@@ -164,11 +184,17 @@ def test_loss_is_the_mean_over_tokens_plus_the_mean_over_pairs(create):
 def test_what_cannot_work(create, records_of):
     with pytest.raises(ValueError, match=r"rate=0\.0: must be strictly between 0 and 1"):
         create("masked_lm", rate=0.0)
-    with pytest.raises(ValueError, match=r"mask_share=0\.9, random_share=0\.2: must add up to at most 1"):
+    with pytest.raises(
+        ValueError, match=r"mask_share=0\.9, random_share=0\.2: must add up to at most 1"
+    ):
         create("masked_lm", mask_share=0.9, random_share=0.2)
     with pytest.raises(ValueError, match="unit='word': no 'word'; choose from token, whole_word"):
         create("masked_lm", unit="word")
-    with pytest.raises(ValueError, match="pairs='nsp': no 'nsp'; choose from none, next_sentence, sentence_order"):
+    with pytest.raises(
+        ValueError, match="pairs='nsp': no 'nsp'; choose from none, next_sentence, sentence_order"
+    ):
         create("masked_lm", pairs="nsp")
-    with pytest.raises(ConfigError, match=r"data\.length=5: too short for masked_lm; must be at least 6"):
+    with pytest.raises(
+        ConfigError, match=r"data\.length=5: too short for masked_lm; must be at least 6"
+    ):
         records_of(create("masked_lm"), length=5)

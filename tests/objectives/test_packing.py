@@ -12,7 +12,9 @@ def offsets_of(*lengths):
 
 def rows(plan):
     """For each row its pieces as (document, first token, tokens)."""
-    pieces = list(zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), strict=True))
+    pieces = list(
+        zip(plan.document.tolist(), plan.start.tolist(), plan.length.tolist(), strict=True)
+    )
     return [pieces[a:b] for a, b in pairwise(plan.first)]
 
 
@@ -23,7 +25,12 @@ def test_windows_by_hand():
 
 def test_shifted_windows_by_hand():
     plan = windows(offsets_of(3, 4, 1, 5), width=5, stride=4, shift=0.5)
-    assert rows(plan) == [[(0, 0, 3)], [(0, 2, 1), (1, 3, 4)], [(1, 6, 1), (2, 7, 1), (3, 8, 3)], [(3, 10, 3)]]
+    assert rows(plan) == [
+        [(0, 0, 3)],
+        [(0, 2, 1), (1, 3, 4)],
+        [(1, 6, 1), (2, 7, 1), (3, 8, 3)],
+        [(3, 10, 3)],
+    ]
 
 
 def test_the_shifts_of_epochs_begin_at_0_and_are_far_apart():
@@ -38,8 +45,10 @@ def test_the_shifts_of_epochs_begin_at_0_and_are_far_apart():
 @pytest.mark.parametrize("seed", range(8))
 def test_every_token_is_once_a_label(seed, shift):
     draw = np.random.default_rng(seed)
-    offsets, length = offsets_of(*draw.integers(1, 30, 40)), int(draw.integers(2, 20))
-    labels, plan = [], windows(offsets, length + 1, length, shift)
+    offsets = offsets_of(*draw.integers(1, 30, 40))
+    length = int(draw.integers(2, 20))
+    labels = []
+    plan = windows(offsets, length + 1, length, shift)
     assert 0 <= len(plan.first) - len(windows(offsets, length + 1, length).first) <= 1
     full = np.add.reduceat(plan.length, plan.first[:-1]) == length + 1
     assert full[1:-1].all(), "padding in the first and last row only"
@@ -48,14 +57,17 @@ def test_every_token_is_once_a_label(seed, shift):
         for document, start, n in row:
             assert offsets[document] <= start and start + n <= offsets[document + 1]
             labels.extend(range(start + 1, start + n))
-    assert sorted(labels) == sorted(set(range(offsets[-1])) - set(offsets[:-1].tolist())), "all but first tokens, once"
+    assert sorted(labels) == sorted(set(range(offsets[-1])) - set(offsets[:-1].tolist())), (
+        "all but first tokens, once"
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.01, 0.3, 0.62, 0.999])
 @pytest.mark.parametrize("seed", range(8))
 def test_cut_keeps_every_token_but_end_of_text(seed, shift):
     draw = np.random.default_rng(seed)
-    offsets, capacity = offsets_of(*draw.integers(1, 90, 40)), int(draw.integers(4, 30))
+    offsets = offsets_of(*draw.integers(1, 90, 40))
+    capacity = int(draw.integers(4, 30))
     plan = cut(offsets, capacity, 2, shift)
     kept = [token for row in rows(plan) for _, start, n in row for token in range(start, start + n)]
     expected = [t for a, b in pairwise(offsets) if b - a - 1 >= 2 for t in range(a, b - 1)]
@@ -64,13 +76,19 @@ def test_cut_keeps_every_token_but_end_of_text(seed, shift):
     assert plan.length.max() <= capacity
     for document in np.unique(plan.document):
         lengths = plan.length[plan.document == document]
-        equal, fewest = lengths[bool(shift) & (len(lengths) > 1) :], -(-lengths.sum() // capacity)
+        equal = lengths[bool(shift) & (len(lengths) > 1) :]
+        fewest = -(-lengths.sum() // capacity)
         assert equal.max() - equal.min() <= 1, "equal pieces, but for the first of a shifted plan"
-        assert len(lengths) == fewest + bool(shift and fewest >= LONG and (-lengths.sum()) % capacity < capacity // 4)
+        assert len(lengths) == fewest + bool(
+            shift and fewest >= LONG and (-lengths.sum()) % capacity < capacity // 4
+        )
 
 
 def test_the_cuts_of_a_long_document_move_freely():
-    firsts = [cut(offsets_of(LONG * 30 + 1), 30, 2, shift_of(epoch)).length[0] for epoch in range(1, PACKINGS)]
+    firsts = [
+        cut(offsets_of(LONG * 30 + 1), 30, 2, shift_of(epoch)).length[0]
+        for epoch in range(1, PACKINGS)
+    ]
     assert len(set(firsts)) > 12 and min(firsts) < 6 and max(firsts) > 26
 
 
@@ -96,7 +114,9 @@ def test_shared_rows_fit_and_are_full(seed):
     shared = share_rows(plan, costs, (20, 12))
     sums = np.add.reduceat(costs, shared.first[:-1])
     assert (sums <= (20, 12)).all() and shared.first[-1] == len(costs)
-    assert ((sums[:-1] + costs[shared.first[1:-1]]) > (20, 12)).any(axis=1).all(), "the next would not have fitted"
+    assert ((sums[:-1] + costs[shared.first[1:-1]]) > (20, 12)).any(axis=1).all(), (
+        "the next would not have fitted"
+    )
 
 
 def test_a_piece_larger_than_a_row():

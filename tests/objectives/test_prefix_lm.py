@@ -2,11 +2,13 @@ import numpy as np
 
 
 def test_the_loss_is_on_the_rest_only(create, records_of, generator):
-    objective, plain = create("prefix_lm"), create("causal_lm")
+    objective = create("prefix_lm")
+    plain = create("causal_lm")
     records = records_of(objective)
     for row in range(len(records)):
         example, whole = (o.make_example(records, row, generator(row)) for o in (objective, plain))
-        prefix, segments = example["inputs"]["prefix_mask"], example["inputs"]["segment_ids"]
+        prefix = example["inputs"]["prefix_mask"]
+        segments = example["inputs"]["segment_ids"]
         weights = example["targets"]["weights"]
         np.testing.assert_array_equal(example["inputs"]["input_ids"], whole["inputs"]["input_ids"])
         np.testing.assert_array_equal(weights[:-1], whole["targets"]["weights"][:-1] * ~prefix[1:])
@@ -20,7 +22,12 @@ def test_the_loss_is_on_the_rest_only(create, records_of, generator):
 def test_prefixes_are_of_all_lengths(create, records_of, generator):
     objective = create("prefix_lm")
     records = records_of(objective)
-    row = next(r for r in range(len(records)) if len(records.row(r)) == 1 and len(records.row(r)[0]) == 49)
-    lengths = [objective.make_example(records, row, generator(n))["inputs"]["prefix_mask"].sum() for n in range(2000)]
+    row = next(
+        r for r in range(len(records)) if len(records.row(r)) == 1 and len(records.row(r)[0]) == 49
+    )
+    lengths = [
+        objective.make_example(records, row, generator(n))["inputs"]["prefix_mask"].sum()
+        for n in range(2000)
+    ]
     counts = np.bincount(lengths, minlength=49)[1:49]
     assert counts.min() > 15 and counts.max() < 80, "uniform in 1 .. 48: 42 of each"

@@ -9,12 +9,17 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.objectives.question_answering import QuestionAnswering
 from tests.objectives import learned
 
-ROW = {"question": "who ?", "context": "a b c d e f g", "answers": {"text": ["d e"], "answer_start": [6]}}
+ROW = {
+    "question": "who ?",
+    "context": "a b c d e f g",
+    "answers": {"text": ["d e"], "answer_start": [6]},
+}
 NONE = {"question": "who ?", "context": "b c", "answers": {"text": [], "answer_start": []}}
 
 
 def logits(records, *peaks):
-    """Start and end logits of each example, 0 but for (example, column of start, of end, height)."""
+    """Start and end logits of each example, 0 but for (example, column of start, of end,
+    height)."""
     start, end = np.zeros((2, len(records), records.length), np.float32)
     for example, first, last, height in peaks:
         start[example, first] += height
@@ -27,12 +32,18 @@ def test_windows_of_a_long_context(tmp_path):
     words = [row_words(records, i) for i in range(len(records))]
     assert words == ["a b c", "c d e", "e f g"]  # [CLS] who ? [SEP] x x x [SEP]
     examples = [task.make_example(records, i, None) for i in range(3)]
-    assert [(int(e["targets"]["start"]), int(e["targets"]["end"])) for e in examples] == [(0, 0), (5, 6), (0, 0)]
+    assert [(int(e["targets"]["start"]), int(e["targets"]["end"])) for e in examples] == [
+        (0, 0),
+        (5, 6),
+        (0, 0),
+    ]
     assert examples[1]["inputs"]["token_type_ids"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert records.row_of.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("length", "stride", "due"), [(12, 9, 1), (9, 0, 2), (9, 9, 3), (30, 3, 1)])
+@pytest.mark.parametrize(
+    ("length", "stride", "due"), [(12, 9, 1), (9, 0, 2), (9, 9, 3), (30, 3, 1)]
+)
 def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, due):
     _, records = learned.encoded(QuestionAnswering(stride=stride), [ROW], tmp_path, length=length)
     assert len(records) == due
@@ -43,12 +54,16 @@ def test_windows_share_at_most_half_of_their_tokens(tmp_path, length, stride, du
 def row_words(records, index):
     row = records.features[index].row
     return " ".join(
-        records.rows[0]["context"][b:e] for b, e, p in zip(row.start, row.end, row.part, strict=True) if p == 1
+        records.rows[0]["context"][b:e]
+        for b, e, p in zip(row.start, row.end, row.part, strict=True)
+        if p == 1
     )
 
 
 def test_a_decoder_says_none_behind_the_context(tmp_path):
-    _, records = learned.encoded(QuestionAnswering(stride=0), [ROW, NONE], tmp_path, length=10, skeleton="decoder")
+    _, records = learned.encoded(
+        QuestionAnswering(stride=0), [ROW, NONE], tmp_path, length=10, skeleton="decoder"
+    )
     row, none = (records.features[i] for i in range(2))
     assert row.row.ids[-1] == records.tokenizer.eos_id and row.none == len(row.row.ids) - 1
     assert (row.start, row.end) == (5, 6) and (none.start, none.end) == (4, 4)
@@ -59,13 +74,17 @@ def test_a_long_question_is_cut(tmp_path):
     _, records = learned.encoded(QuestionAnswering(question_length=3), rows, tmp_path)
     assert (records.features[0].row.part == 0).sum() == 3
     _, records = learned.encoded(QuestionAnswering(), rows, tmp_path, length=7)
-    assert (records.features[0].row.part == 0).sum() == 2 and (records.features[0].row.part == 1).sum() == 2
+    assert (records.features[0].row.part == 0).sum() == 2 and (
+        records.features[0].row.part == 1
+    ).sum() == 2
 
 
 def test_the_best_span_of_all_windows_is_the_answer(tmp_path):
     task, records = learned.encoded(QuestionAnswering(stride=1), [ROW], tmp_path, length=8)
     told = task.decode(logits(records, (0, 4, 5, 3), (2, 5, 6, 4), (1, 0, 0, 9)), records)
-    assert told[0]["prediction"] == "f g"  # no question of training lacks an answer, so "none" is not asked
+    assert (
+        told[0]["prediction"] == "f g"
+    )  # no question of training lacks an answer, so "none" is not asked
     peak = np.exp(4) / (np.exp(4) + 3)
     assert told[0]["probability"] == pytest.approx(peak**2, rel=1e-5)
 
@@ -93,7 +112,9 @@ def test_scores_and_baseline(tmp_path):
 def test_loss_is_that_of_transformers():
     model, params = load_pretrained("tests/fixtures/bert_question_answering")
     ids = np.arange(5, 21).reshape(2, 8)
-    outputs = model.apply({"params": params}, {"input_ids": ids}, method=QuestionAnswering().outputs)
+    outputs = model.apply(
+        {"params": params}, {"input_ids": ids}, method=QuestionAnswering().outputs
+    )
     targets = {"start": jnp.asarray([2, 0]), "end": jnp.asarray([5, 0]), "weights": jnp.ones(2)}
     sums = QuestionAnswering().loss(outputs, targets, chunks=1)
     assert float(sums.mean()) == pytest.approx(2.3043417930603027, rel=1e-5)
@@ -101,15 +122,22 @@ def test_loss_is_that_of_transformers():
 
 def colours(count, *, unanswerable):
     """Contexts with a red and a blue thing, of which the question asks for one; some lack it."""
-    draw, rows = random.Random(0), []
+    draw = random.Random(0)
+    rows = []
     for _ in range(count):
         things = {"red": draw.choice(["r1 r2", "r3"]), "blue": draw.choice(["b1 b2", "b3"])}
         asked = draw.choice(["red", "blue"])
         has = not unanswerable or draw.random() < 0.6
-        parts = [*things.values()] if has else [text for colour, text in things.items() if colour != asked]
+        parts = (
+            [*things.values()]
+            if has
+            else [text for colour, text in things.items() if colour != asked]
+        )
         parts += draw.choices("xyz", k=8)
         draw.shuffle(parts)
-        rows.append({"question": asked, "context": " ".join(parts), "answers": things[asked] if has else ""})
+        rows.append(
+            {"question": asked, "context": " ".join(parts), "answers": things[asked] if has else ""}
+        )
     return rows
 
 
@@ -124,11 +152,20 @@ def colours(count, *, unanswerable):
 @pytest.mark.nightly
 def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     rows = colours(400, unanswerable=unanswerable)
-    found, baseline, workdir = learned.learn(tmp_path, QuestionAnswering(stride=4), rows, family, length=14, steps=300)
+    found, baseline, workdir = learned.learn(
+        tmp_path, QuestionAnswering(stride=4), rows, family, length=14, steps=300
+    )
     assert baseline < 0.6 and found["f1"] > 0.9 and found["exact"] > 0.85
-    new = learned.write(tmp_path / "new.jsonl", [{k: row[k] for k in ("question", "context")} for row in rows[-20:]])
+    new = learned.write(
+        tmp_path / "new.jsonl", [{k: row[k] for k in ("question", "context")} for row in rows[-20:]]
+    )
     told = learned.predict(workdir, new)
-    assert np.mean([one["prediction"] == row["answers"] for one, row in zip(told, rows[-20:], strict=True)]) > 0.7
+    assert (
+        np.mean(
+            [one["prediction"] == row["answers"] for one, row in zip(told, rows[-20:], strict=True)]
+        )
+        > 0.7
+    )
     assert all(0 < one["probability"] <= 1 for one in told)
 
 
@@ -137,9 +174,15 @@ def test_learns_to_find_what_is_asked_for(tmp_path, family, unanswerable):
     [
         ([{"question": "q", "answers": "a"}], "needs a column for 'context'"),
         ([{"question": 7, "context": "a", "answers": "a"}], "row 1: question='7' is not a text"),
-        ([{"question": "q", "context": None, "answers": "a"}], "row 1: context='None' is not a text"),
+        (
+            [{"question": "q", "context": None, "answers": "a"}],
+            "row 1: context='None' is not a text",
+        ),
         ([{"question": "q", "context": "a", "answers": None}], "row 1 has no answers; remove it"),
-        ([{"question": "q", "context": "a", "answers": "b"}], "row 1: the context does not have the answer 'b'"),
+        (
+            [{"question": "q", "context": "a", "answers": "b"}],
+            "row 1: the context does not have the answer 'b'",
+        ),
         ([{"question": "q", "context": "a", "answers": ""}], "no question has an answer"),
     ],
 )

@@ -1,4 +1,5 @@
-"""ELECTRA's objective: what is replaced and what counts, through the objective; sharing, resume and readers, by a run."""
+"""ELECTRA's objective: what is replaced and what counts, through the objective; sharing, resume and
+readers, by a run."""
 
 import dataclasses
 
@@ -29,7 +30,9 @@ SIZES = tiny_runs.SIZES | {
 
 
 def config(folder, **parts):
-    return tiny_runs.config(folder, model=electra.config("tiny", **SIZES), objective=ReplacedTokens(), **parts)
+    return tiny_runs.config(
+        folder, model=electra.config("tiny", **SIZES), objective=ReplacedTokens(), **parts
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +48,12 @@ def test_a_stopped_run_with_dropout_and_draws_ends_as_if_it_had_not_been(tmp_pat
 
 
 class Certain:
-    """A generator that gives one token all the probability, and a discriminator that calls everything original."""
+    """A generator that gives one token all the probability, and a discriminator that calls
+    everything original."""
 
     def __init__(self, token, vocab):
-        self.token, self.vocab = token, vocab
+        self.token = token
+        self.vocab = vocab
 
     def features(self, ids, *, masked_positions, segment_ids):
         kernel = jnp.zeros((self.vocab, 1)).at[self.token].set(50.0)
@@ -59,23 +64,30 @@ class Certain:
         return Output(logits=jnp.full(ids.shape, -1.0))
 
 
-def test_masked_tokens_are_replaced_and_the_right_guess_counts_as_original(create, records_of, generator):
+def test_masked_tokens_are_replaced_and_the_right_guess_counts_as_original(
+    create, records_of, generator
+):
     objective = create("replaced_tokens")
-    records, right = records_of(objective), 0
+    records = records_of(objective)
+    right = 0
     guess = int(np.bincount(records.ids).argmax())
     for row in range(20):
         example = objective.make_example(records, row, generator(row))
         batch = jax.tree.map(lambda x: x[None], example)
         generated = Certain(guess, records.tokenizer.vocab_size)
         out = objective.outputs(generated, batch["inputs"], generated)
-        ids, masked = example["inputs"]["input_ids"], example["inputs"]["masked_ids"]
+        ids = example["inputs"]["input_ids"]
+        masked = example["inputs"]["masked_ids"]
         hidden = masked == records.tokenizer.mask_id
-        assert hidden.sum() == example["targets"]["weights"].sum() and (masked == ids)[~hidden].all()
+        assert (
+            hidden.sum() == example["targets"]["weights"].sum() and (masked == ids)[~hidden].all()
+        )
         assert (generated.seen[0] == np.where(hidden, guess, ids)).all()
         assert (np.asarray(out.replaced[0]) == (hidden & (ids != guess))).all()
         sums = objective.loss(out, batch["targets"], chunks=1)
         metrics = {name: float(total) for name, (total, _) in sums.metrics.items()}
-        real, wrong = (example["inputs"]["segment_ids"] > 0).sum(), (hidden & (ids != guess)).sum()
+        real = (example["inputs"]["segment_ids"] > 0).sum()
+        wrong = (hidden & (ids != guess)).sum()
         assert metrics["always_original"] == metrics["detection_accuracy"] == real - wrong
         assert metrics["accuracy"] == hidden.sum() - wrong
         right += hidden.sum() - wrong
@@ -83,7 +95,8 @@ def test_masked_tokens_are_replaced_and_the_right_guess_counts_as_original(creat
 
 
 def test_loss_and_metrics_are_those_of_the_paper(create):
-    """One row of four tokens and one of padding, by hand: replaced and found, missed, false alarm, right."""
+    """One row of four tokens and one of padding, by hand: replaced and found, missed, false alarm,
+    right."""
     logits = jnp.asarray([[2.0, -1.0, 0.5, -3.0, 9.0]])
     replaced = jnp.asarray([[True, True, False, False, False]])
     detection = Detection(DeferredLogits(jnp.zeros((1, 1, 2)), jnp.zeros((7, 2))), logits, replaced)
@@ -109,51 +122,81 @@ def test_draws_are_from_the_softmax_and_a_function_of_the_numbers(generator):
     np.testing.assert_allclose(shares, np.asarray(jax.nn.softmax(logits))[0, 0], atol=0.01)
     assert (drawn == np.asarray(draw(projection, uniforms))).all()
     ends = np.float32([[0, np.nextafter(np.float32(1), 0)]])
-    assert draw(DeferredLogits(projection.x[:, :2], projection.kernel_VD), ends).tolist() == [[0, 5]]
+    assert draw(DeferredLogits(projection.x[:, :2], projection.kernel_VD), ends).tolist() == [
+        [0, 5]
+    ]
 
 
 def test_the_generator_is_a_fraction_of_the_model(create):
     base = electra.config("base", head="pretraining")
     cfg = create("replaced_tokens", generator_size=1 / 3).companion(base).cfg
-    assert (cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers) == (256, 4, 1024, 12), "table 6"
+    assert (cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers) == (
+        256,
+        4,
+        1024,
+        12,
+    ), "table 6"
     assert (cfg.embedding_width, cfg.head) == (768, "masked_lm")
 
 
 def test_embeddings_are_shared_and_draws_pass_no_gradient(tmp_path):
     """The discriminator's loss alone moves embeddings, but nothing that only the generator has."""
     cfg = config(tmp_path)
-    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0))
-    both, rng = models.build(cfg), np.random.default_rng(0)
+    cfg = dataclasses.replace(
+        cfg, model=dataclasses.replace(cfg.model, vocab_size=362, dropout=0.0)
+    )
+    both = models.build(cfg)
+    rng = np.random.default_rng(0)
     ids = rng.integers(6, 262, (2, 32)).astype(np.int32)
-    inputs = {"input_ids": ids, "masked_ids": ids, "segment_ids": np.ones_like(ids), "uniforms": np.float32([[0.3], [0.9]]),
-              "masked_positions": np.int32([[4], [7]])}  # fmt: skip
+    inputs = {
+        "input_ids": ids,
+        "masked_ids": ids,
+        "segment_ids": np.ones_like(ids),
+        "uniforms": np.float32([[0.3], [0.9]]),
+        "masked_positions": np.int32([[4], [7]]),
+    }
     params = jax.jit(both.init)(jax.random.key(0), inputs)
     own = set(flatten_dict(params["generator"], sep="/"))
     assert not any(path.startswith(("token_embed", "embed/position", "embed/norm")) for path in own)
     assert {"embed/project/kernel", "masked_lm/dense/kernel", "masked_lm/vocab/bias"} <= own
     grads = jax.jit(jax.grad(lambda p: both.apply(p, inputs, None)[0].logits.sum()))(params)
     moved = {path for path, g in flatten_dict(grads, sep="/").items() if np.any(g)}
-    assert "token_embed/embedding" in moved and not any(path.startswith("generator/") for path in moved)
-    grads = jax.jit(jax.grad(lambda p: both.apply(p, inputs, None)[0].projection.logits().sum()))(params)
-    assert np.any(grads["token_embed"]["embedding"]) and not np.any(grads["discriminator"]["output"]["kernel"])
+    assert "token_embed/embedding" in moved and not any(
+        path.startswith("generator/") for path in moved
+    )
+    grads = jax.jit(jax.grad(lambda p: both.apply(p, inputs, None)[0].projection.logits().sum()))(
+        params
+    )
+    assert np.any(grads["token_embed"]["embedding"]) and not np.any(
+        grads["discriminator"]["output"]["kernel"]
+    )
 
 
 def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished, tmp_path):
     model, params = load_pretrained(finished)
     assert model.cfg.head == "pretraining" and "generator" not in params
     other = workdir.read_run(finished, companion=True)
-    np.testing.assert_array_equal(other.params["token_embed"]["embedding"], params["token_embed"]["embedding"])
+    np.testing.assert_array_equal(
+        other.params["token_embed"]["embedding"], params["token_embed"]["embedding"]
+    )
     ids = np.arange(6, 22, dtype=np.int32)[None]
-    for name, source, variables in (("discriminator", model, params), ("generator", other.model, other.params)):
+    for name, source, variables in (
+        ("discriminator", model, params),
+        ("generator", other.model, other.params),
+    ):
         options = dict(dtype=None, head=None, shard_size="5GB", companion=name == "generator")
         convert.convert(str(finished), str(tmp_path / name), **options)
         published, stored = load_pretrained(tmp_path / name)
-        assert published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
+        assert (
+            published.cfg.head == {"discriminator": "pretraining", "generator": "masked_lm"}[name]
+        )
         np.testing.assert_array_equal(
-            published.apply({"params": stored}, ids).logits, source.apply({"params": variables}, ids).logits
+            published.apply({"params": stored}, ids).logits,
+            source.apply({"params": variables}, ids).logits,
         )
     with pytest.raises(
-        ConfigError, match="published weights are of one model; only a training workdir has a companion"
+        ConfigError,
+        match="published weights are of one model; only a training workdir has a companion",
     ):
         convert.convert(str(tmp_path / "generator"), str(tmp_path / "more"), **options)
 
@@ -162,9 +205,14 @@ def test_a_workdir_is_the_discriminator_and_its_companion_the_generator(finished
 def test_published_weights_start_the_model_beside_a_new_generator(finished, tmp_path):
     cfg = config(tmp_path, train={"init_from": str(finished), "steps": 1})
     sizes = workdir.read_config(finished).model
-    tokenizer = dataclasses.replace(cfg.data.tokenizer, path=str(workdir.tokenizer_folder(finished)))
+    tokenizer = dataclasses.replace(
+        cfg.data.tokenizer, path=str(workdir.tokenizer_folder(finished))
+    )
     loop.run(
-        dataclasses.replace(cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)), tmp_path / "run"
+        dataclasses.replace(
+            cfg, model=sizes, data=dataclasses.replace(cfg.data, tokenizer=tokenizer)
+        ),
+        tmp_path / "run",
     )
     assert "generator" not in workdir.read_run(tmp_path / "run").params
 
@@ -172,5 +220,7 @@ def test_published_weights_start_the_model_beside_a_new_generator(finished, tmp_
 def test_a_family_without_a_discriminator_is_refused(tmp_path):
     sizes = {name: size for name, size in SIZES.items() if name != "embedding_size"}
     cfg = tiny_runs.config(tmp_path, model=bert.config("tiny", **sizes), objective=ReplacedTokens())
-    with pytest.raises(ConfigError, match=r"model.family='bert': its head 'pretraining' does not judge tokens"):
+    with pytest.raises(
+        ConfigError, match=r"model.family='bert': its head 'pretraining' does not judge tokens"
+    ):
         loop.run(cfg, tmp_path / "run")

@@ -21,10 +21,19 @@ ROWS = [
 def test_pairs_are_joined_and_the_loss_is_the_entropy_of_one_logit(tmp_path):
     task, records = learned.encoded(Reranking(), ROWS, tmp_path, length=8)
     example = task.make_example(records, 1, None)
-    assert example["inputs"]["attention_mask"].sum() == 6 and example["inputs"]["token_type_ids"].sum() == 3
-    loss = task.loss(jnp.asarray([2.0, -1.0]), {"label": jnp.asarray([1.0, 0.25]), "weights": jnp.ones(2)}, chunks=1)
+    assert (
+        example["inputs"]["attention_mask"].sum() == 6
+        and example["inputs"]["token_type_ids"].sum() == 3
+    )
+    loss = task.loss(
+        jnp.asarray([2.0, -1.0]),
+        {"label": jnp.asarray([1.0, 0.25]), "weights": jnp.ones(2)},
+        chunks=1,
+    )
     soft = lambda x: np.log1p(np.exp(x))  # noqa: E731
-    assert float(loss.mean()) == pytest.approx((soft(-2.0) + 0.25 * soft(1.0) + 0.75 * soft(-1.0)) / 2, rel=1e-6)
+    assert float(loss.mean()) == pytest.approx(
+        (soft(-2.0) + 0.25 * soft(1.0) + 0.75 * soft(-1.0)) / 2, rel=1e-6
+    )
 
 
 def test_scores_are_of_the_first_right_passage_of_each_query(tmp_path):
@@ -38,20 +47,28 @@ def test_scores_are_of_the_first_right_passage_of_each_query(tmp_path):
 
 def matches(count):
     """A query names a word, and the first of its four passages holds the partner of that word."""
-    draw, rows = random.Random(0), []
+    draw = random.Random(0)
+    rows = []
     for number in range(count):
         words = draw.sample(range(4), 4)
         query = f"q{words[0]} n{number}"
-        rows += [{"query": query, "passage": f"p{word}", "label": int(word == words[0])} for word in words]
+        rows += [
+            {"query": query, "passage": f"p{word}", "label": int(word == words[0])}
+            for word in words
+        ]
     return rows
 
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])
 @pytest.mark.nightly
 def test_learns_which_passage_answers(tmp_path, family):
-    found, baseline, workdir = learned.learn(tmp_path, Reranking(), matches(100), family, length=8, steps=200)
+    found, baseline, workdir = learned.learn(
+        tmp_path, Reranking(), matches(100), family, length=8, steps=200
+    )
     assert found["mrr"] > baseline + 0.3
-    told = np.asarray([one["prediction"] for one in learned.predict(workdir, tmp_path / "eval.jsonl")])
+    told = np.asarray(
+        [one["prediction"] for one in learned.predict(workdir, tmp_path / "eval.jsonl")]
+    )
     right = np.asarray([row["label"] for row in matches(100)[-len(told) :]]) > 0
     assert told[right].mean() > told[~right].mean() + 0.1
 

@@ -18,14 +18,30 @@ def test_ranks_leave_out_other_right_answers(form, monkeypatch):
 
 def test_ties_count_against_a_row_and_the_question_itself_is_no_answer():
     same = np.ones((3, 2))
-    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 11], [2, 12]])).tolist() == [3, 3, 3]
-    assert retrieval.ranks(same, same, np.asarray([[11, 10], [1, 11], [2, 12]])).tolist() == [2, 3, 3]
-    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 10], [2, 10]])).tolist() == [1, 1, 1]
+    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 11], [2, 12]])).tolist() == [
+        3,
+        3,
+        3,
+    ]
+    assert retrieval.ranks(same, same, np.asarray([[11, 10], [1, 11], [2, 12]])).tolist() == [
+        2,
+        3,
+        3,
+    ]
+    assert retrieval.ranks(same, same, np.asarray([[0, 10], [1, 10], [2, 10]])).tolist() == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_scores_of_ranks():
     found = retrieval.scores(np.asarray([1, 2, 20, 10]))
-    assert found == {"mrr": pytest.approx((1 + 0.5 + 0.05 + 0.1) / 4), "recall_1": 0.25, "recall_10": 0.75}
+    assert found == {
+        "mrr": pytest.approx((1 + 0.5 + 0.05 + 0.1) / 4),
+        "recall_1": 0.25,
+        "recall_10": 0.75,
+    }
 
 
 def test_texts_with_the_same_words_are_alike():

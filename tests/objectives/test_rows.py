@@ -4,7 +4,8 @@ import numpy as np
 
 from flaxformer_lite.objectives.rows import encoder_decoder, fill, next_tokens
 
-A, B = np.array([5, 6, 7]), np.array([8, 9])
+A = np.array([5, 6, 7])
+B = np.array([8, 9])
 
 
 def test_fill():
@@ -23,7 +24,9 @@ def test_next_tokens():
 
 
 def test_encoder_decoder_shifts_within_each_target():
-    records = types.SimpleNamespace(length=6, target_length=7, tokenizer=types.SimpleNamespace(pad_id=0))
+    records = types.SimpleNamespace(
+        length=6, target_length=7, tokenizer=types.SimpleNamespace(pad_id=0)
+    )
     example = encoder_decoder([A, B], [B, A], records)
     assert example["inputs"]["input_ids"].tolist() == [5, 6, 7, 8, 9, 0]
     assert example["targets"]["labels"].tolist() == [8, 9, 5, 6, 7, 0, 0]

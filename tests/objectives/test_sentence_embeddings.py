@@ -11,7 +11,8 @@ from flaxformer_lite.objectives.sentence_embeddings import SentenceEmbeddings, b
 from flaxformer_lite.training.start import initial_state, setup
 from tests.objectives import learned
 
-PAIRS, SCORES = SentenceEmbeddings(), SentenceEmbeddings(kind="scores")
+PAIRS = SentenceEmbeddings()
+SCORES = SentenceEmbeddings(kind="scores")
 ROW = {"anchor": "a b", "positive": "c", "negatives": ["d", "a b c"], "score": None}
 VECTORS = shortened(jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 8)), jnp.float32), 8)
 GIVEN = jnp.asarray([0.5, 3.0, 3.0, 1.0, 0.0])
@@ -22,7 +23,8 @@ def targets(choices, **more):
     return {"texts": texts, "weights": jnp.ones(5), **more}
 
 
-# Of sentence-transformers 6.2.0: MultipleNegativesRankingLoss, its sum over widths 8, 4 and 2, and CoSENTLoss.
+# Of sentence-transformers 6.2.0: MultipleNegativesRankingLoss, its sum over widths 8, 4 and 2, and
+# CoSENTLoss.
 @pytest.mark.parametrize(
     ("task", "choices", "due"),
     [
@@ -43,7 +45,11 @@ def test_padding_of_the_last_batch_has_no_part_in_the_loss(task):
     first = jax.tree.map(lambda x: x[:3], whole)
     padded = whole | {"weights": whole["weights"].at[3:].set(0)}
     due = task.loss(VECTORS[:3], first, chunks=1)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), task.loss(VECTORS, padded, chunks=1), due)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        task.loss(VECTORS, padded, chunks=1),
+        due,
+    )
 
 
 def test_which_texts_are_negatives():
@@ -71,23 +77,32 @@ def test_an_example_has_an_axis_of_texts(tmp_path):
 
 
 def test_pooling_takes_the_mean_or_the_first_token():
-    hidden = jnp.asarray([[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]])
+    hidden = jnp.asarray(
+        [[[3.0, 4.0], [1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [0.0, 1.0], [1.0, 0.0]]]
+    )
 
     def model(input_ids, attention_mask):
         return type("Output", (), {"last_hidden_state": hidden})
 
-    inputs = {"input_ids": np.zeros((1, 2, 3), int), "attention_mask": np.asarray([[[1, 1, 0], [1, 1, 1]]])}
+    inputs = {
+        "input_ids": np.zeros((1, 2, 3), int),
+        "attention_mask": np.asarray([[[1, 1, 0], [1, 1, 1]]]),
+    }
     first = SentenceEmbeddings(pooling="first").outputs(model, inputs)
     mean = SentenceEmbeddings(pooling="mean").outputs(model, inputs)
     np.testing.assert_allclose(first, [[[0.6, 0.8], [0, 1]]], rtol=1e-6)
-    np.testing.assert_allclose(mean, [[np.asarray([1, 1]) / 2**0.5, np.asarray([1, 3]) / 10**0.5]], rtol=1e-6)
+    np.testing.assert_allclose(
+        mean, [[np.asarray([1, 1]) / 2**0.5, np.asarray([1, 3]) / 10**0.5]], rtol=1e-6
+    )
 
 
 def synonyms(count, scored=False):
     """Word i of one language is word i of the other; a pair of others has score 0."""
-    draw, rows = random.Random(0), []
+    draw = random.Random(0)
+    rows = []
     for _ in range(count):
-        i, j = draw.randrange(12), draw.randrange(12)
+        i = draw.randrange(12)
+        j = draw.randrange(12)
         if scored:
             rows.append({"anchor": f"a{i}", "positive": f"b{j if draw.random() < 0.5 else i}"})
             rows[-1]["score"] = float(rows[-1]["anchor"][1:] == rows[-1]["positive"][1:])
@@ -101,8 +116,11 @@ def test_learns_which_texts_belong_together(tmp_path, family):
     task = SentenceEmbeddings(sizes=(8,))
     cfg = learned.config(tmp_path, task, synonyms(300), family, length=6, steps=60)
     learned.loop.run(cfg, tmp_path / "run")
-    records = [r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"]
-    first, last = records[0], records[-1]
+    records = [
+        r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
+    ]
+    first = records[0]
+    last = records[-1]
     assert last["mrr"] > 0.6 > first["mrr"] + 0.3 and last["mrr_8"] > 0.5
     new = learned.write(tmp_path / "new.jsonl", synonyms(300, scored=True)[:40])
     trained = learned.open_trained(tmp_path / "run")
@@ -110,14 +128,18 @@ def test_learns_which_texts_belong_together(tmp_path, family):
     found, predictions = trained.evaluate(data)
     assert found["spearman"] > 0.5 and "mrr" not in found
     told = data.objective.decode(predictions, data.records)
-    alike = [one["similarity"] for one, row in zip(told, data.records.rows, strict=True) if row["score"]]
+    alike = [
+        one["similarity"] for one, row in zip(told, data.records.rows, strict=True) if row["score"]
+    ]
     assert np.mean(alike) > np.mean([one["similarity"] for one in told]) + 0.1
 
 
 def test_learns_scores(tmp_path):
     cfg = learned.config(tmp_path, SCORES, synonyms(300, scored=True), length=4, steps=60)
     learned.loop.run(cfg, tmp_path / "run")
-    last = [r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"][-1]
+    last = [
+        r for r in learned.metrics.read(tmp_path / "run" / "metrics.jsonl") if r["split"] == "eval"
+    ][-1]
     assert last["spearman"] > 0.5
 
 
@@ -134,7 +156,8 @@ def test_negatives_are_of_the_whole_batch_on_a_mesh(tmp_path, mesh):
     for parts in (MeshConfig(data=1), MeshConfig(**{"data": 1, **mesh})):
         cfg = learned.config(tmp_path, PAIRS, synonyms(60), length=6, mesh=parts)
         ready = setup.prepare(cfg)
-        state, batch = initial_state.initial_state(ready), next(ready.train_batches(0))
+        state = initial_state.initial_state(ready)
+        batch = next(ready.train_batches(0))
         state, metrics = ready.train_step(state, batch)
         losses.append(float(metrics["loss"]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) and losses[0] > 2
@@ -145,7 +168,10 @@ def test_the_baseline_compares_words(tmp_path):
     task, records = learned.encoded(PAIRS, rows, tmp_path)
     data = type("Data", (), {"splits": {"train": records, "eval": records}})
     assert task.baseline(data) == ("tf-idf", 1.0)
-    rows = [{**row, "positive": f"w{i + (i > 2)} y", "score": float(i <= 2)} for i, row in enumerate(rows)]
+    rows = [
+        {**row, "positive": f"w{i + (i > 2)} y", "score": float(i <= 2)}
+        for i, row in enumerate(rows)
+    ]
     task, records = learned.encoded(SCORES, rows, tmp_path)
     data = type("Data", (), {"splits": {"train": records, "eval": records}})
     assert task.baseline(data)[1] > 0.8
@@ -157,11 +183,31 @@ def test_the_baseline_compares_words(tmp_path):
         (PAIRS, {"positive": "a"}, "needs a column for 'anchor'"),
         (PAIRS, {"anchor": "a"}, "needs a column for 'positive'"),
         (PAIRS, {"anchor": "a", "positive": 3}, "row 1: positive='3' is not a text"),
-        (PAIRS, {"anchor": "a", "positive": "b", "negatives": [1]}, "row 1: negatives='1' is not a text"),
-        (PAIRS, {"anchor": "a", "positive": "b", "score": 1}, "have a score, .*objective.kind=scores"),
-        (SCORES, {"anchor": "a", "positive": "b"}, "row 1 has no score, which objective.kind=scores learns from"),
-        (SCORES, {"anchor": "a", "positive": "b", "score": "high"}, "row 1: score='high' is not a number"),
-        (SentenceEmbeddings(sizes=(32,)), ROW, "objective.sizes: 32 must be less than the vectors' width, 32"),
+        (
+            PAIRS,
+            {"anchor": "a", "positive": "b", "negatives": [1]},
+            "row 1: negatives='1' is not a text",
+        ),
+        (
+            PAIRS,
+            {"anchor": "a", "positive": "b", "score": 1},
+            "have a score, .*objective.kind=scores",
+        ),
+        (
+            SCORES,
+            {"anchor": "a", "positive": "b"},
+            "row 1 has no score, which objective.kind=scores learns from",
+        ),
+        (
+            SCORES,
+            {"anchor": "a", "positive": "b", "score": "high"},
+            "row 1: score='high' is not a number",
+        ),
+        (
+            SentenceEmbeddings(sizes=(32,)),
+            ROW,
+            "objective.sizes: 32 must be less than the vectors' width, 32",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, task, row, message):

@@ -5,7 +5,8 @@ import numpy as np
 
 def pairs_of(example, tokenizer):
     """(source, target) texts of a row, and the ids of each target."""
-    inputs, labels = example["inputs"], example["targets"]["labels"]
+    inputs = example["inputs"]
+    labels = example["targets"]["labels"]
     for number in range(1, inputs["segment_ids"].max() + 1):
         source = inputs["input_ids"][inputs["segment_ids"] == number]
         target = labels[inputs["decoder_segment_ids"] == number]
@@ -21,7 +22,9 @@ def test_every_pair_once_and_together(create, records_of, generator, small_text)
         found.extend(pairs_of(objective.make_example(records, row, generator()), records.tokenizer))
     lines = map(json.loads, (small_text / "text.jsonl").read_text().splitlines())
     written = {(line["source"], line["target"]) for line in lines}
-    assert set(found) <= written and 45 <= len(found) < 60 and len(found) > len(records), "the others are held out"
+    assert set(found) <= written and 45 <= len(found) < 60 and len(found) > len(records), (
+        "the others are held out"
+    )
 
 
 def test_long_sides_lose_their_end(create, records_of):
@@ -29,11 +32,17 @@ def test_long_sides_lose_their_end(create, records_of):
     records = records_of(objective, length=20, target_length=10)
     whole = records_of(objective, length=512, target_length=96)
     texts, cut = (
-        [pair for row in range(len(rows)) for pair in pairs_of(objective.make_example(rows, row, None), rows.tokenizer)]
+        [
+            pair
+            for row in range(len(rows))
+            for pair in pairs_of(objective.make_example(rows, row, None), rows.tokenizer)
+        ]
         for rows in (whole, records)
     )
     for (source, target), (short_source, short_target) in zip(texts, cut, strict=True):
-        assert source.startswith(short_source.rstrip("\ufffd")) and target.startswith(short_target.rstrip("\ufffd"))
+        assert source.startswith(short_source.rstrip("\ufffd")) and target.startswith(
+            short_target.rstrip("\ufffd")
+        )
         assert len(short_source.encode()) >= min(19, len(source.encode()))
 
 

@@ -32,11 +32,15 @@ def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, record
     objective = create("skip_gram", window=2, draws=7, negatives=3, subsample=0.01)
     records = records_of(objective)
     batch = batch_of(objective, records, generator)
-    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][:, 0]  # some noise is the true word
+    batch["targets"]["noise"][:, 0] = batch["targets"]["labels"][
+        :, 0
+    ]  # some noise is the true word
     vectors, contexts = tables(362)
-    expected, pairs = 0.0, 0
+    expected = 0.0
+    pairs = 0
     for row in range(3):
-        ids, target = batch["inputs"]["input_ids"][row], {key: x[row] for key, x in batch["targets"].items()}
+        ids = batch["inputs"]["input_ids"][row]
+        target = {key: x[row] for key, x in batch["targets"].items()}
         for t in range(len(ids)):
             for s in range(target["begin"][t], target["end"][t]):
                 if s == t:
@@ -54,6 +58,8 @@ def test_the_loss_is_that_of_each_pair_with_the_mean_of_the_noise(create, record
 def test_no_array_of_all_words_for_each_word(create, records_of, generator):
     objective = create("skip_gram")
     batch = batch_of(objective, records_of(objective), generator)
-    shapes = jax.make_jaxpr(lambda v, c: sums(objective, batch, v, c).mean())(jnp.ones((9000, 4)), jnp.ones((9000, 4)))
+    shapes = jax.make_jaxpr(lambda v, c: sums(objective, batch, v, c).mean())(
+        jnp.ones((9000, 4)), jnp.ones((9000, 4))
+    )
     largest = max(np.prod(v.aval.shape) for eqn in shapes.jaxpr.eqns for v in eqn.outvars)
     assert largest <= max(9000 * 4, batch["inputs"]["input_ids"].size * 64 * 4)

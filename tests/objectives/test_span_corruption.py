@@ -5,9 +5,11 @@ from flaxformer_lite.config import ConfigError
 
 
 def reconstruct(source, target, tokenizer):
-    """The text before corruption: each sentinel of the source is replaced by what follows it in the target."""
+    """The text before corruption: each sentinel of the source is replaced by what follows it in the
+    target."""
     sentinels = set(tokenizer.sentinel_ids)
-    told, current = {}, None
+    told = {}
+    current = None
     for token in target[:-1]:
         if token in sentinels:
             current = told.setdefault(token, [])
@@ -23,7 +25,8 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
     several = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
-        inputs, labels = example["inputs"], example["targets"]["labels"]
+        inputs = example["inputs"]
+        labels = example["targets"]["labels"]
         pieces = records.row(row)
         assert inputs["segment_ids"].max() == inputs["decoder_segment_ids"].max() == len(pieces)
         several += len(pieces) > 1
@@ -33,7 +36,9 @@ def test_input_and_target_together_are_the_text(create, records_of, generator, t
             assert source[-1] == target[-1] == records.tokenizer.eos_id
             assert reconstruct(source, target, records.tokenizer) == piece.tolist()
             used = [t for t in source if t in records.tokenizer.sentinel_ids]
-            assert used == list(records.tokenizer.sentinel_ids[: len(used)]), "in order, from the first"
+            assert used == list(records.tokenizer.sentinel_ids[: len(used)]), (
+                "in order, from the first"
+            )
             assert source[0] == piece[0], "a kept span comes first"
     assert several > 3
 
@@ -46,14 +51,20 @@ def test_every_token_is_in_one_row(create, records_of, generator):
     assert 0.99 * (len(records.ids) - documents) < kept <= len(records.ids) - documents
 
 
-@pytest.mark.parametrize("length, tokens, target", [(512, 568, 114), (128, 141, 29), (1024, 1137, 229)])
+@pytest.mark.parametrize(
+    "length, tokens, target", [(512, 568, 114), (128, 141, 29), (1024, 1137, 229)]
+)
 def test_lengths_are_those_of_t5(create, length, tokens, target):
-    """512 -> 568 tokens and targets of 114 is what T5's own helper gives; the others follow its formula."""
+    """512 -> 568 tokens and targets of 114 is what T5's own helper gives; the others follow its
+    formula."""
     objective = create("span_corruption")
     assert objective.capacity(length, length) == tokens
     assert objective.lengths(length, 0) == (length, target)
     hidden = round(tokens * 0.15)
-    assert objective.corrupted(tokens) == (tokens - hidden + round(hidden / 3) + 1, hidden + round(hidden / 3) + 1)
+    assert objective.corrupted(tokens) == (
+        tokens - hidden + round(hidden / 3) + 1,
+        hidden + round(hidden / 3) + 1,
+    )
 
 
 @pytest.mark.parametrize("density", [0.15, 0.5, 0.9])
@@ -61,7 +72,8 @@ def test_lengths_are_those_of_t5(create, length, tokens, target):
 def test_planned_lengths_are_the_lengths(create, generator, density, mean):
     from flaxformer_lite.data.tokenizer import Bytes
 
-    objective, rng = create("span_corruption", noise_density=density, mean_span=mean), generator(0)
+    objective = create("span_corruption", noise_density=density, mean_span=mean)
+    rng = generator(0)
     for tokens in range(2, 100):
         source, target = objective.corrupt(np.arange(6, 6 + tokens), Bytes(), rng)
         assert (len(source), len(target)) == objective.corrupted(tokens)
@@ -79,7 +91,8 @@ def test_a_given_target_length_shortens_the_pieces(create, records_of):
 def test_spans_are_drawn_anew_and_everywhere(create, generator):
     from flaxformer_lite.data.tokenizer import Bytes
 
-    objective, tokenizer = create("span_corruption"), Bytes()
+    objective = create("span_corruption")
+    tokenizer = Bytes()
     text = np.arange(6, 106)
     hidden = np.zeros(100)
     for n in range(3000):
@@ -90,7 +103,9 @@ def test_spans_are_drawn_anew_and_everywhere(create, generator):
     rates = hidden[10:80] / 3000
     assert rates.min() > 0.1
     assert rates.max() < 0.2
-    assert rates.mean() == pytest.approx(0.15, abs=0.025), "less than the rate, because the last token is always hidden"
+    assert rates.mean() == pytest.approx(0.15, abs=0.025), (
+        "less than the rate, because the last token is always hidden"
+    )
 
 
 def test_what_cannot_work(create, records_of):
@@ -99,10 +114,12 @@ def test_what_cannot_work(create, records_of):
     with pytest.raises(ValueError, match=r"mean_span=0\.5: must be at least one token"):
         create("span_corruption", mean_span=0.5)
     with pytest.raises(
-        ConfigError, match=r"length=3, data\.target_length=3: too short to hide spans; must be at least 5"
+        ConfigError,
+        match=r"length=3, data\.target_length=3: too short to hide spans; must be at least 5",
     ):
         create("span_corruption").lengths(3, 0)
     with pytest.raises(
-        ConfigError, match=r"data\.length=600: a row has 1\d\d spans, but the vocabulary only 100 sentinels"
+        ConfigError,
+        match=r"data\.length=600: a row has 1\d\d spans, but the vocabulary only 100 sentinels",
     ):
         records_of(create("span_corruption", mean_span=1.0, noise_density=0.2), length=600)

@@ -12,7 +12,11 @@ def test_terms_are_each_over_their_own_weight():
 
 
 def test_weights_are_the_floating_targets():
-    targets = {"labels": jnp.ones((2, 3), jnp.int32), "weights": jnp.full((2, 3), 0.5), "flag": jnp.ones(2, bool)}
+    targets = {
+        "labels": jnp.ones((2, 3), jnp.int32),
+        "weights": jnp.full((2, 3), 0.5),
+        "flag": jnp.ones(2, bool),
+    }
     assert {k: float(v) for k, v in weight_sums(targets).items()} == {"weights": 3.0}
 
 

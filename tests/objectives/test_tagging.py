@@ -22,7 +22,8 @@ TEXT = [
 
 def word_piece():
     made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return made, trainers.WordPieceTrainer(vocab_size=90, special_tokens=learned.SPECIALS)
 
 
@@ -30,12 +31,15 @@ def byte_bpe():
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     letters = pre_tokenizers.ByteLevel.alphabet()
-    return made, trainers.BpeTrainer(vocab_size=300, special_tokens=["[EOS]"], initial_alphabet=letters)
+    return made, trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["[EOS]"], initial_alphabet=letters
+    )
 
 
 def unigram():
     made = tokenizers.Tokenizer(models.Unigram())
-    made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     special = ["[EOS]", "<unk>"]
     return made, trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>")
@@ -59,16 +63,28 @@ def test_first_pieces_are_those_of_words_tokenized_apart(build):
 
 
 def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
-    rows = [{"tokens": ["a", "", "b", "c", "d"], "tags": ["X", "Y", "Y", "X", "X"]}, {"tokens": [], "tags": []}]
+    rows = [
+        {"tokens": ["a", "", "b", "c", "d"], "tags": ["X", "Y", "Y", "X", "X"]},
+        {"tokens": [], "tags": []},
+    ]
     task, records = learned.encoded(Tagging(), rows, tmp_path, length=5)
     example = task.make_example(records, 0, None)
-    assert records.row_of.tolist() == [0] and records.features[0].first.tolist() == [1, -1, 2, 3, -1]
+    assert records.row_of.tolist() == [0] and records.features[0].first.tolist() == [
+        1,
+        -1,
+        2,
+        3,
+        -1,
+    ]
     assert example["inputs"]["input_ids"].tolist() == [2, 7, 8, 9, 3]  # [CLS] a b c [SEP]
     assert example["targets"]["labels"].tolist() == [0, 0, 1, 0, 0]
     assert example["targets"]["weights"].tolist() == [0, 1, 1, 1, 0]
     told = task.decode({"tags": np.asarray([[1, 0, 1, 1, 1]])}, records)
     assert task.usual == "X"
-    assert told == [{"prediction": ["X", "X", "Y", "Y", "X"], "words_cut": 2}, {"prediction": [], "words_cut": 0}]
+    assert told == [
+        {"prediction": ["X", "X", "Y", "Y", "X"], "words_cut": 2},
+        {"prediction": [], "words_cut": 0},
+    ]
     data = type("Data", (), {"records": records, "splits": {"train": records, "eval": records}})
     found = task.scores({"tags": np.asarray([[1, 0, 1, 1, 1]])}, np.asarray([0]), data)
     assert found == {"accuracy": 3 / 5}
@@ -76,9 +92,13 @@ def test_words_that_are_cut_off_or_have_no_piece_have_weight_0(tmp_path):
 
 
 def test_texts_are_split_at_spaces_and_answered_with_texts(tmp_path):
-    task, records = learned.encoded(Tagging(), [{"tokens": "new york", "tags": "B-LOC I-LOC"}], tmp_path)
+    task, records = learned.encoded(
+        Tagging(), [{"tokens": "new york", "tags": "B-LOC I-LOC"}], tmp_path
+    )
     assert task.labels == ("B-LOC", "I-LOC") and task.usual == "B-LOC"
-    assert task.decode({"tags": np.full((1, 16), 1)}, records) == [{"prediction": "I-LOC I-LOC", "words_cut": 0}]
+    assert task.decode({"tags": np.full((1, 16), 1)}, records) == [
+        {"prediction": "I-LOC I-LOC", "words_cut": 0}
+    ]
 
 
 def test_numbers_of_tags_have_the_names_of_the_table():
@@ -88,7 +108,8 @@ def test_numbers_of_tags_have_the_names_of_the_table():
 
 
 @pytest.mark.parametrize(
-    ("labels", "headline"), [(("O", "B-X", "I-X"), "f1"), (("S-X", "E-X", "O"), "f1"), (("X", "O"), "accuracy")]
+    ("labels", "headline"),
+    [(("O", "B-X", "I-X"), "f1"), (("S-X", "E-X", "O"), "f1"), (("X", "O"), "accuracy")],
 )
 def test_entities_are_scored_where_tags_say_where_they_begin(labels, headline, monkeypatch):
     assert Tagging(labels=labels).headline.name == headline
@@ -124,11 +145,14 @@ def test_loss_is_that_of_transformers():
 
 def entities(count):
     """Sentences in which "up" or "down" somewhere says what kind of thing the word x is."""
-    draw, rows = random.Random(0), []
+    draw = random.Random(0)
+    rows = []
     for _ in range(count):
         words = draw.choices("abcdx", k=5) + ["x", way := draw.choice(["up", "down"])]
         draw.shuffle(words)
-        rows.append({"tokens": words, "tags": [f"B-{way}" if word == "x" else "O" for word in words]})
+        rows.append(
+            {"tokens": words, "tags": [f"B-{way}" if word == "x" else "O" for word in words]}
+        )
     return rows
 
 
@@ -150,15 +174,30 @@ def test_learns_more_than_the_word_alone_says(tmp_path, family, capsys):
     [
         (
             [{"tokens": ["a"]}],
-            "has 'tokens', where tagging needs a column for 'tags'; name it with --config.data.columns",
+            (
+                "has 'tokens', where tagging needs a column for 'tags'; name it with"
+                " --config.data.columns"
+            ),
         ),
-        ([{"tokens": ["a", "b"], "tags": ["X"]}] * 2 + [{"tokens": "a", "tags": "Y"}], "row 1: 2 tokens, but 1 tags"),
+        (
+            [{"tokens": ["a", "b"], "tags": ["X"]}] * 2 + [{"tokens": "a", "tags": "Y"}],
+            "row 1: 2 tokens, but 1 tags",
+        ),
         ([{"tokens": ["a"], "tags": ["X"]}], "all words have the tag 'X'"),
         ([{"tokens": [], "tags": []}], "no row has words"),
         ([{"tokens": "a b", "tags": None}], "row 1 has no tags; remove it"),
-        ([{"tokens": 7, "tags": "X Y"}], "row 1: tokens='7' is neither a text nor a list of tokens"),
-        ([{"tokens": ["a"], "tags": [1.5]}], r"row 1: tags='\[1.5\]' is neither a text nor a list of tags"),
-        ([{"tokens": ["\ud800"], "tags": ["X"]}, {"tokens": "a", "tags": "Y"}], "row 1: tokens is not valid Unicode"),
+        (
+            [{"tokens": 7, "tags": "X Y"}],
+            "row 1: tokens='7' is neither a text nor a list of tokens",
+        ),
+        (
+            [{"tokens": ["a"], "tags": [1.5]}],
+            r"row 1: tags='\[1.5\]' is neither a text nor a list of tags",
+        ),
+        (
+            [{"tokens": ["\ud800"], "tags": ["X"]}, {"tokens": "a", "tags": "Y"}],
+            "row 1: tokens is not valid Unicode",
+        ),
     ],
 )
 def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
@@ -170,5 +209,8 @@ def test_unusable_rows_are_refused_in_a_sentence(tmp_path, rows, message):
 
 def test_a_held_out_tag_that_training_lacks_is_refused(tmp_path):
     rows = [{"tokens": "a b", "tags": "X Y"}] * 4 + [{"tokens": "a b", "tags": "X Z"}]
-    with pytest.raises(ConfigError, match=r"eval.jsonl'?: row 1: the label 'Z' is not one of the training data: X, Y"):
+    with pytest.raises(
+        ConfigError,
+        match=r"eval.jsonl'?: row 1: the label 'Z' is not one of the training data: X, Y",
+    ):
         learned.setup.prepare(learned.config(tmp_path, Tagging(), rows))

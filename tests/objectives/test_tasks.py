@@ -1,4 +1,5 @@
-"""The contract of every task, on its own sample; a new task in objectives/ is tested by this unasked."""
+"""The contract of every task, on its own sample; a new task in objectives/ is tested by this
+unasked."""
 
 import jax
 import numpy as np
@@ -11,7 +12,9 @@ from flaxformer_lite.data.tokenizer import Bytes
 from flaxformer_lite.objectives.task import Task
 from flaxformer_lite.registry import available, resolve, resolve_class
 
-TASKS = [name for name in available("objectives") if issubclass(resolve_class("objectives", name), Task)]
+TASKS = [
+    name for name in available("objectives") if issubclass(resolve_class("objectives", name), Task)
+]
 
 
 @pytest.fixture(params=TASKS)
@@ -23,19 +26,30 @@ def task(request):
 @pytest.fixture
 def records(task):
     rows = [dict(row) for row in task.sample]
-    return encode(task, DataConfig(length=48), Table("the sample", (), rows, ""), rows, Bytes(), task.skeletons[0])
+    return encode(
+        task,
+        DataConfig(length=48),
+        Table("the sample", (), rows, ""),
+        rows,
+        Bytes(),
+        task.skeletons[0],
+    )
 
 
 def test_examples_are_of_one_shape_and_the_same_each_time(task, records):
     shapes = set()
     for row in range(len(records)):
-        example, again = (task.make_example(records, row, np.random.default_rng(row)) for _ in range(2))
+        example, again = (
+            task.make_example(records, row, np.random.default_rng(row)) for _ in range(2)
+        )
         jax.tree.map(np.testing.assert_array_equal, example, again)
         assert all(x.dtype in (np.int32, np.float32) for x in jax.tree.leaves(example))
         shapes.add(str(jax.tree.map(lambda x: (np.shape(x), x.dtype.name), example)))
         ids = example["inputs"]["input_ids"]
         assert ids.min() >= 0 and ids.max() < records.tokenizer.vocab_size
-        assert any(np.any(x) for x in jax.tree.leaves(example["targets"]) if x.dtype == np.float32), "nothing to learn"
+        assert any(
+            np.any(x) for x in jax.tree.leaves(example["targets"]) if x.dtype == np.float32
+        ), "nothing to learn"
     assert len(shapes) == 1
 
 
@@ -49,10 +63,17 @@ def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task):
     roles = {column.role for column in task.columns}
     assert roles == set(task.sample[0]) and len(task.columns) == len(roles)
     rows = [{**row, **{c.role: None for c in task.columns if c.predicted}} for row in task.sample]
-    new = encode(task, DataConfig(length=48), Table("new", (), rows, ""), rows, Bytes(), task.skeletons[0])
+    new = encode(
+        task, DataConfig(length=48), Table("new", (), rows, ""), rows, Bytes(), task.skeletons[0]
+    )
     example = task.make_example(new, 0, np.random.default_rng(0))
     known = encode(
-        task, DataConfig(length=48), Table("known", (), rows, ""), list(task.sample), Bytes(), task.skeletons[0]
+        task,
+        DataConfig(length=48),
+        Table("known", (), rows, ""),
+        list(task.sample),
+        Bytes(),
+        task.skeletons[0],
     )
     due = task.make_example(known, 0, np.random.default_rng(0))
     assert jax.tree.map(np.shape, example) == jax.tree.map(np.shape, due)
@@ -61,4 +82,6 @@ def test_roles_are_of_the_sample_and_what_is_predicted_may_be_missing(task):
 def test_the_head_is_one_that_families_of_each_skeleton_have(task):
     for skeleton in task.skeletons:
         families = [resolve("models", name).Model for name in available("models")]
-        assert any(task.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton), skeleton
+        assert any(
+            task.head_for(skeleton) in m.heads for m in families if m.skeleton == skeleton
+        ), skeleton

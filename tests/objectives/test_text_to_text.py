@@ -15,11 +15,24 @@ from flaxformer_lite.training.apply import open_file, open_trained
 from flaxformer_lite.training.report import metrics
 from tests.objectives import tables
 
-SIZES = {"vocab_size": 0, "d_model": 32, "num_heads": 2, "mlp_dim": 48, "encoder_layers": 1, "decoder_layers": 1}
+SIZES = {
+    "vocab_size": 0,
+    "d_model": 32,
+    "num_heads": 2,
+    "mlp_dim": 48,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
 T5 = t5.config("tiny", **SIZES, head_dim=16, dropout=0.0)
-WORDS = {"a": "un petit chat noir", "b": "deux grands chiens", "c": "trois oiseaux", "d": "quatre jours de pluie"}
+WORDS = {
+    "a": "un petit chat noir",
+    "b": "deux grands chiens",
+    "c": "trois oiseaux",
+    "d": "quatre jours de pluie",
+}
 ROWS = [{"source": letter, "target": text} for letter, text in WORDS.items()]
-EOS, PAD = 1, 0
+EOS = 1
+PAD = 0
 
 
 def ids(text):
@@ -44,7 +57,8 @@ def test_a_side_that_is_too_long_keeps_its_end_token_and_is_counted():
 
 
 def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
-    """decoder_input_ids of transformers' shift_tokens_right: decoder_start_token_id, then the labels but the last."""
+    """decoder_input_ids of transformers' shift_tokens_right: decoder_start_token_id, then the
+    labels but the last."""
     task = TextToText()
     records = tables.records(task, ROWS, length=64, target_length=96)
     packed = dataclasses.replace(records, features=task.join(records.features, records))
@@ -57,7 +71,8 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
             return inputs
 
     read = np.asarray(task.outputs(Reads(), batch["inputs"])["decoder_input_ids"])[0]
-    at, start = 0, Reads.cfg.decoder_start_token_id
+    at = 0
+    start = Reads.cfg.decoder_start_token_id
     assert start == 2
     for row in ROWS:
         due = [start, *ids(row["target"])]
@@ -66,20 +81,29 @@ def test_bart_starts_a_target_with_its_own_token_wherever_it_stands_in_a_row():
 
 
 def test_packed_rows_have_the_loss_of_their_pairs():
-    task, model = TextToText(), models.build_model(dataclasses.replace(T5, vocab_size=384))
+    task = TextToText()
+    model = models.build_model(dataclasses.replace(T5, vocab_size=384))
     records = tables.records(task, ROWS, length=12, target_length=48)
     packed = dataclasses.replace(records, features=task.join(records.features, records))
-    assert [len(f) for f in packed.features] == [2, 2] and task.join(packed.features, packed) == packed.features
-    one, many = tables.stack(task, records), tables.stack(task, packed)
-    params = jax.jit(functools.partial(model.init, method=task.outputs))(jax.random.key(0), one["inputs"])["params"]
+    assert [len(f) for f in packed.features] == [2, 2] and task.join(
+        packed.features, packed
+    ) == packed.features
+    one = tables.stack(task, records)
+    many = tables.stack(task, packed)
+    params = jax.jit(functools.partial(model.init, method=task.outputs))(
+        jax.random.key(0), one["inputs"]
+    )["params"]
 
     @jax.jit
     def sums(batch):
         out = model.apply({"params": params}, batch["inputs"], method=task.outputs)
         return task.loss(out, batch["targets"], chunks=1)
 
-    a, b = sums(one), sums(many)
-    assert a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in WORDS.values())
+    a = sums(one)
+    b = sums(many)
+    assert (
+        a.weight["weights"] == b.weight["weights"] == sum(len(text) + 1 for text in WORDS.values())
+    )
     np.testing.assert_allclose(a.loss["weights"], b.loss["weights"], rtol=1e-5)
 
 
@@ -87,11 +111,20 @@ def test_packed_rows_have_the_loss_of_their_pairs():
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     cfg = tables.experiment(
-        folder, T5, TextToText(score_rows=4), ROWS * 8, held=ROWS, steps=320, length=8, target_length=32
+        folder,
+        T5,
+        TextToText(score_rows=4),
+        ROWS * 8,
+        held=ROWS,
+        steps=320,
+        length=8,
+        target_length=32,
     )
     with pytest.MonkeyPatch.context() as patch:
         lines = []
-        patch.setattr(loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows))))
+        patch.setattr(
+            loop.Terminal, "rows", lambda self, title, rows, **_: lines.append((title, list(rows)))
+        )
         loop.run(cfg, folder / "run")
     return folder / "run", dict(lines)
 
@@ -138,7 +171,10 @@ def test_a_translation_of_datasets_in_either_direction(tmp_path):
     [
         ({"source": "a"}, "needs a column for 'target'"),
         ({"source": "a", "target": 3}, "row 1: target='3' is not a text"),
-        ({"translation": {"en": "a", "fr": "b", "de": "c"}}, "row 1: source has the languages en, fr, de; name two"),
+        (
+            {"translation": {"en": "a", "fr": "b", "de": "c"}},
+            "row 1: source has the languages en, fr, de; name two",
+        ),
         ({"source": "a", "target": "\ud800"}, "row 1: target is not valid Unicode"),
     ],
 )
@@ -150,7 +186,8 @@ def test_rows_that_cannot_be_used(tmp_path, row, message):
 def test_a_score_whose_library_is_missing_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"scored_by=bleu: needs sacrebleu; pip install .* or set objective.scored_by=none"
+        ConfigError,
+        match=r"scored_by=bleu: needs sacrebleu; pip install .* or set objective.scored_by=none",
     ):
         opened(tmp_path, ROWS)
     assert TextToText(scored_by="none").fit(ROWS, {}).shown[0].name == "nll"

@@ -15,7 +15,8 @@ TABLE = {"R": {(30, 10), (30, 4)}, "S": {(50, 1)}, "X": {(100, 33), (100, 12), (
 
 
 def drawn(objective, generator, times=2100):
-    """Returns (mode or the first token of the text, source, target) of many corruptions of one text."""
+    """Returns (mode or the first token of the text, source, target) of many corruptions of one
+    text."""
     tokenizer = Bytes()
     names = dict(zip(tokenizer.sentinel_ids[::-1], "RSX", strict=False))
     pairs = [objective.corrupt(TEXT, tokenizer, generator(n)) for n in range(times)]
@@ -23,7 +24,8 @@ def drawn(objective, generator, times=2100):
 
 
 def test_denoisers_are_those_of_the_paper_and_drawn_equally_often(create, generator):
-    sentinels, seen = set(Bytes().sentinel_ids), collections.Counter()
+    sentinels = set(Bytes().sentinel_ids)
+    seen = collections.Counter()
     for mode, _, target in drawn(create("ul2"), generator):
         spans = sum(token in sentinels for token in target)
         seen[mode, (len(target) - 1 - spans, spans)] += 1
@@ -32,44 +34,66 @@ def test_denoisers_are_those_of_the_paper_and_drawn_equally_often(create, genera
 
 
 def test_the_sequential_denoiser_hides_the_end(create, generator):
-    of_mode = [(source, target) for mode, source, target in drawn(create("ul2"), generator, 200) if mode == "S"]
+    of_mode = [
+        (source, target)
+        for mode, source, target in drawn(create("ul2"), generator, 200)
+        if mode == "S"
+    ]
     assert len(of_mode) > 10
     for source, target in of_mode:
-        assert source[1:-2].tolist() == TEXT[:150].tolist() and target[1:-1].tolist() == TEXT[150:].tolist()
+        assert (
+            source[1:-2].tolist() == TEXT[:150].tolist()
+            and target[1:-1].tolist() == TEXT[150:].tolist()
+        )
 
 
 @pytest.mark.parametrize("mode_tokens", [True, False])
-def test_input_and_target_together_are_the_text_and_nothing_is_left_out(create, records_of, generator, mode_tokens):
+def test_input_and_target_together_are_the_text_and_nothing_is_left_out(
+    create, records_of, generator, mode_tokens
+):
     objective = create("ul2", mode_tokens=mode_tokens)
-    records, kept, modes = records_of(objective), 0, set()
+    records = records_of(objective)
+    kept = 0
+    modes = set()
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
-        inputs, labels = example["inputs"], example["targets"]["labels"]
-        assert inputs["segment_ids"].max() == inputs["decoder_segment_ids"].max() == len(records.row(row))
+        inputs = example["inputs"]
+        labels = example["targets"]["labels"]
+        assert (
+            inputs["segment_ids"].max()
+            == inputs["decoder_segment_ids"].max()
+            == len(records.row(row))
+        )
         for number, piece in enumerate(records.row(row), start=1):
             source = inputs["input_ids"][inputs["segment_ids"] == number]
             target = labels[inputs["decoder_segment_ids"] == number]
             modes |= {int(source[0])} & set(records.tokenizer.sentinel_ids)
-            assert reconstruct(source[int(mode_tokens) :], target, records.tokenizer) == piece.tolist()
+            assert (
+                reconstruct(source[int(mode_tokens) :], target, records.tokenizer) == piece.tolist()
+            )
             kept += len(piece)
     assert modes == (set(records.tokenizer.sentinel_ids[-3:]) if mode_tokens else set())
     assert 0.99 * (len(records.ids) - records.document.max() - 1) < kept
 
 
 def test_no_corruption_is_longer_than_planned(create, generator):
-    objective, rng = create("ul2"), generator(0)
+    objective = create("ul2")
+    rng = generator(0)
     longest = np.zeros((121, 2), int)
     for tokens in [n for n in range(2, 121) for _ in range(60)]:
         sizes = [len(x) for x in objective.corrupt(np.arange(6, 6 + tokens), Bytes(), rng)]
         longest[tokens] = np.maximum(longest[tokens], sizes)
     planned = np.asarray([objective.corrupted(tokens) for tokens in range(2, 121)])
-    assert (longest[2:] <= planned).all() and (longest[2:] == planned).mean() > 0.99, "and no longer than needed"
+    assert (longest[2:] <= planned).all() and (longest[2:] == planned).mean() > 0.99, (
+        "and no longer than needed"
+    )
 
 
 def test_mode_tokens_are_never_sentinels_of_a_span(create, records_of):
     assert create("ul2").sentinels(585) == 97 + 3
     with pytest.raises(
-        ConfigError, match=r"length=600: a row has 11\d spans, but the vocabulary only 100 sentinels; sho"
+        ConfigError,
+        match=r"length=600: a row has 11\d spans, but the vocabulary only 100 sentinels; sho",
     ):
         records_of(create("ul2"), length=600)
 

@@ -23,7 +23,9 @@ def windows(create, records_of):
 
 
 def words(records, row):
-    return [int(i) for piece in records.row(row) for i in piece if i in records.tokenizer.ordinary_ids]
+    return [
+        int(i) for piece in records.row(row) for i in piece if i in records.tokenizer.ordinary_ids
+    ]
 
 
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
@@ -32,37 +34,55 @@ def test_a_window_holds_its_word_and_neighbors_of_the_same_document(windows, gen
     several = 0
     for row in range(len(records)):
         example = objective.make_example(records, row, generator(row))
-        ids, targets = example["inputs"]["input_ids"], example["targets"]
+        ids = example["inputs"]["input_ids"]
+        targets = example["targets"]
         count = len(words(records, row))
-        assert ids[:count].tolist() == words(records, row) and (ids[count:] == records.tokenizer.pad_id).all()
+        assert (
+            ids[:count].tolist() == words(records, row)
+            and (ids[count:] == records.tokenizer.pad_id).all()
+        )
         assert not targets["weights"][count:].any() and not targets["end"][count:].any()
         several += len(records.row(row)) > 1
         for t in range(count):
-            begin, end = targets["begin"][t], targets["end"][t]
+            begin = targets["begin"][t]
+            end = targets["end"][t]
             assert begin <= t < end <= count and max(t - begin, end - 1 - t) <= 4
-            assert targets["weights"][t] == (end - begin - 1 if name == "skip_gram" else end - begin > 1)
+            assert targets["weights"][t] == (
+                end - begin - 1 if name == "skip_gram" else end - begin > 1
+            )
             text = records.tokenizer.decode(ids[begin:end]).replace(" ", "").replace("\ufffd", "")
-            assert sum(bool(set(text) & set(letters)) for letters in LETTERS) <= 1, "documents share no letter"
+            assert sum(bool(set(text) & set(letters)) for letters in LETTERS) <= 1, (
+                "documents share no letter"
+            )
     assert several > 3
 
 
 def test_reaches_are_drawn_evenly_and_the_same_to_both_sides(windows, generator):
     objective, records = windows(window=3)
-    whole = [row for row in range(len(records)) if len(records.row(row)) == 1 and len(words(records, row)) == 48]
+    whole = [
+        row
+        for row in range(len(records))
+        if len(records.row(row)) == 1 and len(words(records, row)) == 48
+    ]
     assert whole, "rows within one document"
     reaches = []
     for seed in range(200):
         targets = objective.make_example(records, whole[0], generator(seed))["targets"]
-        left, right = np.arange(48) - targets["begin"], targets["end"] - 1 - np.arange(48)
+        left = np.arange(48) - targets["begin"]
+        right = targets["end"] - 1 - np.arange(48)
         assert (left[3:-3] == right[3:-3]).all()
         reaches += left[3:-3].tolist()
-    np.testing.assert_allclose(np.bincount(reaches) / len(reaches), [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02)
+    np.testing.assert_allclose(
+        np.bincount(reaches) / len(reaches), [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02
+    )
 
 
 def test_frequent_words_are_dropped_at_the_papers_rate(windows, generator):
     rate = 4e-3
     objective, records = windows(subsample=rate)
-    counts, kept, seen = records.counts, np.zeros(362), np.zeros(362)
+    counts = records.counts
+    kept = np.zeros(362)
+    seen = np.zeros(362)
     for seed in range(30):
         for row in range(len(records)):
             example = objective.make_example(records, row, generator(seed, row))
@@ -73,7 +93,9 @@ def test_frequent_words_are_dropped_at_the_papers_rate(windows, generator):
     expected = np.minimum(1, np.sqrt(rate / np.maximum(share, 1e-12)))
     often = seen[ordinary] > 250
     assert often.sum() > 20 and expected[often].min() < 0.4
-    np.testing.assert_allclose((kept[ordinary] / seen[ordinary].clip(1))[often], expected[often], atol=0.1)
+    np.testing.assert_allclose(
+        (kept[ordinary] / seen[ordinary].clip(1))[often], expected[often], atol=0.1
+    )
 
 
 def test_noise_is_drawn_from_a_power_of_the_frequencies(windows, generator):
@@ -82,7 +104,9 @@ def test_noise_is_drawn_from_a_power_of_the_frequencies(windows, generator):
     drawn = objective.make_example(records, 0, generator(1))["targets"]["noise"]
     assert set(drawn.tolist()) <= set(ordinary[records.counts[ordinary] > 0].tolist())
     expected = records.counts[ordinary] ** 0.75 / (records.counts[ordinary] ** 0.75).sum()
-    np.testing.assert_allclose(np.bincount(drawn, minlength=362)[ordinary] / 4000, expected, atol=0.012)
+    np.testing.assert_allclose(
+        np.bincount(drawn, minlength=362)[ordinary] / 4000, expected, atol=0.012
+    )
 
 
 def test_counts_are_those_of_the_training_split(windows):
@@ -95,15 +119,18 @@ def test_counts_are_those_of_the_training_split(windows):
 
 
 def test_the_baseline_is_the_least_loss_of_a_score_for_each_true_word(windows):
-    """A word is true with weight p and noise with weight n, so no score has less than the entropy of p / (p + n)."""
+    """A word is true with weight p and noise with weight n, so no score has less than the entropy
+    of p / (p + n)."""
     objective, records = windows("cbow", negatives=3)
     data = Dataset("eval", objective, {"train": records, "eval": records}, "")
     name, value = objective.baseline(data)
-    true, noise = np.zeros(362), records.counts.astype(float)
+    true = np.zeros(362)
+    noise = records.counts.astype(float)
     for targets in data.sample_targets("eval"):
         true += np.bincount(targets["labels"], targets["weights"], 362)
     noise[np.setdiff1d(np.arange(362), records.tokenizer.ordinary_ids)] = 0
-    p, n = true / true.sum(), noise**0.75 / (noise**0.75).sum()
+    p = true / true.sum()
+    n = noise**0.75 / (noise**0.75).sum()
     p, n = p[n > 0], 3 * n[n > 0] * (1 - p[n > 0])
     least = -(p * np.log(p / (p + n))).sum() - (n * np.log(n / (p + n))).sum()
     assert name == "word frequencies" and least <= value == pytest.approx(least, rel=0.01)
@@ -112,11 +139,15 @@ def test_the_baseline_is_the_least_loss_of_a_score_for_each_true_word(windows):
 def test_a_text_without_a_word_of_the_vocabulary(windows, generator):
     objective, records = windows()
     blank = dataclasses.replace(records, trained_on=np.full(9, records.tokenizer.eos_id, np.uint16))
-    with pytest.raises(ConfigError, match="the text has no word of its vocabulary; use another or lower min_count"):
+    with pytest.raises(
+        ConfigError, match="the text has no word of its vocabulary; use another or lower min_count"
+    ):
         objective.make_example(blank, 0, generator())
 
 
-@pytest.mark.parametrize(("option", "value"), [("window", 0), ("negatives", 0), ("draws", -1), ("subsample", -0.1)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("window", 0), ("negatives", 0), ("draws", -1), ("subsample", -0.1)]
+)
 def test_options_out_of_range(create, option, value):
     with pytest.raises(ConfigError, match=f"{option}={value}: must"):
         create("cbow", **{option: value})

@@ -34,11 +34,19 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 def test_cycles_and_bytes_count_every_turn_of_a_loop():
     chip = CHIPS["v5e"]
     found = costs.of(hlo.parse(STEP), chip, MESH, 1)
-    assert found.parts == pytest.approx({"feed-forward, backward": 10 * 3000 / 1.5e9, "optimizer and the rest": 1e-6})
+    assert found.parts == pytest.approx(
+        {"feed-forward, backward": 10 * 3000 / 1.5e9, "optimizer and the rest": 1e-6}
+    )
     gather, reduce = found.exchanges
-    assert (gather.kind, gather.axes, gather.bytes, gather.count) == ("all-gather", ("fsdp",), 10 * 2**21, 10)
+    assert (gather.kind, gather.axes, gather.bytes, gather.count) == (
+        "all-gather",
+        ("fsdp",),
+        10 * 2**21,
+        10,
+    )
     assert (reduce.kind, reduce.axes, reduce.bytes) == ("all-reduce", ("data",), 2**20)
-    # A ring of four sends three quarters of what is gathered; of two, all of what is reduced, there and back.
+    # A ring of four sends three quarters of what is gathered; of two, all of what is reduced, there
+    # and back.
     assert gather.seconds == pytest.approx((0.75 * 10 * 2**21 / 180e9, 0.75 * 10 * 2**21 / 90e9))
     assert reduce.seconds[1] == pytest.approx(2**20 / 90e9)
     low, high = found.seconds
@@ -62,23 +70,30 @@ def test_traffic_is_exposed_but_for_what_computation_carries_on():
 
 def test_what_leaves_a_slice_goes_over_the_network():
     chip = CHIPS["v5e"]
-    inside, across = (costs.of(hlo.parse(STEP), chip, MESH, slices).exchanges[1] for slices in (1, 2))
+    inside, across = (
+        costs.of(hlo.parse(STEP), chip, MESH, slices).exchanges[1] for slices in (1, 2)
+    )
     assert across.seconds[1] == pytest.approx(inside.seconds[1] * chip.link / chip.network)
 
 
 def test_a_kernel_with_heads_side_by_side_is_counted_as_one_with_heads_apart():
-    kernel = ('%relative_bwd.1 = (bf16[4,512,128]) custom-call(%a, %b), custom_call_target="tpu_custom_call",'
-              " operand_layout_constraints={bf16[4,512,128]{2,1,0}, bf16[4,256,128]{2,1,0}, bf16[4,256,128]{2,1,0},"
-              " f32[2,1,768]{2,1,0}}, metadata={}")  # fmt: skip
-    (op,) = hlo.parse(f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n").computations["main"]
+    kernel = (
+        "%relative_bwd.1 = (bf16[4,512,128]) custom-call(%a, %b),"
+        ' custom_call_target="tpu_custom_call", operand_layout_constraints={bf16[4,512,128]{2,1,0},'
+        " bf16[4,256,128]{2,1,0}, bf16[4,256,128]{2,1,0}, f32[2,1,768]{2,1,0}}, metadata={}"
+    )
+    (op,) = hlo.parse(
+        f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n"
+    ).computations["main"]
     assert costs.kernel_flops(op) == 5 * 2 * 4 * 512 * 256 * 128
 
 
 def test_kernels_are_counted_by_the_shapes_they_take():
     kernel = (
-        "ROOT %splash_mha_dkv_no_residuals.1 = (bf16[4,2,512,32]) custom-call(%a, %b), custom_call_target="
-        '"tpu_custom_call", operand_layout_constraints={s8[1,1,1]{2,1,0}, bf16[4,8,512,32]{3,2,1,0},'
-        ' bf16[4,2,256,32]{3,2,1,0}}, metadata={op_name="jit(s)/transpose(jvp(Model))/attention/vmap()/pallas_call"}'
+        "ROOT %splash_mha_dkv_no_residuals.1 = (bf16[4,2,512,32]) custom-call(%a, %b),"
+        ' custom_call_target="tpu_custom_call", operand_layout_constraints={s8[1,1,1]{2,1,0},'
+        " bf16[4,8,512,32]{3,2,1,0}, bf16[4,2,256,32]{3,2,1,0}},"
+        ' metadata={op_name="jit(s)/transpose(jvp(Model))/attention/vmap()/pallas_call"}'
     )
     text = f"HloModule m\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n  {kernel}\n}}\n"
     found = costs.of(hlo.parse(text), CHIPS["v5e"], MESH, 1, seen=0.5)

@@ -1,4 +1,5 @@
-"""Plans without a compiler, of real configs; and what a compiled one says, on the program of a shrunken run."""
+"""Plans without a compiler, of real configs; and what a compiled one says, on the program of a
+shrunken run."""
 
 import dataclasses
 import importlib
@@ -8,7 +9,13 @@ import jax
 import pytest
 
 from flaxformer_lite.analysis import hlo
-from flaxformer_lite.config import ConfigError, ExperimentConfig, MeshConfig, TrainConfig, from_config_dict
+from flaxformer_lite.config import (
+    ConfigError,
+    ExperimentConfig,
+    MeshConfig,
+    TrainConfig,
+    from_config_dict,
+)
 from flaxformer_lite.plan import aot, lints, planner, report, topology
 from flaxformer_lite.plan.topology import GIB
 from flaxformer_lite.training import memory
@@ -24,7 +31,9 @@ SCALE = {
 
 
 def config(name):
-    return from_config_dict(ExperimentConfig, importlib.import_module(f"configs.{name}").get_config())
+    return from_config_dict(
+        ExperimentConfig, importlib.import_module(f"configs.{name}").get_config()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +92,11 @@ def test_every_config_of_scale_has_a_mesh_for_its_machine(name):
 def test_gpus_are_planned_from_data_sheets_and_nodes():
     cfg = dataclasses.replace(config("gpt2_xl"), mesh=MeshConfig(data=-1, fsdp=8))
     plan = planner.make(cfg, topology.parse("h100:16"), compiler=False)
-    assert "analytic (asked for)" in plan.how and plan.chips == 16 and plan.timed_by == "from data sheets"
+    assert (
+        "analytic (asked for)" in plan.how
+        and plan.chips == 16
+        and plan.timed_by == "from data sheets"
+    )
     text = dict(report.rows(plan))
     assert text["step time"].endswith("not measured)") and "data sheets" in text["step time"]
 
@@ -102,7 +115,9 @@ def test_json_and_words_say_the_same(seven):
     assert loaded["fits"] and loaded["memory"]["parameters"] == seven.memory.parameters
     assert loaded["exchanges"][0]["axes"] == ["fsdp"]
     text = dict(report.rows(seven))
-    assert text["memory a chip"].startswith(f"fits: {seven.memory.total / GIB:.2f} of 15.75 GiB at the peak")
+    assert text["memory a chip"].startswith(
+        f"fits: {seven.memory.total / GIB:.2f} of 15.75 GiB at the peak"
+    )
     full = dataclasses.replace(seven, fits=False, available=2 * GIB)
     assert report.verdict(full).startswith("DOES NOT FIT: ") and "too much" in report.verdict(full)
 
@@ -110,7 +125,13 @@ def test_json_and_words_say_the_same(seven):
 @pytest.mark.parametrize(
     ("words", "bytes_"),
     [
-        ("Ran out of memory in memory space hbm. Used 57.97G of 15.75G hbm. Exceeded hbm capacity by 42.22G.", 57.97),
+        (
+            (
+                "Ran out of memory in memory space hbm. Used 57.97G of 15.75G hbm. Exceeded hbm"
+                " capacity by 42.22G."
+            ),
+            57.97,
+        ),
         ("memory required for HLO temporaries (42.41G) exceeds available HBM (15.75G).", 42.41 + 3),
         ("no numbers here", None),
     ],
@@ -127,7 +148,9 @@ def compiled(tmp_path):
     def of(attention="auto", chunks=4, **mesh):
         train = {"batch_size": 16, "loss_chunks": chunks}
         cfg = tiny_runs.config(tmp_path, train=train, mesh=MeshConfig(**mesh))
-        model = dataclasses.replace(cfg.model, attention=attention, max_length=512, vocab_size=4096, num_heads=4)
+        model = dataclasses.replace(
+            cfg.model, attention=attention, max_length=512, vocab_size=4096, num_heads=4
+        )
         cfg = dataclasses.replace(cfg, model=model, data=dataclasses.replace(cfg.data, length=512))
         from flaxformer_lite import sharding
         from flaxformer_lite.data import dummy

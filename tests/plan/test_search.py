@@ -31,14 +31,18 @@ def test_what_fits_is_ranked_by_speed_and_reproduces(cfg, found):
     assert all(one.plan.memory.total <= search.CLEARANCE * one.plan.available for one in ranked)
     again = planner.make(search.changed(cfg, best.overrides), MACHINE, compiler=False)
     assert (again.seconds, again.memory) == (best.plan.seconds, best.plan.memory)
-    shapes = [tuple(v for k, v in one.overrides.items() if not k.startswith("train.")) for one in ranked]
+    shapes = [
+        tuple(v for k, v in one.overrides.items() if not k.startswith("train.")) for one in ranked
+    ]
     assert len(set(shapes)) == len(shapes)
     text = dict(report.ranking(ranked))["1"]
     assert f"--config.mesh.fsdp={best.overrides['mesh.fsdp']} " in text and "analytic" in text
 
 
 @pytest.mark.nightly
-def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_out(monkeypatch, cfg, found):
+def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_out(
+    monkeypatch, cfg, found
+):
     made = []
 
     def make(cfg, machine, compiler=True):
@@ -51,8 +55,14 @@ def test_only_as_many_compilations_as_asked_for_and_what_does_not_fit_is_left_ou
     said = []
     ranked = search.search(cfg, MACHINE, compiles=3, say=said.append)
     wide = [cfg.mesh.fsdp > 1 and 256 * cfg.mesh.fsdp > cfg.model.d_model for cfg in made]
-    assert wide == sorted(wide) and not wide[0]  # those that the TPU's compiler would reduce whole come last
-    assert len(made) == 3 and len(ranked) == 1 and said[1].startswith("compiling 1 of 3: --config.mesh.data=")
+    assert (
+        wide == sorted(wide) and not wide[0]
+    )  # those that the TPU's compiler would reduce whole come last
+    assert (
+        len(made) == 3
+        and len(ranked) == 1
+        and said[1].startswith("compiling 1 of 3: --config.mesh.data=")
+    )
 
 
 def test_a_machine_too_small_finds_nothing(cfg):

@@ -1,4 +1,5 @@
-"""The programs of large configs on a TPU, traced and never compiled: they hold no array of all pairs of positions."""
+"""The programs of large configs on a TPU, traced and never compiled: they hold no array of all
+pairs of positions."""
 
 import dataclasses
 
@@ -18,7 +19,10 @@ def arrays(jaxpr, kernels):
     for eqn in jaxpr.eqns:
         yield from ((eqn.primitive.name, v.aval.shape) for v in eqn.outvars)
         if eqn.primitive.name == "pallas_call":
-            named = f"{eqn.source_info.name_stack} {eqn.params.get('name')} {eqn.params.get('name_and_src_info')}"
+            named = (
+                f"{eqn.source_info.name_stack} {eqn.params.get('name')}"
+                f" {eqn.params.get('name_and_src_info')}"
+            )
             kernels.update(kernel for kernel in ("splash", "relative") if kernel in named)
             continue
         for value in jax.tree.leaves(
@@ -32,7 +36,9 @@ def arrays(jaxpr, kernels):
 @pytest.mark.parametrize(("name", "expected"), [("gpt2_xl", {"splash"}), ("t5_xl", {"relative"})])
 def test_no_array_of_all_pairs(monkeypatch, name, expected):
     cfg = config(name)
-    cfg = dataclasses.replace(cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2))
+    cfg = dataclasses.replace(
+        cfg, mesh=MeshConfig(data=1), train=dataclasses.replace(cfg.train, batch_size=2)
+    )
     built = program.build(cfg, sharding.build_mesh(cfg.mesh, jax.devices()[:1]), dummy.example(cfg))
     monkeypatch.setattr(MeshSharding, "platform", "tpu")
     kernels = set()

@@ -1,4 +1,5 @@
-"""A step on any mesh is the step on one device, and what devices exchange is what the design says."""
+"""A step on any mesh is the step on one device, and what devices exchange is what the design
+says."""
 
 import functools
 import importlib
@@ -25,11 +26,18 @@ MESHES = {
     "fsdp_context_tensor": {"data": 1, "fsdp": 2, "context": 2, "tensor": 2},
 }
 EVERYTHING = "fsdp_context_tensor"
-CASES = [  # every family on three axes at once, and each axis by itself in one; `make meshes` runs them all
-    ("bert_tiny", "fsdp"), ("bert_tiny", EVERYTHING), ("gpt2_tiny", "data"), ("gpt2_tiny", "fsdp_tensor"),
-    ("gpt2_tiny", EVERYTHING), ("t5_tiny", "tensor"), ("t5_tiny", EVERYTHING), ("llama_tiny", "context"),
+# every family on three axes at once, and each axis by itself in one; `make meshes` runs them all
+CASES = [
+    ("bert_tiny", "fsdp"),
+    ("bert_tiny", EVERYTHING),
+    ("gpt2_tiny", "data"),
+    ("gpt2_tiny", "fsdp_tensor"),
+    ("gpt2_tiny", EVERYTHING),
+    ("t5_tiny", "tensor"),
+    ("t5_tiny", EVERYTHING),
+    ("llama_tiny", "context"),
     ("llama_tiny", EVERYTHING),
-]  # fmt: skip
+]
 
 
 @functools.cache
@@ -39,7 +47,8 @@ def small(name):
     config.model.update({**SMALL, "num_kv_heads": 2 if config.model.num_kv_heads else 0})
     for stack in ("encoder_layers", "decoder_layers"):
         config.model[stack] = min(config.model[stack], 1)
-    config.data.length, config.data.target_length = 40, 0
+    config.data.length = 40
+    config.data.target_length = 0
     config.data.tokenizer.name = "bytes"
     if name == "electra_tiny":
         config.objective.generator_size = 0.5  # its heads too are divided by two
@@ -60,7 +69,11 @@ DAILY = ("fsdp", "data", "tensor", "context")
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        case if case[1] in DAILY or case[0] == "llama_tiny" else pytest.param(*case, marks=pytest.mark.nightly)
+        (
+            case
+            if case[1] in DAILY or case[0] == "llama_tiny"
+            else pytest.param(*case, marks=pytest.mark.nightly)
+        )
         for case in CASES
     ],
 )
@@ -74,7 +87,8 @@ def test_a_step_on_a_mesh_is_the_step_on_one_device(name, mesh):
 
 @pytest.mark.nightly
 def test_a_model_and_its_companion_on_a_mesh_are_those_on_one_device():
-    """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over `tensor`."""
+    """Their exchanges are not checked: drawing tokens gathers the probabilities of a chunk over
+    `tensor`."""
     verdict = verify_mesh.verify(reference("electra_tiny"), MeshConfig(**MESHES[EVERYTHING]))
     assert verdict.equal, verdict.gradients[:3]
     assert any(gradient.path.startswith("generator/") for gradient in verdict.gradients)
@@ -96,16 +110,23 @@ def test_activations_that_are_gathered_are_named(monkeypatch):
 
 LOADED = pytest.mark.filterwarnings("ignore:the load_module")  # how ml_collections reads a config
 SMALLEST = [
-    "--config.model.d_model=16", "--config.model.num_heads=2", "--config.model.mlp_dim=16", "--config.model.decoder_layers=1",
-    "--config.data.length=16", "--config.train.batch_size=8", "--config.data.tokenizer.name=bytes",
-]  # fmt: skip
+    "--config.model.d_model=16",
+    "--config.model.num_heads=2",
+    "--config.model.mlp_dim=16",
+    "--config.model.decoder_layers=1",
+    "--config.data.length=16",
+    "--config.train.batch_size=8",
+    "--config.data.tokenizer.name=bytes",
+]
 
 
 @pytest.fixture
 def command(monkeypatch):
     def run(*flags):
         argv = ["verify-mesh", "--config=configs/gpt2_tiny.py", *SMALLEST, *flags]
-        monkeypatch.setattr("sys.argv", ["flaxformer_lite", *argv])  # where ml_collections looks for --config.FIELD
+        monkeypatch.setattr(
+            "sys.argv", ["flaxformer_lite", *argv]
+        )  # where ml_collections looks for --config.FIELD
         for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
             monkeypatch.setenv(name, os.environ[name])  # put back afterwards
         door.main(argv)
@@ -117,14 +138,23 @@ def command(monkeypatch):
 def test_the_command_prints_a_table_and_what_is_exchanged(command, capsys):
     command("--config.mesh.mode=pmap", "--all")
     said = capsys.readouterr().out
-    assert "mesh        data 8, by pmap" in said and "token_embed/embedding" in said and "equal to rounding" in said
-    assert [line.split()[:2] for line in said.splitlines() if line.startswith("all-reduce")] == [["all-reduce", "data"]]
+    assert (
+        "mesh        data 8, by pmap" in said
+        and "token_embed/embedding" in said
+        and "equal to rounding" in said
+    )
+    assert [line.split()[:2] for line in said.splitlines() if line.startswith("all-reduce")] == [
+        ["all-reduce", "data"]
+    ]
 
 
 @LOADED
 @pytest.mark.parametrize(
     ("flag", "message"),
-    [("mesh.tensor=3", "8 devices do not divide by 3"), ("mesh.tensor=4", "does not divide over mesh.tensor=4")],
+    [
+        ("mesh.tensor=3", "8 devices do not divide by 3"),
+        ("mesh.tensor=4", "does not divide over mesh.tensor=4"),
+    ],
 )
 def test_what_cannot_work_is_one_line(command, capsys, flag, message):
     with pytest.raises(SystemExit) as stopped:

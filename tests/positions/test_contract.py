@@ -15,7 +15,11 @@ from flaxformer_lite.functions.rotary import rotate
 from flaxformer_lite.functions.segments import positions_in_segments
 from flaxformer_lite.positions.encoding import Encoding
 
-B, T, N, H, D = 2, 9, 4, 8, 32
+B = 2
+T = 9
+N = 4
+H = 8
+D = 32
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [5] * 9], np.int32)
 SIZES = {"d_model": D, "num_heads": N, "head_dim": H, "max_length": 16}
 
@@ -37,20 +41,24 @@ def embeddings(dtype=jnp.float32):
 
 
 def layer(encoding, tables, x, positions, mask=None, rows=slice(None), bidirectional=False):
-    """One attention over the embedded `x`, of `rows` to all columns; `rows` as in cached decoding."""
+    """One attention over the embedded `x`, of `rows` to all columns; `rows` as in cached
+    decoding."""
     x = encoding.embed(tables, x, positions)
     q = k = v = x.reshape(*x.shape[:2], N, H)
     phase = encoding.phase(positions, H)
     if phase is not None:
         q = k = rotate(k, phase)
     index = jnp.arange(x.shape[1])
-    bias = encoding.attention_bias(tables, positions[:, rows], positions, bidirectional=bidirectional)
+    bias = encoding.attention_bias(
+        tables, positions[:, rows], positions, bidirectional=bidirectional
+    )
     return attend(q[:, rows], k, v, mask=mask, bias=bias, q_index=index[rows], k_index=index)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_hooks_keep_shapes_and_dtypes(encoding, dtype):
-    learned, positions = tables(encoding), jnp.arange(T)[None]
+    learned = tables(encoding)
+    positions = jnp.arange(T)[None]
     q = jnp.ones((B, T, N, H), dtype)
     embedded = encoding.embed(learned, embeddings(dtype), positions)
     assert embedded.shape == (B, T, D) and embedded.dtype == dtype
@@ -63,12 +71,16 @@ def test_hooks_keep_shapes_and_dtypes(encoding, dtype):
         if bias is not None:
             assert bias.shape in ((1, N, T, T), (B, N, T, T)) and bias.dtype == jnp.float32
             assert jnp.isfinite(bias).all()
-    assert (encoding.attention_bias(learned, positions, positions, bidirectional=True) is None) == (bias is None)
+    assert (encoding.attention_bias(learned, positions, positions, bidirectional=True) is None) == (
+        bias is None
+    )
 
 
 def test_fills_one_hook_or_none(encoding):
     filled = [
-        hook for hook in ("embed", "phase", "bias") if getattr(type(encoding), hook) is not getattr(Encoding, hook)
+        hook
+        for hook in ("embed", "phase", "bias")
+        if getattr(type(encoding), hook) is not getattr(Encoding, hook)
     ]
     assert len(filled) == (type(encoding).__name__ != "Nope")
 
@@ -80,7 +92,9 @@ def test_tables_name_their_axes(encoding):
 
 
 def test_jit_equals_eager_and_gradients_are_finite(encoding):
-    learned, x, positions = tables(encoding), embeddings(), positions_in_segments(SEGMENTS)
+    learned = tables(encoding)
+    x = embeddings()
+    positions = positions_in_segments(SEGMENTS)
 
     def loss(x, learned):
         return (layer(encoding, learned, x, positions, masks.causal()) ** 2).sum()
@@ -91,7 +105,8 @@ def test_jit_equals_eager_and_gradients_are_finite(encoding):
 
 
 def test_a_packed_document_is_what_it_is_alone(encoding):
-    learned, x = tables(encoding), embeddings()
+    learned = tables(encoding)
+    x = embeddings()
     mask = masks.causal() & masks.segments(SEGMENTS)
     packed = layer(encoding, learned, x, positions_in_segments(SEGMENTS), mask)
     for document in (slice(0, 4), slice(4, 9)):
@@ -102,7 +117,9 @@ def test_a_packed_document_is_what_it_is_alone(encoding):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_row_decoded_from_a_cache_is_what_it_is_in_the_whole(encoding, bidirectional):
-    learned, x, positions = tables(encoding), embeddings(), positions_in_segments(SEGMENTS)
+    learned = tables(encoding)
+    x = embeddings()
+    positions = positions_in_segments(SEGMENTS)
     mask = masks.segments(SEGMENTS)
     mask = mask if bidirectional else mask & masks.causal()
     whole = layer(encoding, learned, x, positions, mask, bidirectional=bidirectional)
@@ -113,7 +130,8 @@ def test_a_row_decoded_from_a_cache_is_what_it_is_in_the_whole(encoding, bidirec
 
 def test_tells_positions_apart(encoding):
     """Reversing the text changes what the last row sees, unless there is no encoding at all."""
-    learned, positions = tables(encoding), jnp.arange(T)[None]
+    learned = tables(encoding)
+    positions = jnp.arange(T)[None]
     x = embeddings()
     swapped = x.at[:, :-1].set(x[:, :-1][:, ::-1])
     last = [layer(encoding, learned, y, positions)[:, -1] for y in (x, swapped)]

@@ -19,7 +19,10 @@ def test_unit_is_positive():
 
 
 def test_layer_norm_takes_it_away_and_rms_norm_does_not():
-    x, ones = jnp.linspace(-1.0, 1.0, 8).reshape(1, 2, 4) ** 3, jnp.ones(4)
+    x = jnp.linspace(-1.0, 1.0, 8).reshape(1, 2, 4) ** 3
+    ones = jnp.ones(4)
     embedded = Index().embed({}, x, jnp.asarray([[100, 200]]))
-    np.testing.assert_allclose(layer_norm(embedded, ones, eps=1e-6), layer_norm(x, ones, eps=1e-6), atol=1e-5)
+    np.testing.assert_allclose(
+        layer_norm(embedded, ones, eps=1e-6), layer_norm(x, ones, eps=1e-6), atol=1e-5
+    )
     assert jnp.abs(rms_norm(embedded, ones, eps=1e-6) - rms_norm(x, ones, eps=1e-6)).max() > 0.1

@@ -7,13 +7,20 @@ from flaxformer_lite.attentions.arguments import Arguments
 from flaxformer_lite.attentions.dense import weights
 from flaxformer_lite.positions.shaw import Shaw
 
-B, T, N, H, K = 2, 6, 3, 4, 2
+B = 2
+T = 6
+N = 3
+H = 4
+K = 2
 
 
 def test_equation_5_of_the_paper():
     q, k = jax.random.normal(jax.random.key(0), (2, B, T, N, H))
-    table, positions = jax.random.normal(jax.random.key(1), (2 * K + 1, H)), jnp.arange(T)[None]
-    bias = Shaw(max_distance=K).attention_bias({"key": table}, positions, positions, bidirectional=True)
+    table = jax.random.normal(jax.random.key(1), (2 * K + 1, H))
+    positions = jnp.arange(T)[None]
+    bias = Shaw(max_distance=K).attention_bias(
+        {"key": table}, positions, positions, bidirectional=True
+    )
     logits = np.zeros((B, N, T, T))
     for b, n, i, j in np.ndindex(B, N, T, T):
         relative = table[min(max(j - i, -K), K) + K]

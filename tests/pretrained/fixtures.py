@@ -13,7 +13,9 @@ from flaxformer_lite import load_pretrained, registry
 ROOT = Path(__file__).parents[1] / "fixtures"
 MANIFEST = json.loads((ROOT / "manifest.json").read_text())["fixtures"]
 OUTSIDE = {"phi": "examples.phi:Model", "modernbert": "examples.modernbert:Model"}  # of examples/
-KNOWN = [n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")]
+KNOWN = [
+    n for n in registry.available("models") if hasattr(registry.resolve("models", n), "PUBLISHED")
+]
 NAMES = [name for name, row in MANIFEST.items() if row["model_type"].replace("-", "_") in KNOWN]
 
 
@@ -33,7 +35,11 @@ def stored(folder):
 
 
 def part(name, prefix):
-    return {key.removeprefix(prefix): value for key, value in expected(name).items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): value
+        for key, value in expected(name).items()
+        if key.startswith(prefix)
+    }
 
 
 @functools.cache
@@ -47,7 +53,8 @@ def outputs(model, params, inputs):
 
 
 def errors(model, params, name):
-    """The largest difference of every output of every case, relative to the largest value; padding aside."""
+    """The largest difference of every output of every case, relative to the largest value; padding
+    aside."""
     for case in MANIFEST[name]["cases"]:
         inputs = part(name, f"{case}/in/")
         output = outputs(model, params, inputs)

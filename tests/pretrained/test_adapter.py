@@ -1,4 +1,5 @@
-"""Adapters that PEFT wrote give PEFT's logits here, and those written here have the tensors that PEFT reads."""
+"""Adapters that PEFT wrote give PEFT's logits here, and those written here have the tensors that
+PEFT reads."""
 
 import dataclasses
 import json
@@ -11,7 +12,14 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite import LoraConfig, build_model, load_pretrained, merge_adapter, save_adapter, save_pretrained
+from flaxformer_lite import (
+    LoraConfig,
+    build_model,
+    load_pretrained,
+    merge_adapter,
+    save_adapter,
+    save_pretrained,
+)
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.pretrained.adapter_places import shortest
 from flaxformer_lite.pretrained.safetensors import WeightsError
@@ -19,7 +27,8 @@ from tests.pretrained.fixtures import ROOT, part
 
 FOLDERS = sorted(path for path in (ROOT / "adapters").iterdir())
 IDS = [path.name for path in FOLDERS]
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
 
 
 def base_of(folder):
@@ -53,7 +62,9 @@ def test_logits_are_those_of_peft(folder, scan):
 
 
 # The uneven one comes back with its ranks and scales made equal.
-@pytest.mark.parametrize("folder", [f for f in FOLDERS if "-" not in f.name], ids=[i for i in IDS if "-" not in i])
+@pytest.mark.parametrize(
+    "folder", [f for f in FOLDERS if "-" not in f.name], ids=[i for i in IDS if "-" not in i]
+)
 def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, tmp_path):
     model, params = load_pretrained(ROOT / base_of(folder), adapter=folder)
     save_adapter(tmp_path / "again", model, params)
@@ -63,7 +74,16 @@ def test_written_again_the_file_has_the_same_tensors_and_says_the_same(folder, t
         np.testing.assert_array_equal(tensor, now[name], err_msg=name)
     was, now = (json.loads((path / CONFIG).read_text()) for path in (folder, tmp_path / "again"))
     assert set(now) <= set(was)
-    for name in ("r", "lora_alpha", "lora_dropout", "use_rslora", "task_type", "fan_in_fan_out", "bias", "peft_type"):
+    for name in (
+        "r",
+        "lora_alpha",
+        "lora_dropout",
+        "use_rslora",
+        "task_type",
+        "fan_in_fan_out",
+        "bias",
+        "peft_type",
+    ):
         assert now[name] == was[name], name
     assert now["base_model_name_or_path"] == str(ROOT / base_of(folder))
 
@@ -73,8 +93,11 @@ def noisy(name, adapter, **options):
     model, params = load_pretrained(ROOT / name, **options)
     model = model.clone(cfg=dataclasses.replace(model.cfg, adapter=adapter))
     inputs = part(name, "default/in/")
-    shapes = flatten_dict(jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/")
-    draw, own = np.random.default_rng(0), flatten_dict(params, sep="/")
+    shapes = flatten_dict(
+        jax.eval_shape(model.init, jax.random.key(0), **inputs)["params"], sep="/"
+    )
+    draw = np.random.default_rng(0)
+    own = flatten_dict(params, sep="/")
 
     def fill(path, leaf):
         if path in own and not adapter.trains(path):
@@ -90,7 +113,11 @@ def noisy(name, adapter, **options):
         ("gpt2_lm", ("query", "value", "down"), {"attn.c_attn": 4, "mlp.c_proj": 2}),
         ("gpt_neox_lm", (".",), {"query_key_value": 6, "attention.dense": 2}),
         ("roberta_sequence_classification", ("query",), {"self.query": 2}),
-        ("t5_conditional_generation", ("encoder/.*query", "cross_attention/value"), {"EncDecAttention.v": 2}),
+        (
+            "t5_conditional_generation",
+            ("encoder/.*query", "cross_attention/value"),
+            {"EncDecAttention.v": 2},
+        ),
     ],
 )
 @pytest.mark.parametrize("scan", SCAN)
@@ -98,22 +125,35 @@ def test_one_of_ours_comes_back(name, targets, ranks, scan, tmp_path):
     model, params = noisy(name, LoraConfig(rank=2, alpha=3.0, targets=targets), scan=scan)
     save_adapter(tmp_path / "adapter", model, params, base="its/base")
     due = logits_of(model, params, name)
-    assert gap(logits_of(*load_pretrained(ROOT / name, adapter=tmp_path / "adapter"), name), due, name) < 1e-5
+    assert (
+        gap(logits_of(*load_pretrained(ROOT / name, adapter=tmp_path / "adapter"), name), due, name)
+        < 1e-5
+    )
     tensors = load_file(tmp_path / "adapter" / WEIGHTS)
     for module, rank in ranks.items():
-        sizes = {tensor.shape[0] for key, tensor in tensors.items() if key.endswith(f"{module}.lora_A.weight")}
+        sizes = {
+            tensor.shape[0]
+            for key, tensor in tensors.items()
+            if key.endswith(f"{module}.lora_A.weight")
+        }
         assert sizes == {rank}, module
     assert {key for key in tensors if "lora_" not in key} == {
         f"base_model.model.classifier.{layer}.{leaf}"
-        for layer in ("dense", "out_proj") for leaf in ("weight", "bias") if "classification" in name
-    }  # fmt: skip
-    assert json.loads((tmp_path / "adapter" / CONFIG).read_text())["base_model_name_or_path"] == "its/base"
+        for layer in ("dense", "out_proj")
+        for leaf in ("weight", "bias")
+        if "classification" in name
+    }
+    assert (
+        json.loads((tmp_path / "adapter" / CONFIG).read_text())["base_model_name_or_path"]
+        == "its/base"
+    )
     save_pretrained(tmp_path / "merged", model, params)
     assert gap(logits_of(*load_pretrained(tmp_path / "merged"), name), due, name) < 1e-5
 
 
 def test_a_classifier_may_come_from_the_adapter_alone(tmp_path):
-    name, adapter = "bert_sequence_classification", ROOT / "adapters" / "bert_sequence_classification"
+    name = "bert_sequence_classification"
+    adapter = ROOT / "adapters" / "bert_sequence_classification"
     model, params = load_pretrained(ROOT / name, head="none")
     save_pretrained(tmp_path / "body", model, params)
     model, params = load_pretrained(tmp_path / "body", adapter=adapter)
@@ -137,7 +177,10 @@ def changed(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"use_dora": True}, "use_dora=True changes the numbers, and only its absence is supported here"),
+        (
+            {"use_dora": True},
+            "use_dora=True changes the numbers, and only its absence is supported here",
+        ),
         ({"bias": "lora_only"}, "bias='lora_only' changes the numbers, and only 'none'"),
         ({"peft_type": "IA3"}, "peft_type='IA3' changes the numbers, and only 'LORA'"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa' changes the numbers"),
@@ -169,18 +212,44 @@ def test_fields_of_other_versions_are_reported(changed, caplog):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t | {"base_model.model.lm_head.lora_A.weight": t[A], "base_model.model.lm_head.lora_B.weight": t[B]},
-         "adapts lm_head, which is no matrix of this gpt2"),
-        (lambda t: t | {"base_model.model.transformer.wte.lora_embedding_A": t[A]}, "only the factors lora_A and lora_B"),
-        (lambda t: t | {A.replace("lora_A.weight", "lora_magnitude_vector"): t[B][:, 0]}, "only the factors lora_A and lora_B"),
-        (lambda t: {k: v for k, v in t.items() if k != B}, "transformer.h.0.attn.c_attn lacks lora_A or lora_B"),
-        (lambda t: t | {A: t[A][:, :8]}, r"c_attn.lora_A.weight has shape [3, 8], its model and rank imply [3, 16]"),
-        (lambda t: t | {"base_model.model.transformer.new.weight": t[A]}, "tensor new.weight has no place"),
+        (
+            lambda t: (
+                t
+                | {
+                    "base_model.model.lm_head.lora_A.weight": t[A],
+                    "base_model.model.lm_head.lora_B.weight": t[B],
+                }
+            ),
+            "adapts lm_head, which is no matrix of this gpt2",
+        ),
+        (
+            lambda t: t | {"base_model.model.transformer.wte.lora_embedding_A": t[A]},
+            "only the factors lora_A and lora_B",
+        ),
+        (
+            lambda t: t | {A.replace("lora_A.weight", "lora_magnitude_vector"): t[B][:, 0]},
+            "only the factors lora_A and lora_B",
+        ),
+        (
+            lambda t: {k: v for k, v in t.items() if k != B},
+            "transformer.h.0.attn.c_attn lacks lora_A or lora_B",
+        ),
+        (
+            lambda t: t | {A: t[A][:, :8]},
+            r"c_attn.lora_A.weight has shape [3, 8], its model and rank imply [3, 16]",
+        ),
+        (
+            lambda t: t | {"base_model.model.transformer.new.weight": t[A]},
+            "tensor new.weight has no place",
+        ),
         (lambda t: {}, "it lacks lora_A or lora_B"),
     ],
-)  # fmt: skip
+)
 def test_tensors_without_a_place_are_refused(changed, change, said):
-    save_file({k: np.ascontiguousarray(v) for k, v in change(load_file(changed / WEIGHTS)).items()}, changed / WEIGHTS)
+    save_file(
+        {k: np.ascontiguousarray(v) for k, v in change(load_file(changed / WEIGHTS)).items()},
+        changed / WEIGHTS,
+    )
     with pytest.raises(WeightsError) as caught:
         load_pretrained(ROOT / "gpt2_lm", adapter=changed)
     assert said in str(caught.value)

@@ -1,4 +1,5 @@
-"""Saving beyond the same tensors under the same names, which test_parity.py compares: meshes, shards, what goes along."""
+"""Saving beyond the same tensors under the same names, which test_parity.py compares: meshes,
+shards, what goes along."""
 
 import json
 
@@ -19,7 +20,8 @@ from tests.pretrained.fixtures import ROOT, loaded
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "t5"])
 def test_onto_a_mesh_a_part_at_a_time(family, scan, tmp_path):
-    """Fused by thirds, fused by heads, and not fused: what each device reads is its part of the whole."""
+    """Fused by thirds, fused by heads, and not fused: what each device reads is its part of the
+    whole."""
     turning = {"position": Rope(fraction=0.5), "head_dim": 4} if family == "gpt_neox" else {}
     model, params = built(small(family, vocab_size=64, **turning))
     save_pretrained(tmp_path, model, params)
@@ -62,7 +64,10 @@ def test_tokenizer_and_labels_travel(tmp_path):
     for path in (ROOT / "bert_sequence_classification").iterdir():
         (source / path.name).write_bytes(path.read_bytes())
     config = json.loads((source / "config.json").read_text())
-    config |= {"id2label": {"0": "bad", "1": "fair", "2": "good"}, "label2id": {"bad": 0, "fair": 1, "good": 2}}
+    config |= {
+        "id2label": {"0": "bad", "1": "fair", "2": "good"},
+        "label2id": {"bad": 0, "fair": 1, "good": 2},
+    }
     (source / "config.json").write_text(json.dumps(config))
     (source / "tokenizer.json").write_text("{}")
     model, params = load_pretrained(source)
@@ -87,7 +92,10 @@ def test_a_model_that_no_published_one_equals_is_refused(tmp_path):
 
 def test_a_head_without_a_published_class_is_refused(tmp_path):
     model, params = built(small("bart", head="encoder"))
-    with pytest.raises(ConfigError, match="head='encoder': a published bart has no class for it; choose from lm, none"):
+    with pytest.raises(
+        ConfigError,
+        match="head='encoder': a published bart has no class for it; choose from lm, none",
+    ):
         save_pretrained(tmp_path, model, params)
 
 

@@ -1,4 +1,5 @@
-"""Directories that are not what save_pretrained leaves: links, pointers, adapters, damaged indexes and msgpack."""
+"""Directories that are not what save_pretrained leaves: links, pointers, adapters, damaged indexes
+and msgpack."""
 
 import json
 
@@ -24,7 +25,9 @@ def folder(tmp_path):
 def test_a_link_that_leads_nowhere(folder, name):
     (folder / name).unlink()
     (folder / name).symlink_to("../../blobs/4d7a")
-    with pytest.raises(WeightsError, match=rf"{name}: a link to \.\./\.\./blobs/4d7a, which is not there"):
+    with pytest.raises(
+        WeightsError, match=rf"{name}: a link to \.\./\.\./blobs/4d7a, which is not there"
+    ):
         load_pretrained(folder)
 
 
@@ -38,7 +41,8 @@ def test_a_shard_that_is_a_link_to_nowhere(folder):
 
 def test_links_are_followed(folder, tmp_path_factory):
     """A hub's cache is made of them."""
-    due, blob = load_pretrained(folder)[1], tmp_path_factory.mktemp("blobs") / "4d7a"
+    due = load_pretrained(folder)[1]
+    blob = tmp_path_factory.mktemp("blobs") / "4d7a"
     (folder / WEIGHTS).rename(blob)
     (folder / WEIGHTS).symlink_to(blob)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder)[1], due)
@@ -46,7 +50,9 @@ def test_links_are_followed(folder, tmp_path_factory):
 
 def test_a_pointer_instead_of_weights(folder):
     (folder / WEIGHTS).write_bytes(POINTER)
-    with pytest.raises(WeightsError, match="only a Git LFS pointer to the weights; run git lfs pull"):
+    with pytest.raises(
+        WeightsError, match="only a Git LFS pointer to the weights; run git lfs pull"
+    ):
         load_pretrained(folder)
 
 
@@ -80,7 +86,10 @@ def test_header_nested_without_end(folder):
 
 
 def test_header_whose_dtype_is_a_list(folder):
-    edit_header(folder, lambda header: json.dumps({"a": {"dtype": ["F32"], "shape": [0], "data_offsets": [0, 0]}}))
+    edit_header(
+        folder,
+        lambda header: json.dumps({"a": {"dtype": ["F32"], "shape": [0], "data_offsets": [0, 0]}}),
+    )
     with pytest.raises(WeightsError, match=r"tensor a has dtype \['F32'\]"):
         load_pretrained(folder)
 
@@ -112,7 +121,10 @@ MSGPACK = {
     "parameters that are a list": (msgpack.packb({"params": [1]}), "does not hold a tree"),
     "names that are numbers": (msgpack.packb({1: {2: 3}}), "1/2 is not an array"),
     "nested without end": (b"\x81\xa1a" * 100_000, "not a Flax msgpack file, or truncated"),
-    "a shape larger than its bytes": (msgpack.packb({"a": array([2**40], "float32", b"1234")}), "or truncated"),
+    "a shape larger than its bytes": (
+        msgpack.packb({"a": array([2**40], "float32", b"1234")}),
+        "or truncated",
+    ),
     "objects": (msgpack.packb({"a": array([1], "object", b"12345678")}), "or truncated"),
 }
 

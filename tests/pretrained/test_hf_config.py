@@ -24,15 +24,27 @@ VALUES = {
     },
     "llama3_lm": {
         "rope_theta": [0, -1.0, "10000"],
-        "rope_scaling": [["llama3"], {"rope_type": "llama3"}, {"rope_type": "linear", "factor": "2"},
-                         {"rope_type": "linear", "factor": 0.5}, {"rope_type": ["linear"]},
-                         {"rope_type": "linear", "type": "yarn"}],
+        "rope_scaling": [
+            ["llama3"],
+            {"rope_type": "llama3"},
+            {"rope_type": "linear", "factor": "2"},
+            {"rope_type": "linear", "factor": 0.5},
+            {"rope_type": ["linear"]},
+            {"rope_type": "linear", "type": "yarn"},
+        ],
         "num_key_value_heads": [3, -2],
         "attention_bias": ["yes"],
     },
     "mistral_lm": {"sliding_window": [0, -4, "4"]},
-    "qwen3_lm": {"layer_types": ["full", [["full_attention"], ["full_attention"]]], "max_window_layers": [[1]]},
-    "gemma2_lm": {"attn_logit_softcapping": [0.0, -1.0, "30"], "query_pre_attn_scalar": [0], "sliding_window": [0]},
+    "qwen3_lm": {
+        "layer_types": ["full", [["full_attention"], ["full_attention"]]],
+        "max_window_layers": [[1]],
+    },
+    "gemma2_lm": {
+        "attn_logit_softcapping": [0.0, -1.0, "30"],
+        "query_pre_attn_scalar": [0],
+        "sliding_window": [0],
+    },
     "gpt_neo_lm": {"attention_types": [[None], [[["global"], 10**12]], 3], "window_size": [0]},
     "gptj_lm": {"n_head": [0], "rotary_dim": [0, 3, 64]},
     "t5_conditional_generation": {
@@ -41,9 +53,12 @@ VALUES = {
         "feed_forward_proj": [5, "gated-"],
     },
     "albert_groups_base": {"num_hidden_groups": [0], "num_hidden_layers": [10**12]},
-}  # fmt: skip
+}
 CASES = [
-    (name, field, value) for name, fields in VALUES.items() for field, values in fields.items() for value in values
+    (name, field, value)
+    for name, fields in VALUES.items()
+    for field, values in fields.items()
+    for value in values
 ]
 
 

@@ -1,4 +1,5 @@
-"""Files made to break a reader: each is refused in a sentence, in little time, and nothing raw reaches the terminal."""
+"""Files made to break a reader: each is refused in a sentence, in little time, and nothing raw
+reaches the terminal."""
 
 import json
 import os
@@ -39,11 +40,20 @@ HEADERS = {
         "a whole number of 4000 digits",
     ),
     "a shape that is a text": (lambda h: h[FIRST].update(shape="16"), "not natural numbers"),
-    "an entry that is a number": (lambda h: h.update({FIRST: 3}), "lacks dtype, shape or data_offsets"),
+    "an entry that is a number": (
+        lambda h: h.update({FIRST: 3}),
+        "lacks dtype, shape or data_offsets",
+    ),
     "a surrogate": (renamed("\ud800"), r"tensor '\\ud800': a name must be printable"),
     "an escape": (renamed("\x1b[2J"), r"tensor '\\x1b\[2J': a name must be printable"),
-    "text from right to left": (renamed("a\u202eb"), r"tensor 'a\\u202eb': a name must be printable"),
-    "an endless name": (renamed("x" * 10**6), r"tensor 'x+\.\.\.: a name must be printable and at most 1000"),
+    "text from right to left": (
+        renamed("a\u202eb"),
+        r"tensor 'a\\u202eb': a name must be printable",
+    ),
+    "an endless name": (
+        renamed("x" * 10**6),
+        r"tensor 'x+\.\.\.: a name must be printable and at most 1000",
+    ),
 }
 
 
@@ -83,8 +93,18 @@ JSONS = [
         published_settings,
         "eos_token_id='2': must be a whole number or",
     ),
-    ("generation_config.json", '{"bad_words_ids": 3}', published_settings, "bad_words_ids=3: must be a list"),
-    ("generation_config.json", '{"suppress_tokens": {}}', published_settings, "suppress_tokens={}: must be a list"),
+    (
+        "generation_config.json",
+        '{"bad_words_ids": 3}',
+        published_settings,
+        "bad_words_ids=3: must be a list",
+    ),
+    (
+        "generation_config.json",
+        '{"suppress_tokens": {}}',
+        published_settings,
+        "suppress_tokens={}: must be a list",
+    ),
     (
         "tokenizer_config.json",
         '{"chat_template": [1, {"name": "default", "template": 3}]}',
@@ -104,15 +124,32 @@ JSONS = [
         "model_max_length='512': must be a number",
     ),
     ("special_tokens_map.json", "[" * 5000, load_tokenizer, "nested too deeply"),
-    ("config.json", '{"num_labels": 1000000000}', load_labels, "num_labels=1000000000: no model is so large"),
-    ("config.json", '{"num_labels": "two"}', load_labels, "num_labels='two': must be a whole number"),
-    ("config.json", '{"model_type": "' + "x" * 10**6 + '"}', load_pretrained, r"model_type='x+\.\.\.; the families"),
+    (
+        "config.json",
+        '{"num_labels": 1000000000}',
+        load_labels,
+        "num_labels=1000000000: no model is so large",
+    ),
+    (
+        "config.json",
+        '{"num_labels": "two"}',
+        load_labels,
+        "num_labels='two': must be a whole number",
+    ),
+    (
+        "config.json",
+        '{"model_type": "' + "x" * 10**6 + '"}',
+        load_pretrained,
+        r"model_type='x+\.\.\.; the families",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "read", "message"), JSONS)
 def test_json_beside_weights(folder, name, text, read, message):
-    (folder / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}')
+    (folder / "tokenizer.json").write_text(
+        '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}'
+    )
     (folder / name).write_text(text)
     with pytest.raises((ConfigError, WeightsError), match=message):
         read(folder)
@@ -129,14 +166,17 @@ def test_a_config_that_is_a_device(folder, device):
 def test_a_shared_layer_repeated_without_end(tmp_path):
     """The file says nothing about the depth of a model whose layers are one."""
     edit_config(copied("albert_base", tmp_path), num_hidden_layers=2_000)
-    with pytest.raises(ConfigError, match="num_hidden_layers=2000, inner_group_num=1: no model is so deep"):
+    with pytest.raises(
+        ConfigError, match="num_hidden_layers=2000, inner_group_num=1: no model is so deep"
+    ):
         load_pretrained(tmp_path)
 
 
 def test_a_longest_text_below_one_cuts_nothing(folder, caplog):
     """In transformers it matters only to a call that asks for truncation, and fails there."""
     (folder / "tokenizer.json").write_text(
-        '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "pre_tokenizer": {"type": "Whitespace"}}'
+        '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}, "pre_tokenizer":'
+        ' {"type": "Whitespace"}}'
     )
     (folder / "tokenizer_config.json").write_text('{"model_max_length": -5}')
     assert load_tokenizer(folder)("a a a")["input_ids"].shape == (1, 3)
@@ -146,4 +186,6 @@ def test_a_longest_text_below_one_cuts_nothing(folder, caplog):
 def test_a_field_that_cannot_be_printed_is_noticed_in_escapes(folder, caplog):
     edit_config(folder, **{"\x1b[2J": 1})
     load_pretrained(folder)
-    assert r"'\x1b[2J': not a field of transformers' bert" in caplog.text and "\x1b" not in caplog.text
+    assert (
+        r"'\x1b[2J': not a field of transformers' bert" in caplog.text and "\x1b" not in caplog.text
+    )

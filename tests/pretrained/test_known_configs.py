@@ -1,4 +1,5 @@
-"""The config.json of well-known published models reads as the model that it is; no weights are needed."""
+"""The config.json of well-known published models reads as the model that it is; no weights are
+needed."""
 
 import json
 import logging
@@ -25,12 +26,28 @@ SIZES = {
     "roberta-base": ("masked_lm", 50265, 768, 12, 3072, 12, 0),
     "roberta-large": ("masked_lm", 50265, 1024, 16, 4096, 24, 0),
     "distilroberta-base": ("masked_lm", 50265, 768, 12, 3072, 6, 0),
-    "cardiffnlp/twitter-roberta-base-sentiment-latest": ("sequence_classification", 50265, 768, 12, 3072, 12, 0),
+    "cardiffnlp/twitter-roberta-base-sentiment-latest": (
+        "sequence_classification",
+        50265,
+        768,
+        12,
+        3072,
+        12,
+        0,
+    ),
     "deepset/roberta-base-squad2": ("question_answering", 50265, 768, 12, 3072, 12, 0),
     "xlm-roberta-base": ("masked_lm", 250002, 768, 12, 3072, 12, 0),
     "xlm-roberta-large": ("masked_lm", 250002, 1024, 16, 4096, 24, 0),
     "distilbert-base-uncased": ("masked_lm", 30522, 768, 12, 3072, 6, 0),
-    "distilbert-base-uncased-finetuned-sst-2-english": ("sequence_classification", 30522, 768, 12, 3072, 6, 0),
+    "distilbert-base-uncased-finetuned-sst-2-english": (
+        "sequence_classification",
+        30522,
+        768,
+        12,
+        3072,
+        6,
+        0,
+    ),
     "distilbert-base-cased-distilled-squad": ("question_answering", 28996, 768, 12, 3072, 6, 0),
     "albert-base-v2": ("masked_lm", 30000, 768, 12, 3072, 12, 0),
     "albert-xxlarge-v2": ("masked_lm", 30000, 4096, 64, 16384, 12, 0),
@@ -95,21 +112,33 @@ NOTICED = {
 
 def read(fields):
     family = family_of(fields, Path())
-    return read_config(family, fields, head_of(family, fields, None if "architectures" in fields else "none"))
+    return read_config(
+        family, fields, head_of(family, fields, None if "architectures" in fields else "none")
+    )
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_it_reads_as_the_model_it_is(name, caplog):
     with caplog.at_level(logging.WARNING, "flaxformer_lite"):
         cfg = read(FIELDS[name])
-    sizes = (cfg.vocab_size, cfg.d_model, cfg.num_heads, cfg.mlp_dim, cfg.encoder_layers, cfg.decoder_layers)
+    sizes = (
+        cfg.vocab_size,
+        cfg.d_model,
+        cfg.num_heads,
+        cfg.mlp_dim,
+        cfg.encoder_layers,
+        cfg.decoder_layers,
+    )
     assert (cfg.head, *sizes) == SIZES[name]
-    assert [record.args[0] for record in caplog.records] == ([NOTICED[name]] if name in NOTICED else [])
+    assert [record.args[0] for record in caplog.records] == (
+        [NOTICED[name]] if name in NOTICED else []
+    )
 
 
 def test_a_field_that_transformers_computes_with_and_we_do_not_is_refused():
     with pytest.raises(
-        ConfigError, match="token_classification_bias=False is not supported for llama and might change"
+        ConfigError,
+        match="token_classification_bias=False is not supported for llama and might change",
     ):
         read(FIELDS["meta-llama/Llama-2-7b-hf"] | {"token_classification_bias": False})
     with pytest.raises(ConfigError, match="head_dim=32 is not supported for gpt2"):

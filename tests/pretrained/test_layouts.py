@@ -1,4 +1,5 @@
-"""Layouts of fused tensors are spelled by whoever needs them; each is compared with numpy's own stacking."""
+"""Layouts of fused tensors are spelled by whoever needs them; each is compared with numpy's own
+stacking."""
 
 import numpy as np
 import pytest
@@ -7,7 +8,9 @@ from flaxformer_lite.config import ConfigError
 from flaxformer_lite.models.weight_map import Row
 from flaxformer_lite.pretrained.layouts import Place, groups_of
 
-D, N, H = 6, 2, 4
+D = 6
+N = 2
+H = 4
 DRAW = np.random.default_rng(0)
 Q, K, V = (DRAW.standard_normal((D, N, H)).astype(np.float32) for _ in range(3))
 FLAT = [x.reshape(D, N * H) for x in (Q, K, V)]
@@ -32,14 +35,19 @@ def test_three_parameters_in_one_tensor(layout):
         one = place(layout, part)
         assert one.file_shape == tensor.shape
         for index in ((slice(None),) * 3, (slice(2, 4), slice(1, 2), slice(1, 3))):
-            np.testing.assert_array_equal(one.read(lambda slices: tensor[slices], index), due[index])
+            np.testing.assert_array_equal(
+                one.read(lambda slices: tensor[slices], index), due[index]
+            )
         one.write(due, written)
     np.testing.assert_array_equal(written, tensor)
 
 
 @pytest.mark.parametrize(
     ("layout", "due"),
-    [("3OI", np.concatenate), ("N3HI", lambda b: np.stack([x.reshape(N, H) for x in b], 1).reshape(-1))],
+    [
+        ("3OI", np.concatenate),
+        ("N3HI", lambda b: np.stack([x.reshape(N, H) for x in b], 1).reshape(-1)),
+    ],
 )
 def test_biases_have_no_inputs(layout, due):
     biases = [x[0].reshape(-1) for x in (Q, K, V)]
@@ -55,12 +63,17 @@ def test_a_gate_above_its_input():
     tensor = np.concatenate([gate.T, up.T])
     for part, due in enumerate((gate, up)):
         one = place("2OI", part, "mlp/gate/kernel", (D, 5), parts=2)
-        np.testing.assert_array_equal(one.read(lambda slices: tensor[slices], (slice(None),) * 2), due)
+        np.testing.assert_array_equal(
+            one.read(lambda slices: tensor[slices], (slice(None),) * 2), due
+        )
 
 
 @pytest.mark.parametrize(
-    ("ours", "layout"), [(("a", "b"), "OI"), (("a", "b"), "3OI"), ("a", "2OI"), ("a", "XY"), (("a", "b"), "2FI")]
+    ("ours", "layout"),
+    [(("a", "b"), "OI"), (("a", "b"), "3OI"), ("a", "2OI"), ("a", "XY"), (("a", "b"), "2FI")],
 )
 def test_a_layout_that_does_not_fit_what_it_stacks_is_refused(ours, layout):
-    with pytest.raises(ConfigError, match=rf"^Wi: layout='{layout}' of \d parameters: letters I, O, N and H"):
+    with pytest.raises(
+        ConfigError, match=rf"^Wi: layout='{layout}' of \d parameters: letters I, O, N and H"
+    ):
         Row("Wi", ours, layout).paths  # noqa: B018

@@ -1,4 +1,5 @@
-"""Encoder-decoders as they have been published since 2019: fields of their time in config.json, other names, spare tensors."""
+"""Encoder-decoders as they have been published since 2019: fields of their time in config.json,
+other names, spare tensors."""
 
 import json
 
@@ -21,17 +22,34 @@ PAIRS = [name for name, entry in MANIFEST.items() if entry["kind"] == "seq2seq"]
 BART = [name for name in PAIRS if "t5" not in name]
 # Fields that the first releases wrote but did not read.
 RELICS = {
-    "_num_labels": 3, "add_bias_logits": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
-    "early_stopping": True, "extra_pos_embeddings": 2, "force_bos_token_to_be_generated": True,
-    "gradient_checkpointing": False, "length_penalty": 2.0, "max_length": 142, "min_length": 56,
-    "no_repeat_ngram_size": 3, "normalize_before": False, "normalize_embedding": True, "num_beams": 4,
-    "num_hidden_layers": 12, "output_past": True, "prefix": " ", "static_position_embeddings": False,
+    "_num_labels": 3,
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "classif_dropout": 0.0,
+    "early_stopping": True,
+    "extra_pos_embeddings": 2,
+    "force_bos_token_to_be_generated": True,
+    "gradient_checkpointing": False,
+    "length_penalty": 2.0,
+    "max_length": 142,
+    "min_length": 56,
+    "no_repeat_ngram_size": 3,
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "num_beams": 4,
+    "num_hidden_layers": 12,
+    "output_past": True,
+    "prefix": " ",
+    "static_position_embeddings": False,
     "task_specific_params": {"summarization": {"num_beams": 4}},
-}  # fmt: skip
+}
 T5_RELICS = {
-    "n_positions": 512, "output_past": True, "scalable_attention": True, "task_specific_params": {},
+    "n_positions": 512,
+    "output_past": True,
+    "scalable_attention": True,
+    "task_specific_params": {},
     "tokenizer_class": "T5Tokenizer",
-}  # fmt: skip
+}
 
 
 def edited(name, target, change=lambda tensors: tensors, **fields):
@@ -47,18 +65,28 @@ def same(params, due):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_fields_of_old_configs_change_nothing(name, tmp_path):
-    model, params = load_pretrained(edited(name, tmp_path, **(RELICS if name in BART else T5_RELICS)))
+    model, params = load_pretrained(
+        edited(name, tmp_path, **(RELICS if name in BART else T5_RELICS))
+    )
     assert model.cfg == loaded(name)[0].cfg
     same(params, loaded(name)[1])
 
 
 @pytest.mark.parametrize("name", [n for n in BART if "separate" not in n and "cond" in n])
 def test_names_without_prefix_copies_of_the_table_and_no_bias(name, tmp_path):
-    """Facebook's BART was saved as the bare model: no prefix, a table for each side, no bias on logits."""
+    """Facebook's BART was saved as the bare model: no prefix, a table for each side, no bias on
+    logits."""
 
     def bare(tensors):
-        found = {key.removeprefix("model."): value for key, value in tensors.items() if key != "final_logits_bias"}
-        copies = {f"{side}.embed_tokens.weight": found["shared.weight"].copy() for side in ("encoder", "decoder")}
+        found = {
+            key.removeprefix("model."): value
+            for key, value in tensors.items()
+            if key != "final_logits_bias"
+        }
+        copies = {
+            f"{side}.embed_tokens.weight": found["shared.weight"].copy()
+            for side in ("encoder", "decoder")
+        }
         return found | copies | {"encoder.version": np.zeros(1, np.float32)}
 
     _, params = load_pretrained(edited(name, tmp_path, bare), head="lm")
@@ -71,7 +99,9 @@ def test_a_copy_that_differs_is_no_copy(tmp_path):
     def doctored(tensors):
         return tensors | {"model.encoder.embed_tokens.weight": tensors["model.shared.weight"] + 1}
 
-    with pytest.raises(WeightsError, match=r"encoder\.embed_tokens\.weight differs from shared\.weight"):
+    with pytest.raises(
+        WeightsError, match=r"encoder\.embed_tokens\.weight differs from shared\.weight"
+    ):
         load_pretrained(edited("bart_conditional_generation", tmp_path, doctored))
 
 
@@ -104,8 +134,15 @@ def test_scanned(name, tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_vocabulary_for_each_side(tied, tmp_path):
     """Two tables of two sizes, each split over the mesh, and back again."""
-    sizes = {"vocab_size": 64, "decoder_vocab_size": 96, "decoder_num_heads": 2, "decoder_mlp_dim": 40}
-    model, params = built(build_model("marian", "tiny", tie_embeddings=tied, pad_token_id=63, **sizes).cfg)
+    sizes = {
+        "vocab_size": 64,
+        "decoder_vocab_size": 96,
+        "decoder_num_heads": 2,
+        "decoder_mlp_dim": 40,
+    }
+    model, params = built(
+        build_model("marian", "tiny", tie_embeddings=tied, pad_token_id=63, **sizes).cfg
+    )
     save_pretrained(tmp_path, model, params)
     assert json.loads((tmp_path / "config.json").read_text())["decoder_start_token_id"] == 63
     assert ("lm_head.weight" in load_file(tmp_path / "model.safetensors")) is not tied
@@ -115,7 +152,8 @@ def test_a_vocabulary_for_each_side(tied, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ours", "published"), [("gelu_tanh", "gated-gelu"), ("gelu", "gated-gelu_python"), ("silu", "gated-silu")]
+    ("ours", "published"),
+    [("gelu_tanh", "gated-gelu"), ("gelu", "gated-gelu_python"), ("silu", "gated-silu")],
 )
 def test_gated_activations_have_names_of_their_own(ours, published):
     model = build_model("t5", "v1_1_tiny", activation=ours)

@@ -1,4 +1,5 @@
-"""Every family and head gives the numbers that torch transformers gave for the same file, and writes the same file."""
+"""Every family and head gives the numbers that torch transformers gave for the same file, and
+writes the same file."""
 
 import json
 
@@ -11,11 +12,28 @@ import pytest
 from flaxformer_lite import load_pretrained, registry, save_pretrained
 from flaxformer_lite.modules.layout import unstack_layers
 from flaxformer_lite.pretrained.save import published_tensors
-from tests.pretrained.fixtures import MANIFEST, NAMES, ROOT, errors, expected, loaded, outputs, part, stored
+from tests.pretrained.fixtures import (
+    MANIFEST,
+    NAMES,
+    ROOT,
+    errors,
+    expected,
+    loaded,
+    outputs,
+    part,
+    stored,
+)
 
 # One of each kind; torch's own bfloat16 is as far from its float32. `make parity` prints them all.
-BFLOAT16 = ("bert_pretraining", "gpt2_lm", "llama3_lm", "gemma2_lm", "gpt_neox_lm", "t5_v1_1_conditional_generation",
-            "bart_conditional_generation")  # fmt: skip
+BFLOAT16 = (
+    "bert_pretraining",
+    "gpt2_lm",
+    "llama3_lm",
+    "gemma2_lm",
+    "gpt_neox_lm",
+    "t5_v1_1_conditional_generation",
+    "bart_conditional_generation",
+)
 SCANNED = [n for n in NAMES if (n.endswith("_lm") and "albert" not in n) or n.startswith("t5_cond")]
 FLAX = [name for name in NAMES if list((ROOT / name).glob("flax_model*.msgpack"))]
 
@@ -48,7 +66,9 @@ def test_scanned_parameters_are_the_same_numbers(name, tmp_path):
     if model.cfg.decoder_layers % len(model.cfg.kinds):
         return
     scanned, stacked = load_pretrained(ROOT / name, scan=True)
-    stacked = jax.device_get(stacked)  # a row of an array on a device is a program; test_old_files.py saves such arrays
+    stacked = jax.device_get(
+        stacked
+    )  # a row of an array on a device is a program; test_old_files.py saves such arrays
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params)
     save_pretrained(tmp_path, scanned, stacked)
     same_tensors(tmp_path, ROOT / name)
@@ -75,15 +95,20 @@ def test_gradients(name):
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params)
     np.testing.assert_allclose(value, labels["loss"], rtol=1e-5)
-    flat = {"/".join(key.key for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(grads)}
-    ours, due = (
-        published_tensors(registry.resolve("models", model.cfg.family).PUBLISHED, model.cfg, flat),
-        part(name, "grads/"),
+    flat = {
+        "/".join(key.key for key in path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(grads)
+    }
+    ours = published_tensors(
+        registry.resolve("models", model.cfg.family).PUBLISHED, model.cfg, flat
     )
+    due = part(name, "grads/")
     assert set(ours) == set(due)
     largest = max(np.abs(g).max() for g in due.values())
     for key, gradient in due.items():
-        np.testing.assert_allclose(np.asarray(ours[key]), gradient, rtol=1e-4, atol=1e-5 * largest, err_msg=key)
+        np.testing.assert_allclose(
+            np.asarray(ours[key]), gradient, rtol=1e-4, atol=1e-5 * largest, err_msg=key
+        )
 
 
 @pytest.mark.parametrize("name", FLAX)
@@ -99,7 +124,9 @@ def test_old_flax_files_hold_the_same(name, tmp_path):
 def test_integers_of_any_width(dtype):
     model, params = loaded("bert_masked_lm")
     inputs = part("bert_masked_lm", "default/in/")
-    due = outputs(model, params, {key: value.astype(np.int32) for key, value in inputs.items()}).logits
+    due = outputs(
+        model, params, {key: value.astype(np.int32) for key, value in inputs.items()}
+    ).logits
     given = {key: value.astype(dtype) for key, value in inputs.items()}
     got = jax.jit(lambda params: model.apply({"params": params}, **given))(
         params
@@ -114,7 +141,8 @@ def test_the_references_are_not_trivial():
 
 
 def same_tensors(folder, published):
-    got, due = stored(folder), stored(published)
+    got = stored(folder)
+    due = stored(published)
     assert set(got) == set(due)
     for key, array in due.items():
         np.testing.assert_array_equal(got[key], array.astype(np.float32), err_msg=key)
@@ -122,5 +150,7 @@ def same_tensors(folder, published):
 
 def mean_loss(logits, labels):
     kept = labels != -100
-    each = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(np.where(kept, labels, 0)))
+    each = optax.softmax_cross_entropy_with_integer_labels(
+        logits, jnp.asarray(np.where(kept, labels, 0))
+    )
     return jnp.sum(jnp.where(kept, each, 0)) / float(kept.sum())

@@ -1,4 +1,5 @@
-"""Published directories in a store: read as on a disk, copied once, and written so that half of one is no model."""
+"""Published directories in a store: read as on a disk, copied once, and written so that half of one
+is no model."""
 
 import re
 
@@ -6,7 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite import ConfigError, load_labels, load_pretrained, load_tokenizer, save_adapter, save_pretrained
+from flaxformer_lite import (
+    ConfigError,
+    load_labels,
+    load_pretrained,
+    load_tokenizer,
+    save_adapter,
+    save_pretrained,
+)
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.files import remote
 from flaxformer_lite.files.stores import StorageError
@@ -32,7 +40,11 @@ def sent(folder, url):
 
 def read(bucket, name):
     """The requests for the content of objects with this ending."""
-    content = [r for r in bucket.seen if r.startswith("GET") and ("alt=media" in r or f"GET /{bucket.url[5:]}/" in r)]
+    content = [
+        r
+        for r in bucket.seen
+        if r.startswith("GET") and ("alt=media" in r or f"GET /{bucket.url[5:]}/" in r)
+    ]
     return [request for request in content if request.partition("?")[0].endswith(name)]
 
 
@@ -50,7 +62,9 @@ def test_shards_tokenizer_labels_and_settings_are_those_of_the_disk(bucket, tmp_
     assert model.source == shards
     url = sent(folder, f"{bucket.url}/gpt2")
     assert load_tokenizer(url).encode("zero one") == load_tokenizer(folder).encode("zero one")
-    assert published_settings(url) == published_settings(folder) and load_labels(url) == load_labels(folder)
+    assert published_settings(url) == published_settings(folder) and load_labels(
+        url
+    ) == load_labels(folder)
     labels = sent(ROOT / "bert_sequence_classification", f"{bucket.url}/bert")
     assert load_labels(labels) == load_labels(ROOT / "bert_sequence_classification")
 
@@ -73,19 +87,24 @@ def test_only_what_is_read_is_copied_and_only_once(bucket, tmp_path):
     assert not [name for name in ("msgpack", ".bin", "onnx", ".png") if read(bucket, name)]
     bucket.seen.clear()
     assert equal(load_pretrained(url)[1], before)
-    assert bucket.seen and not read(bucket, ("safetensors", "tokenizer.json"))  # but is asked for changes
+    assert bucket.seen and not read(
+        bucket, ("safetensors", "tokenizer.json")
+    )  # but is asked for changes
     remote.upload(ROOT / "gpt2_lm" / "config.json", f"{url}/config.json")
     remote.upload(ROOT / "gpt2_lm" / "model.safetensors", f"{url}/model.safetensors")
     assert equal(load_pretrained(url)[1], load_pretrained(ROOT / "gpt2_lm")[1])
 
 
 def test_what_has_no_model_says_so(bucket):
-    with pytest.raises(StorageError, match="/nothing: the bucket has no object of this name, and none below it"):
+    with pytest.raises(
+        StorageError, match="/nothing: the bucket has no object of this name, and none below it"
+    ):
         load_pretrained(f"{bucket.url}/nothing")
     storage.write(f"{bucket.url}/pickle/config.json", b"{}")
     storage.write(f"{bucket.url}/pickle/pytorch_model.bin", b"")
     with pytest.raises(
-        StorageError, match=r"pickle/pytorch_model.bin: a pickle, which can run any code .* not read here"
+        StorageError,
+        match=r"pickle/pytorch_model.bin: a pickle, which can run any code .* not read here",
     ):
         load_pretrained(f"{bucket.url}/pickle")
 
@@ -96,14 +115,18 @@ def test_a_model_goes_out_and_comes_back(bucket, tmp_path):
     url = f"{bucket.url}/out"
     save_pretrained(url, model, params, shard_bytes=9_000)
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
-    assert {"config.json", "model.safetensors.index.json", "tokenizer.json"} < names and len(names) > 6
+    assert {"config.json", "model.safetensors.index.json", "tokenizer.json"} < names and len(
+        names
+    ) > 6
     assert equal(load_pretrained(url)[1], params)
     storage.write(f"{url}/README.md", b"mine")
     writes = len(bucket.seen)
     save_pretrained(url, load_pretrained(url)[0], params)  # its tokenizer comes from where it lies
     names = {str(file).removeprefix(f"{url}/") for file in remote.find_below(url)}
     assert (
-        "model.safetensors" in names and "README.md" in names and not [n for n in names if "-of-" in n or "index" in n]
+        "model.safetensors" in names
+        and "README.md" in names
+        and not [n for n in names if "-of-" in n or "index" in n]
     )
     assert load_tokenizer(url).encode("zero one") == load_tokenizer(folder).encode("zero one")
     changes = [r.partition("?")[0] for r in bucket.seen[writes:] if r.startswith(("PUT", "DELETE"))]
@@ -112,9 +135,12 @@ def test_a_model_goes_out_and_comes_back(bucket, tmp_path):
         assert changes[0].startswith("DELETE") or "DELETE /bucket/out/config.json" in changes
 
 
-def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(gcs, tmp_path, monkeypatch):
+def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
+    gcs, tmp_path, monkeypatch
+):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
-    url, upload = f"{gcs.url}/killed", remote.upload
+    url = f"{gcs.url}/killed"
+    upload = remote.upload
     save_pretrained(url, model, params)
 
     def killed(path, to):
@@ -126,7 +152,9 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
         patch.setattr(remote, "upload", killed)
         with pytest.raises(KeyboardInterrupt):
             save_pretrained(url, model, jax.tree.map(lambda x: x + 1, params))
-    with pytest.raises(StorageError, match=rf"{url}: no config.json, as after a kill while it was written"):
+    with pytest.raises(
+        StorageError, match=rf"{url}: no config.json, as after a kill while it was written"
+    ):
         load_pretrained(url)
     save_pretrained(url, model, params)
     assert equal(load_pretrained(url)[1], params)
@@ -135,17 +163,26 @@ def test_a_kill_while_a_model_is_replaced_leaves_none_and_the_next_try_succeeds(
 def test_other_peoples_places_are_not_taken(gcs, tmp_path):
     model, params = load_pretrained(models.directory(tmp_path / "gpt2"))
     storage.write(f"{gcs.url}/photos/a.png", b"")
-    with pytest.raises(ConfigError, match=r"photos: holds a.png and no config.json, so it is not a model's directory"):
+    with pytest.raises(
+        ConfigError,
+        match=r"photos: holds a.png and no config.json, so it is not a model's directory",
+    ):
         save_pretrained(f"{gcs.url}/photos", model, params)
     storage.write(f"{gcs.url}/run/checkpoints/8/x", b"")
     with pytest.raises(ConfigError, match=r"run: is a training workdir"):
         save_pretrained(f"{gcs.url}/run", model, params)
-    with pytest.raises(ConfigError, match=r"photos: exists without a config.json, as after a kill, and is"):
-        save_adapter(f"{gcs.url}/photos", *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"))
+    with pytest.raises(
+        ConfigError, match=r"photos: exists without a config.json, as after a kill, and is"
+    ):
+        save_adapter(
+            f"{gcs.url}/photos",
+            *load_pretrained(ROOT / "gpt2_lm", adapter=ROOT / "adapters" / "gpt2_lm"),
+        )
 
 
 def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
-    folder, url = models.directory(tmp_path / "gpt2"), f"{gcs.url}/con [v]e?r#t%20é*d"
+    folder = models.directory(tmp_path / "gpt2")
+    url = f"{gcs.url}/con [v]e?r#t%20é*d"
     main(["convert", str(folder), url])
     said = capsys.readouterr()
     assert said.out.startswith(f"{url}: gpt2, head lm, ") and f"sending {url}: " in said.err
@@ -161,7 +198,9 @@ def test_convert_reads_and_writes_addresses(gcs, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fetched"]
 
 
-def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_same_address(gcs, tmp_path):
+def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_same_address(
+    gcs, tmp_path
+):
     with places.new_place(f"{gcs.url}/again") as made:
         left = made.with_name(re.sub("[0-9a-f]{16}.tmp$", f"{'0' * 16}.tmp", made.name))
     left.mkdir()
@@ -176,16 +215,26 @@ def test_what_a_killed_conversion_leaves_on_the_disk_goes_with_the_next_to_the_s
 
 
 def test_a_sentence_encoder_brings_its_layers(gcs):
-    folder = next(path for path in (ROOT / "sentences").iterdir() if (path / "modules.json").exists())
+    folder = next(
+        path for path in (ROOT / "sentences").iterdir() if (path / "modules.json").exists()
+    )
     url = sent(folder, f"{gcs.url}/sentences")
-    here, there = read_sentence_layers(folder), read_sentence_layers(places.on_disk(url, weights=False))
+    here = read_sentence_layers(folder)
+    there = read_sentence_layers(places.on_disk(url, weights=False))
     assert (there.pooling, there.limit, there.normalize, len(there.dense)) == (
-        here.pooling, here.limit, here.normalize, len(here.dense),
-    )  # fmt: skip
+        here.pooling,
+        here.limit,
+        here.normalize,
+        len(here.dense),
+    )
 
 
 def test_addresses_are_as_long_as_a_store_allows_and_do_not_meet_on_the_disk(gcs):
     long = f"{gcs.url}/{'a_long_folder/' * 40}model"
-    with places.new_place(long) as made, places.new_place(f"{gcs.url}/a/b"), places.new_place(f"{gcs.url}/a-b"):
+    with (
+        places.new_place(long) as made,
+        places.new_place(f"{gcs.url}/a/b"),
+        places.new_place(f"{gcs.url}/a-b"),
+    ):
         (made / "config.json").write_text("{}")
     assert remote.find(f"{long}/config.json")

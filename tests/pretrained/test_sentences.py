@@ -43,7 +43,11 @@ def test_vectors_are_those_of_sentence_transformers(name):
 def test_what_lies_beside_the_weights_is_saved_again(tmp_path):
     source = ROOT / "cls_dense"
     save_pretrained(tmp_path / "again", *load_pretrained(source))
-    vectors = embed(open_model(str(tmp_path / "again")), EXPECTED["texts"], read_sentence_layers(tmp_path / "again"))
+    vectors = embed(
+        open_model(str(tmp_path / "again")),
+        EXPECTED["texts"],
+        read_sentence_layers(tmp_path / "again"),
+    )
     np.testing.assert_allclose(vectors, EXPECTED["vectors"]["cls_dense"], atol=2e-6)
 
 
@@ -57,19 +61,35 @@ def test_without_modules_vectors_are_of_length_one(tmp_path):
 @pytest.mark.parametrize(
     ("place", "values", "message"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": "max"}, r"pools by \['max'\]: read are the mean"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "max"},
+            r"pools by \['max'\]: read are the mean",
+        ),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls"]}, "pools by"),
         ("1_Pooling/config.json", {"pooling_mode": {"mean": 1}}, "pools by"),
         ("1_Pooling/config.json", {"include_prompt": False}, "with the prompt included"),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.GELU"}, "read are Identity, Tanh, ReLU"),
+        (
+            "2_Dense/config.json",
+            {"activation_function": "torch.nn.GELU"},
+            "read are Identity, Tanh, ReLU",
+        ),
         ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
         ("2_Dense/config.json", {"in_features": "16"}, "in_features='16': must be a whole number"),
         ("modules.json", {"path": "../x", "type": "a.Dense"}, "a folder in it"),
         ("modules.json", {"path": "..", "type": "a.Dense"}, "a folder in it"),
-        ("modules.json", {"path": "", "type": "a.Normalize"}, "a layer 'Normalize' in '': read are Transformer"),
+        (
+            "modules.json",
+            {"path": "", "type": "a.Normalize"},
+            "a layer 'Normalize' in '': read are Transformer",
+        ),
         ("modules.json", {"path": "x", "type": "a.WordWeights"}, "a layer 'WordWeights' in 'x'"),
         ("modules.json", "Pooling", "must be a list of objects"),
-        ("sentence_bert_config.json", {"max_seq_length": "8"}, "max_seq_length='8': must be a whole number"),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": "8"},
+            "max_seq_length='8': must be a whole number",
+        ),
     ],
 )
 def test_other_layers_are_refused(folder, place, values, message):
@@ -83,8 +103,12 @@ def test_other_layers_are_refused(folder, place, values, message):
 def test_a_dense_layer_needs_its_weights(folder):
     config = json.loads((folder / "2_Dense" / "config.json").read_text())
     for size in (7, -1, 10**15):
-        (folder / "2_Dense" / "config.json").write_text(json.dumps({**config, "out_features": size}))
-        with pytest.raises(WeightsError, match=rf"due are .*weight': \({size}, 16\), .*bias': \({size},\)"):
+        (folder / "2_Dense" / "config.json").write_text(
+            json.dumps({**config, "out_features": size})
+        )
+        with pytest.raises(
+            WeightsError, match=rf"due are .*weight': \({size}, 16\), .*bias': \({size},\)"
+        ):
             read_sentence_layers(folder)
     (folder / "2_Dense" / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"2_Dense: no model.safetensors"):
@@ -94,9 +118,13 @@ def test_a_dense_layer_needs_its_weights(folder):
 def test_a_run_takes_its_pooling_from_the_weights_and_publishes_it(tmp_path, capsys):
     source = Path(shutil.copytree(ROOT / "cls_dense", tmp_path / "source"))
     modules = json.loads((source / "modules.json").read_text())
-    rows = [{"anchor": "zero one", "positive": "two"}, {"anchor": "four", "positive": "five six"}] * 5
+    rows = [
+        {"anchor": "zero one", "positive": "two"},
+        {"anchor": "four", "positive": "five six"},
+    ] * 5
     values = to_config_dict(learned.config(tmp_path, SentenceEmbeddings(), rows, steps=1, length=6))
-    values.train.init_from, values.data.tokenizer.path = str(source), ""
+    values.train.init_from = str(source)
+    values.data.tokenizer.path = ""
     with pytest.raises(ConfigError, match="has a dense layer after pooling, which is not trained"):
         read_experiment(values)
     (source / "modules.json").write_text(json.dumps(modules[:2]))

@@ -1,4 +1,5 @@
-"""Configs of decoders in the spellings that they come in: old names, fields left out, fields that are null."""
+"""Configs of decoders in the spellings that they come in: old names, fields left out, fields that
+are null."""
 
 import json
 
@@ -23,21 +24,61 @@ def read(name, **changes):
 BLOOM = published("bloom_lm")
 NEOX = published("gpt_neox_lm")
 SAME = {
-    "BLOOM of 2022": ("bloom_lm", dict(
-        hidden_size=..., n_embed=BLOOM["hidden_size"], n_head=..., num_attention_heads=BLOOM["n_head"], n_inner=None,
-        masked_softmax_fusion=True, skip_bias_add_qkv=False, offset_alibi=100, seq_length=2048, unk_token_id=0,
-    )),
-    "GPT-NeoX in transformers 5": ("gpt_neox_lm", dict(rotary_pct=..., rotary_emb_base=..., rope_parameters=dict(
-        rope_type="default", rope_theta=NEOX["rotary_emb_base"], partial_rotary_factor=NEOX["rotary_pct"],
-    ))),
-    "SmolLM's Llama": ("llama_lm", dict(is_llama_config=True, rope_interleaved=False, rope_scaling=None)),
+    "BLOOM of 2022": (
+        "bloom_lm",
+        dict(
+            hidden_size=...,
+            n_embed=BLOOM["hidden_size"],
+            n_head=...,
+            num_attention_heads=BLOOM["n_head"],
+            n_inner=None,
+            masked_softmax_fusion=True,
+            skip_bias_add_qkv=False,
+            offset_alibi=100,
+            seq_length=2048,
+            unk_token_id=0,
+        ),
+    ),
+    "GPT-NeoX in transformers 5": (
+        "gpt_neox_lm",
+        dict(
+            rotary_pct=...,
+            rotary_emb_base=...,
+            rope_parameters=dict(
+                rope_type="default",
+                rope_theta=NEOX["rotary_emb_base"],
+                partial_rotary_factor=NEOX["rotary_pct"],
+            ),
+        ),
+    ),
+    "SmolLM's Llama": (
+        "llama_lm",
+        dict(is_llama_config=True, rope_interleaved=False, rope_scaling=None),
+    ),
     "Llama 1": ("llama_lm", dict(max_sequence_length=2048, attention_bias=..., mlp_bias=...)),
-    "Gemma 2": ("gemma2_lm", dict(sliding_window_size=5, hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid")),
+    "Gemma 2": (
+        "gemma2_lm",
+        dict(sliding_window_size=5, hidden_act="gelu_pytorch_tanh", cache_implementation="hybrid"),
+    ),
     "Gemma": ("gemma_lm", dict(hidden_act="gelu", hidden_activation=None)),
-    "OPT": ("opt_lm", dict(output_projection=True, prefix="</s>", enable_bias=..., layer_norm_elementwise_affine=...)),
-    "Qwen 2 without windows": ("qwen2_lm", dict(use_sliding_window=False, sliding_window=3, max_window_layers=0)),
-    "GPT-J of 2021": ("gptj_lm", dict(rotary=True, scale_attn_weights=True, summary_type="cls_index")),
-}  # fmt: skip
+    "OPT": (
+        "opt_lm",
+        dict(
+            output_projection=True,
+            prefix="</s>",
+            enable_bias=...,
+            layer_norm_elementwise_affine=...,
+        ),
+    ),
+    "Qwen 2 without windows": (
+        "qwen2_lm",
+        dict(use_sliding_window=False, sliding_window=3, max_window_layers=0),
+    ),
+    "GPT-J of 2021": (
+        "gptj_lm",
+        dict(rotary=True, scale_attn_weights=True, summary_type="cls_index"),
+    ),
+}
 
 
 @pytest.mark.parametrize("what", SAME)
@@ -49,10 +90,17 @@ def test_spelled_otherwise_means_the_same(what):
         assert read(name, **changes) == read(name)
 
 
-# Values that transformers' own classes use for an absent field; null differs if it turns something off.
+# Values that transformers' own classes use for an absent field; null differs if it turns something
+# off.
 DEFAULTS = [
     ("llama_lm", "rms_norm_eps", ..., "norm_eps", 1e-6),
-    ("llama_lm", "num_key_value_heads", None, "kv_heads", published("llama_lm")["num_attention_heads"]),
+    (
+        "llama_lm",
+        "num_key_value_heads",
+        None,
+        "kv_heads",
+        published("llama_lm")["num_attention_heads"],
+    ),
     ("mistral_lm", "rms_norm_eps", ..., "norm_eps", 1e-6),
     ("mistral_lm", "sliding_window", ..., "windows", (4096,)),
     ("mistral_lm", "sliding_window", None, "windows", (0,)),
@@ -85,22 +133,61 @@ def test_absent_and_null(name, field, value, ours, due):
 
 # transformers 5.23: the sizes of a config that names none.
 BARE = {
-    "albert": dict(d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12, embedding_size=128),
-    "bart": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, activation="gelu"),
+    "albert": dict(
+        d_model=4096, num_heads=64, mlp_dim=16384, encoder_layers=12, embedding_size=128
+    ),
+    "bart": dict(
+        d_model=1024,
+        num_heads=16,
+        mlp_dim=4096,
+        encoder_layers=12,
+        decoder_layers=12,
+        activation="gelu",
+    ),
     "electra": dict(d_model=256, num_heads=4, mlp_dim=1024, embedding_size=128, encoder_layers=12),
     "gemma2": dict(d_model=2304, num_heads=8, mlp_dim=9216, decoder_layers=26, kv_heads=4),
-    "marian": dict(d_model=1024, num_heads=16, mlp_dim=4096, encoder_layers=12, decoder_layers=12, max_length=1024,
-                   activation="gelu", vocab_size=58101),
+    "marian": dict(
+        d_model=1024,
+        num_heads=16,
+        mlp_dim=4096,
+        encoder_layers=12,
+        decoder_layers=12,
+        max_length=1024,
+        activation="gelu",
+        vocab_size=58101,
+    ),
     "mbart": dict(vocab_size=50265, d_model=1024, activation="gelu"),
     "mistral": dict(max_length=131072, d_model=4096, mlp_dim=14336),
-    "mt5": dict(encoder_layers=8, decoder_layers=8, mlp="gated", activation="gelu_tanh", tie_embeddings=True, num_heads=6),
-    "pegasus": dict(vocab_size=50265, encoder_layers=12, decoder_layers=12, activation="gelu", mlp_dim=4096),
-    "qwen2": dict(vocab_size=151936, d_model=4096, num_heads=32, mlp_dim=22016, decoder_layers=32, kv_heads=32),
-    "qwen3": dict(d_model=4096, num_heads=32, mlp_dim=22016, decoder_layers=32, max_length=32768, head_width=128),
-    "roberta": dict(max_length=512, type_vocab_size=2, norm_eps=1e-12, d_model=768, vocab_size=50265),
-    "umt5": dict(vocab_size=250112, encoder_layers=8, decoder_layers=8, mlp="gated", tie_embeddings=True),
+    "mt5": dict(
+        encoder_layers=8,
+        decoder_layers=8,
+        mlp="gated",
+        activation="gelu_tanh",
+        tie_embeddings=True,
+        num_heads=6,
+    ),
+    "pegasus": dict(
+        vocab_size=50265, encoder_layers=12, decoder_layers=12, activation="gelu", mlp_dim=4096
+    ),
+    "qwen2": dict(
+        vocab_size=151936, d_model=4096, num_heads=32, mlp_dim=22016, decoder_layers=32, kv_heads=32
+    ),
+    "qwen3": dict(
+        d_model=4096,
+        num_heads=32,
+        mlp_dim=22016,
+        decoder_layers=32,
+        max_length=32768,
+        head_width=128,
+    ),
+    "roberta": dict(
+        max_length=512, type_vocab_size=2, norm_eps=1e-12, d_model=768, vocab_size=50265
+    ),
+    "umt5": dict(
+        vocab_size=250112, encoder_layers=8, decoder_layers=8, mlp="gated", tie_embeddings=True
+    ),
     "xlm-roberta": dict(vocab_size=30522, max_length=512, type_vocab_size=2, norm_eps=1e-12),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("model_type", BARE)
@@ -111,21 +198,41 @@ def test_a_config_that_names_no_size_has_those_of_transformers(model_type):
 
 
 REFUSED = [
-    ("llama_lm", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5: must be 1 in this family"),
+    (
+        "llama_lm",
+        {"partial_rotary_factor": 0.5},
+        "partial_rotary_factor=0.5: must be 1 in this family",
+    ),
     ("llama_lm", {"rope_interleaved": True}, "rope_interleaved=True changes the numbers"),
     (
         "llama_lm",
         {"rope_scaling": {"type": "linear", "factor": 0.5}},
         "rope_scaling: factor=0.5: must be at least 1",
     ),
-    ("llama_lm", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}, r"rope_scaling\.factor is missing"),
-    ("llama_lm", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"low_freq_factor is missing or null"),
+    (
+        "llama_lm",
+        {"rope_scaling": {"type": "linear", "rope_type": "yarn"}},
+        r"rope_scaling\.factor is missing",
+    ),
+    (
+        "llama_lm",
+        {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}},
+        r"low_freq_factor is missing or null",
+    ),
     ("bloom_lm", {"n_inner": 5}, "n_inner=5 changes the numbers"),
-    ("bloom_lm", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm=True"),
+    (
+        "bloom_lm",
+        {"apply_residual_connection_post_layernorm": True},
+        "apply_residual_connection_post_layernorm=True",
+    ),
     ("gptj_lm", {"rotary_dim": None}, "rotary_dim=None: must be even"),
     ("gptj_lm", {"rotary_dim": 3}, "rotary_dim=3: must be even"),
     ("gpt_neo_lm", {"attention_types": [[["global", "sparse"], 1]]}, "attention_types gives"),
-    ("gpt2_lm", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True changes"),
+    (
+        "gpt2_lm",
+        {"scale_attn_by_inverse_layer_idx": True},
+        "scale_attn_by_inverse_layer_idx=True changes",
+    ),
     ("gemma2_lm", {"layer_types": ["chunked_attention"] * 9}, "layer_types=.* must be"),
     ("gemma_lm", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True changes"),
 ]
@@ -137,12 +244,15 @@ def test_what_we_would_compute_wrongly_is_refused(name, changes, told):
         read(name, **changes)
 
 
-@pytest.mark.parametrize(("name", "field", "activation"), [
-    ("gemma_lm", "hidden_act", "silu"),
-    ("gemma_lm", "hidden_act", "gelu_pytorch_tanh"),
-    ("gemma2_lm", "hidden_activation", "gelu"),
-    ("gemma2_lm", "hidden_activation", "gelu_pytorch_tanh"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "field", "activation"),
+    [
+        ("gemma_lm", "hidden_act", "silu"),
+        ("gemma_lm", "hidden_act", "gelu_pytorch_tanh"),
+        ("gemma2_lm", "hidden_activation", "gelu"),
+        ("gemma2_lm", "hidden_activation", "gelu_pytorch_tanh"),
+    ],
+)
 def test_activations_of_gemma_go_both_ways(name, field, activation):
     cfg = read(name, **{field: activation})
     assert write_config(family_of(published(name), ROOT), cfg)[field] == activation

@@ -21,7 +21,9 @@ def words(tmp_path):
     tok = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tok.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tok.add_special_tokens(WORDS[:5])
-    tok.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    tok.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     tok.enable_padding(length=3)
     tok.enable_truncation(3)
     tok.save(str(tmp_path / "tokenizer.json"))
@@ -30,7 +32,10 @@ def words(tmp_path):
 
 @pytest.fixture(scope="module")
 def pieces():
-    texts = ["one two three four five six seven eight nine ten\n" * 9, "forty two is an answer\n" * 9]
+    texts = [
+        "one two three four five six seven eight nine ten\n" * 9,
+        "forty two is an answer\n" * 9,
+    ]
     return train(TokenizerConfig(name="sentencepiece", vocab_size=600), texts)
 
 
@@ -42,9 +47,13 @@ def test_its_special_tokens_frame_and_are_found(words):
     assert tokenizer.decode([2, 5, 6, 3]) == "a b" and tokenizer.token(4) == "[MASK]"
 
 
-@pytest.mark.parametrize(("side", "expected"), [("right", [2, 5, 3, 0, 0]), ("left", [0, 0, 2, 5, 3])])
+@pytest.mark.parametrize(
+    ("side", "expected"), [("right", [2, 5, 3, 0, 0]), ("left", [0, 0, 2, 5, 3])]
+)
 def test_padding_is_on_its_side(words, side, expected):
-    (words / "tokenizer_config.json").write_text(json.dumps({"padding_side": side, "pad_token": "[PAD]"}))
+    (words / "tokenizer_config.json").write_text(
+        json.dumps({"padding_side": side, "pad_token": "[PAD]"})
+    )
     inputs = load_tokenizer(words)(["a", "b c d"])
     np.testing.assert_array_equal(inputs["input_ids"][0], expected)
     np.testing.assert_array_equal(inputs["attention_mask"], inputs["input_ids"] != 0)
@@ -88,8 +97,14 @@ def test_sentencepiece_of_llama_begins_with_bos(pieces, tmp_path, config, bos, e
     [
         ({}, "no tokenizer; put the model's tokenizer.json"),
         ({"vocab.txt": "a"}, "vocab.txt of a bert is not read without a tokenizer.json. Make one"),
-        ({"spiece.model": "a", "config.json": '{"model_type": "albert"}'}, "spiece.model of a albert is not read"),
-        ({"spiece.model": "a", "config.json": '{"model_type": "t5"}'}, "cannot be read as a sentencepiece model"),
+        (
+            {"spiece.model": "a", "config.json": '{"model_type": "albert"}'},
+            "spiece.model of a albert is not read",
+        ),
+        (
+            {"spiece.model": "a", "config.json": '{"model_type": "t5"}'},
+            "cannot be read as a sentencepiece model",
+        ),
         ({"tokenizer.json": "{"}, "cannot be read as a tokenizer"),
         ({"tokenizer.json": "{", "tokenizer_config.json": "["}, "is not JSON"),
     ],
@@ -103,20 +118,26 @@ def test_what_cannot_be_read_is_said(tmp_path, files, message):
 
 def test_a_chat_is_rendered_by_the_template(words):
     template = (
-        "{%- for m in messages %}\n{% if loop.index > 9 %}{% break %}{% endif %}"
-        "{{ m.role }}: {{ m.content | tojson }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+        "{%- for m in messages %}\n{% if loop.index > 9 %}{% break %}{% endif %}{{ m.role }}: {{"
+        " m.content | tojson }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
     )
     (words / "chat_template.jinja").write_text(template)
     turns = [{"role": "user", "content": "é"}]
     assert chat.render(load_tokenizer(words), turns) == 'user: "é"\nassistant:'
     (words / "chat_template.jinja").unlink()
-    named = [{"name": "tool", "template": "x"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
+    named = [
+        {"name": "tool", "template": "x"},
+        {"name": "default", "template": "{{ messages[0].content }}!"},
+    ]
     (words / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     assert chat.render(load_tokenizer(words), turns) == "é!"
 
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-DOUBLES = "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}"
+DOUBLES = (
+    "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{"
+    " n.x }}"
+)
 TEMPLATES = {
     "{{ messages.": "expected name or number",
     "{{ ''.__class__.__mro__ }}": "'__class__' of 'str' object is unsafe",
@@ -125,7 +146,9 @@ TEMPLATES = {
     "{% for i in range(10 ** 9) %}{% endfor %}": "OverflowError: Range too big",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "RecursionError",
     "{{ raise_exception('no \x1b[31m roles') }}": r"\(no  \[31m roles\)",
-    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "a prompt of more than 4,194,304 characters",
+    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": (
+        "a prompt of more than 4,194,304 characters"
+    ),
     "{{ 'a' * 10 ** 12 }}": "it needs more than 1024 MiB",
     DOUBLES: "it needs more than 1024 MiB",
     LOOPS: "it does not end within 2 s of processor time",
@@ -139,7 +162,8 @@ TEMPLATES = {
 def test_a_bad_template_is_an_error_and_a_harmful_one_powerless(words, template):
     (words / "chat_template.jinja").write_text(template)
     with pytest.raises(
-        ConfigError, match=f"chat: the model's template fails on this conversation.*{TEMPLATES[template]}"
+        ConfigError,
+        match=f"chat: the model's template fails on this conversation.*{TEMPLATES[template]}",
     ):
         chat.render(load_tokenizer(words), [])
 
@@ -155,12 +179,16 @@ def test_special_tokens_in_a_text_can_be_text(words, pieces, tmp_path):
     (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
     t5 = load_tokenizer(tmp_path / "t5")
     literal = t5.encode("one </s><extra_id_0>", special_tokens=False, allow_special=False)
-    assert t5.decode(literal) == "one </s><extra_id_0>" and not set(literal) & {pieces.eos_id, *pieces.sentinel_ids}
+    assert t5.decode(literal) == "one </s><extra_id_0>" and not set(literal) & {
+        pieces.eos_id,
+        *pieces.sentinel_ids,
+    }
     assert t5.encode("one </s>", special_tokens=False)[-1] == pieces.eos_id
 
 
 def test_a_special_token_of_one_character_stays_in_a_text(tmp_path):
-    """As CLIP's padding is `!`; a BPE's merge may also make a special token of pieces with a prefix."""
+    """As CLIP's padding is `!`; a BPE's merge may also make a special token of pieces with a
+    prefix."""
     pieces = {"!": 0, "H": 1, "i": 2, "##b": 3, "a": 4, "ab": 5}
     merges = [("a", "##b")]
     tok = Tokenizer(models.BPE(pieces, merges, continuing_subword_prefix="##"))
@@ -174,9 +202,13 @@ def test_a_special_token_of_one_character_stays_in_a_text(tmp_path):
 
 @pytest.mark.parametrize("kind", ["json", "sentencepiece"])
 def test_nobodys_words_end_their_turn_in_a_chat(words, pieces, tmp_path, kind):
-    folder, end, text = words, 3, [5, 1, 6]
+    folder = words
+    end = 3
+    text = [5, 1, 6]
     if kind == "sentencepiece":
-        folder, end, text = tmp_path / "llama", pieces.eos_id, pieces.encode("a </s> b")
+        folder = tmp_path / "llama"
+        end = pieces.eos_id
+        text = pieces.encode("a </s> b")
         folder.mkdir()
         (folder / "tokenizer.model").write_bytes(pieces.definition)
         (folder / "config.json").write_text('{"model_type": "llama"}')
@@ -187,8 +219,15 @@ def test_nobodys_words_end_their_turn_in_a_chat(words, pieces, tmp_path, kind):
     tokenizer = load_tokenizer(folder)
     turns = [{"role": "user", "content": f" a {token} b"}, {"role": "user", "content": "b"}]
     plain = [{"role": "user", "content": "a b"}]
-    assert chat.encode(tokenizer, plain) == tokenizer.encode(chat.render(tokenizer, plain), special_tokens=False)
-    assert chat.encode(tokenizer, turns) == [*text, end, *tokenizer.encode("b", special_tokens=False), end]
+    assert chat.encode(tokenizer, plain) == tokenizer.encode(
+        chat.render(tokenizer, plain), special_tokens=False
+    )
+    assert chat.encode(tokenizer, turns) == [
+        *text,
+        end,
+        *tokenizer.encode("b", special_tokens=False),
+        end,
+    ]
 
 
 def test_threads_share_a_tokenizer(two):
@@ -200,7 +239,8 @@ def test_threads_share_a_tokenizer(two):
         lambda: tokenizer.encode(text, allow_special=False),
     )
     due = [one() for one in encode]
-    tokenizer, found = load_tokenizer(two), []
+    tokenizer = load_tokenizer(two)
+    found = []
 
     def work(number):
         found.extend(encode[number % 3]() == due[number % 3] for _ in range(50))
@@ -215,7 +255,9 @@ def two(words):
     """As BERT reads a question and its passage."""
     tok = Tokenizer.from_file(str(words / "tokenizer.json"))
     tok.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        "[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tok.save(str(words / "tokenizer.json"))
     return words
@@ -223,8 +265,12 @@ def two(words):
 
 def test_pairs_are_told_apart(two):
     inputs = load_tokenizer(two)(["a b", "c"], ["d", "a b c d"])
-    np.testing.assert_array_equal(inputs["input_ids"], [[2, 5, 6, 3, 8, 3, 0, 0], [2, 7, 3, 5, 6, 7, 8, 3]])
-    np.testing.assert_array_equal(inputs["token_type_ids"], [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])
+    np.testing.assert_array_equal(
+        inputs["input_ids"], [[2, 5, 6, 3, 8, 3, 0, 0], [2, 7, 3, 5, 6, 7, 8, 3]]
+    )
+    np.testing.assert_array_equal(
+        inputs["token_type_ids"], [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]]
+    )
     np.testing.assert_array_equal(inputs["attention_mask"], inputs["input_ids"] != 0)
     assert "token_type_ids" not in load_tokenizer(two)(["a b"])
     with pytest.raises(ConfigError, match="2 texts and 1 pairs"):
@@ -266,7 +312,8 @@ def test_rows_of_one_length_whatever_the_texts(words):
         assert not padded["attention_mask"][:, longest:].any()
         assert (padded["input_ids"][:, longest:] == tokenizer.pad_id).all()
     with pytest.raises(
-        ConfigError, match=rf"pad_to=4: a row has {longest} tokens; raise it, or cut rows by max_length=4"
+        ConfigError,
+        match=rf"pad_to=4: a row has {longest} tokens; raise it, or cut rows by max_length=4",
     ):
         tokenizer(texts, pad_to=4)
     assert tokenizer(texts, pad_to=4, max_length=4)["input_ids"].shape == (2, 4)

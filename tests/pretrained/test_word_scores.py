@@ -27,14 +27,19 @@ def write(tmp_path):
 
 
 def test_analogies_by_section(write):
-    assert score_analogies(made(PLACES), write(QUESTIONS)) == [("capitals", 3, 2, 2), ("others", 1, 1, 0)]
+    assert score_analogies(made(PLACES), write(QUESTIONS)) == [
+        ("capitals", 3, 2, 2),
+        ("others", 1, 1, 0),
+    ]
 
 
 def test_each_answer_is_that_of_the_analogy_itself(write):
     draw = np.random.default_rng(0)
     vectors = made({f"w{i}": draw.normal(size=3) for i in range(30)})
     rows = [draw.choice(30, 4, replace=False) for _ in range(60)]
-    right = sum(vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] == f"w{row[3]}" for row in rows)
+    right = sum(
+        vectors.analogy(*(f"w{i}" for i in row[:3]), 1)[0][0] == f"w{row[3]}" for row in rows
+    )
     text = "\n".join(" ".join(f"W{i}" for i in row) for row in rows)
     assert score_analogies(vectors, write(text)) == [("", 60, 60, right)] and right
 
@@ -60,8 +65,13 @@ def test_correlations_of_pairs_whose_words_are_known(write, between):
     ]
     vectors = made(PLACES)
     found = score_pairs(vectors, write("\n".join(lines)))
-    own = [vectors.vector(a) @ vectors.vector(b) / np.linalg.norm(vectors.vector(a)) / np.linalg.norm(vectors.vector(b))
-           for a, b, _ in pairs[:4]]  # fmt: skip
+    own = [
+        vectors.vector(a)
+        @ vectors.vector(b)
+        / np.linalg.norm(vectors.vector(a))
+        / np.linalg.norm(vectors.vector(b))
+        for a, b, _ in pairs[:4]
+    ]
     assert (found["asked"], found["known"]) == (5, 4)
     assert found["spearman"] == pytest.approx(stats.spearmanr(own, [9, 8.5, 10, 1]).statistic)
 
@@ -73,14 +83,26 @@ def test_no_known_pair(write):
 @pytest.mark.parametrize(
     ("score", "text", "message"),
     [
-        (score_analogies, ": family\nking queen\n", r"file\.txt:2: 'king queen': must be four words, or a section"),
+        (
+            score_analogies,
+            ": family\nking queen\n",
+            r"file\.txt:2: 'king queen': must be four words, or a section",
+        ),
         (score_analogies, ": family\n\n", "no question; its lines must be four words each"),
-        (score_pairs, "king\tqueen\t9\nking\tqueen\n", r"file\.txt:2: .*must be two words and a number"),
-        (score_pairs, "king\tqueen\t9\nking\tqueen\tmuch\n", r"file\.txt:2: .*must be two words and a number"),
+        (
+            score_pairs,
+            "king\tqueen\t9\nking\tqueen\n",
+            r"file\.txt:2: .*must be two words and a number",
+        ),
+        (
+            score_pairs,
+            "king\tqueen\t9\nking\tqueen\tmuch\n",
+            r"file\.txt:2: .*must be two words and a number",
+        ),
         (score_pairs, "a\tb\tc\t9\n", r"file\.txt:1: .*must be two words and a number"),
         (score_pairs, "# nothing\n", "no pair; its lines must be two words and a number each"),
     ],
-)  # fmt: skip
+)
 def test_files_of_another_form(write, score, text, message):
     with pytest.raises(ConfigError, match=message):
         score(made(PLACES), write(text))

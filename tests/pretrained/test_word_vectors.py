@@ -14,14 +14,26 @@ from flaxformer_lite.pretrained.word_vectors import WordVectors
 from tests.cli import models
 
 PLACES = {
-    "paris": (5, 0, 1), "france": (5, 1, 0), "london": (0, 5, 1), "england": (0.2, 5, 0), "calais": (5, 2, 0.5),
-    "King": (-1, -1, 5), "king": (-1, -1.1, 5), "queen": (-1, -1.2, 5),
-}  # fmt: skip
+    "paris": (5, 0, 1),
+    "france": (5, 1, 0),
+    "london": (0, 5, 1),
+    "england": (0.2, 5, 0),
+    "calais": (5, 2, 0.5),
+    "King": (-1, -1, 5),
+    "king": (-1, -1.1, 5),
+    "queen": (-1, -1.2, 5),
+}
 
 
 def made(places, encode=lambda text: []):
     table = np.asarray(list(places.values()), np.float32)
-    return WordVectors(tuple(places), np.arange(len(table)), table, encode, [f" {word}".encode() for word in places])
+    return WordVectors(
+        tuple(places),
+        np.arange(len(table)),
+        table,
+        encode,
+        [f" {word}".encode() for word in places],
+    )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5"])
@@ -30,7 +42,9 @@ def test_the_table_and_words_of_published_weights(tmp_path, family):
     vectors = load_word_vectors(folder)
     table = np.asarray(load_pretrained(folder)[1]["token_embed"]["embedding"])
     tokenizer = load_tokenizer(folder)
-    assert {"one", "two", "eleven"} <= set(vectors.words) and len(set(vectors.words)) == len(vectors.words)
+    assert {"one", "two", "eleven"} <= set(vectors.words) and len(set(vectors.words)) == len(
+        vectors.words
+    )
     for word in ("one", "eleven"):
         (index,) = tokenizer.encode(f" {word}", special_tokens=False)
         np.testing.assert_array_equal(vectors.vector(word), table[index])
@@ -51,13 +65,17 @@ def test_an_analogy_is_b_minus_a_plus_c_of_unit_vectors():
     unit = {word: np.asarray(place) / np.linalg.norm(place) for word, place in PLACES.items()}
     wanted = unit["france"] - unit["paris"] + unit["london"]
     assert found[0][0] == "england"
-    np.testing.assert_allclose(found[0][1], unit["england"] @ wanted / np.linalg.norm(wanted), rtol=1e-5)
+    np.testing.assert_allclose(
+        found[0][1], unit["england"] @ wanted / np.linalg.norm(wanted), rtol=1e-5
+    )
     assert not {"paris", "france", "london"} & {word for word, _ in found}
 
 
 def test_a_word_in_other_cases():
     vectors = made(PLACES)
-    assert vectors.find("King") != vectors.find("king") and vectors.find("PARIS") == vectors.find("paris")
+    assert vectors.find("King") != vectors.find("king") and vectors.find("PARIS") == vectors.find(
+        "paris"
+    )
     assert [word for word, _ in vectors.similar("king", 2)] == ["queen", "paris"]
     capitals = made({word.capitalize(): place for word, place in PLACES.items() if word != "king"})
     assert capitals.analogy("paris", "france", "london", 1)[0][0] == "England"

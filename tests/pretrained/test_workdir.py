@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite import load_labels, load_pretrained, load_tokenizer, save_pretrained, stack_layers
+from flaxformer_lite import (
+    load_labels,
+    load_pretrained,
+    load_tokenizer,
+    save_pretrained,
+    stack_layers,
+)
 from flaxformer_lite.checkpoints import workdir
 from flaxformer_lite.config import ConfigError, MeshConfig
 from flaxformer_lite.data.tokenizer import load
@@ -62,7 +68,8 @@ def test_a_head_that_the_run_has_and_one_that_it_lacks(run):
     got = outputs(*load_pretrained(run, "masked_lm"), {"input_ids": IDS}).logits
     np.testing.assert_allclose(got, due, rtol=1e-5, atol=1e-6)
     with pytest.raises(
-        WeightsError, match=r"head='sequence_classification' needs classifier.*has not trained; its head is"
+        WeightsError,
+        match=r"head='sequence_classification' needs classifier.*has not trained; its head is",
     ):
         load_pretrained(run, "sequence_classification")
     with pytest.raises(ConfigError, match="head='lm': no such head; bert has "):
@@ -72,8 +79,11 @@ def test_a_head_that_the_run_has_and_one_that_it_lacks(run):
 
 
 def test_its_tokenizer_frames_a_text_as_in_training(run):
-    tokenizer, inner = load_tokenizer(run), load(run / "tokenizer")
-    assert tokenizer("a")["input_ids"].tolist() == [[inner.cls_id, *inner.encode("a"), inner.sep_id]]
+    tokenizer = load_tokenizer(run)
+    inner = load(run / "tokenizer")
+    assert tokenizer("a")["input_ids"].tolist() == [
+        [inner.cls_id, *inner.encode("a"), inner.sep_id]
+    ]
 
 
 def test_what_it_is_like_goes_along(run, tmp_path):
@@ -82,7 +92,10 @@ def test_what_it_is_like_goes_along(run, tmp_path):
     save_pretrained(tmp_path / "like", dataclasses.replace(model, source=""), params, like=run)
     for folder in (tmp_path / "again", tmp_path / "like"):
         equal(load_pretrained(folder)[1], params)
-        assert load_tokenizer(folder)("a")["input_ids"].tolist() == load_tokenizer(run)("a")["input_ids"].tolist()
+        assert (
+            load_tokenizer(folder)("a")["input_ids"].tolist()
+            == load_tokenizer(run)("a")["input_ids"].tolist()
+        )
 
 
 def test_a_damaged_checkpoint_is_said(run, tmp_path, caplog):
@@ -95,14 +108,19 @@ def test_a_damaged_checkpoint_is_said(run, tmp_path, caplog):
     assert jax.tree.leaves(params)
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("config.json", "config.json: is not what the run wrote, by the hash"),
-    ("tokenizer/tokenizer.bytes", "tokenizer: is not what the run wrote, by the hash"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.json", "config.json: is not what the run wrote, by the hash"),
+        ("tokenizer/tokenizer.bytes", "tokenizer: is not what the run wrote, by the hash"),
+    ],
+)
 def test_a_changed_input_is_said(run, tmp_path, name, message):
     shutil.copytree(run, tmp_path / "run")
     text = (tmp_path / "run" / name).read_text()
-    (tmp_path / "run" / name).write_text(text.replace("32", "16", 1) if name == "config.json" else text + " ")
+    (tmp_path / "run" / name).write_text(
+        text.replace("32", "16", 1) if name == "config.json" else text + " "
+    )
     with pytest.raises(ConfigError, match=message):
         save_pretrained(tmp_path / "out", *load_pretrained(tmp_path / "run"))
     assert not (tmp_path / "out").exists()
@@ -123,12 +141,17 @@ def test_names_of_classes(run, tmp_path):
     model, params = load_pretrained(run)
     save_pretrained(tmp_path / "named", model, params, labels=["no", "yes"])
     assert load_labels(tmp_path / "named") == ["no", "yes"]
-    assert json.loads((tmp_path / "named" / "config.json").read_text())["label2id"] == {"no": 0, "yes": 1}
+    assert json.loads((tmp_path / "named" / "config.json").read_text())["label2id"] == {
+        "no": 0,
+        "yes": 1,
+    }
     save_pretrained(tmp_path / "loaded", *load_pretrained(tmp_path / "named"))
     assert load_labels(tmp_path / "loaded") == ["no", "yes"], "they go along"
     assert load_labels(run) == ["LABEL_0", "LABEL_1"]
     for wrong in (["one"], ["same", "same"]):
-        with pytest.raises(ConfigError, match=r"labels=\[.*the model has 2 classes; give each its own name"):
+        with pytest.raises(
+            ConfigError, match=r"labels=\[.*the model has 2 classes; give each its own name"
+        ):
             save_pretrained(tmp_path / "wrong", model, params, labels=wrong)
     (tmp_path / "named" / "config.json").write_text('{"id2label": {"one": "no"}}')
     with pytest.raises(ConfigError, match=r"id2label=.*a name for each of 0, 1, 2"):

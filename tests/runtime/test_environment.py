@@ -18,7 +18,9 @@ def bare(tmp_path, monkeypatch):
     """A machine with libtpu, one PCI device of another vendor and no accelerator."""
     for name in ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "libtpu" else None)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: name if name == "libtpu" else None
+    )
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [])
     write(tmp_path, "sys/bus/pci/devices/0/vendor", "0x8086\n")
     return tmp_path
@@ -48,7 +50,9 @@ def test_what_the_user_says_stands(bare, monkeypatch, name):
     assert not environment.only_cpu(bare)
 
 
-def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_decides(bare, monkeypatch):
+def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_decides(
+    bare, monkeypatch
+):
     assert not environment.only_cpu(bare / "nowhere")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["cuda"])
     assert not environment.only_cpu(bare)
@@ -59,10 +63,13 @@ def test_without_libtpu_or_with_another_plugin_or_without_a_view_of_the_bus_jax_
 
 @pytest.fixture
 def configured(tmp_path, monkeypatch):
-    """Environment variables as a command sets them, of a process that has only those given and does not start again."""
+    """Environment variables as a command sets them, of a process that has only those given and does
+    not start again."""
 
     def run(**given):
-        monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path), environment.BEGUN: "again", **given})
+        monkeypatch.setattr(
+            os, "environ", {"HOME": str(tmp_path), environment.BEGUN: "again", **given}
+        )
         environment.configure()
         return os.environ
 
@@ -80,15 +87,20 @@ def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(conf
 def test_python_looks_for_cycles_less_often(configured):
     gc.set_threshold(500)
     configured()
-    assert gc.get_threshold()[0] == environment.GC_THRESHOLD > 2_000  # as many as the highest default of any Python
+    assert (
+        gc.get_threshold()[0] == environment.GC_THRESHOLD > 2_000
+    )  # as many as the highest default of any Python
 
 
 def test_xla_fuses_as_train_steps_want_it_unless_the_user_sets_such_options(configured):
-    ours, theirs = f"{environment.EXTRA}={environment.FUSION}", f"{environment.EXTRA}=xla_cpu_optimize_for_size"
+    ours = f"{environment.EXTRA}={environment.FUSION}"
+    theirs = f"{environment.EXTRA}=xla_cpu_optimize_for_size"
     for given, due in (
-        ({}, ours), ({"XLA_FLAGS": "--xla_dump_to=x"}, f"--xla_dump_to=x {ours}"), ({"XLA_FLAGS": theirs}, theirs),
+        ({}, ours),
+        ({"XLA_FLAGS": "--xla_dump_to=x"}, f"--xla_dump_to=x {ours}"),
+        ({"XLA_FLAGS": theirs}, theirs),
         ({"XLA_FLAGS": "flags.txt"}, "flags.txt"),
-    ):  # fmt: skip
+    ):
         assert configured(**given)["XLA_FLAGS"] == due
 
 
@@ -102,7 +114,9 @@ def advised(tmp_path, monkeypatch):
 
 
 def test_huge_pages_are_asked_for_where_they_must_be_and_can(advised, monkeypatch):
-    assert environment.wants_huge_pages(advised) and not environment.wants_huge_pages(advised / "nowhere")
+    assert environment.wants_huge_pages(advised) and not environment.wants_huge_pages(
+        advised / "nowhere"
+    )
     monkeypatch.setattr("os.confstr", lambda name: "glibc 2.31")
     assert not environment.wants_huge_pages(advised)
 
@@ -128,8 +142,12 @@ environment.wants_huge_pages = lambda: asked(Path({str(advised)!r}))
 print("begins", sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), flush=True)
 environment.configure()
 """
-    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {"PYTHONPATH": str(ROOT)}
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"} | {
+        "PYTHONPATH": str(ROOT)
+    }
     asked = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={len(os.sched_getaffinity(0))}"
     command = [sys.executable, "-c", said, "--a=b", "c d"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], done.stderr
+    assert done.stdout.splitlines() == [f"begins ['--a=b', 'c d'] {x}" for x in (None, asked)], (
+        done.stderr
+    )

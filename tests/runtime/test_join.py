@@ -14,10 +14,16 @@ from tests.training import launched
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("host:1", None, None), r"--coordinator=host:1, --num_processes=None.*: pass all three, or none"),
+        (
+            ("host:1", None, None),
+            r"--coordinator=host:1, --num_processes=None.*: pass all three, or none",
+        ),
         (
             (None, 2, None),
-            r"--num_processes=2, --process_id=None: pass all three, or none.*--num_processes=1 by itself",
+            (
+                r"--num_processes=2, --process_id=None: pass all three, or none.*--num_processes=1"
+                r" by itself"
+            ),
         ),
         ((None, None, 0), r"all three, or none"),
         (("host", 2, 0), r"--coordinator=host: must be HOST:PORT of process 0, such as"),
@@ -37,19 +43,36 @@ def test_alone_by_default_and_on_demand(monkeypatch):
 
 
 def test_a_cluster_that_cannot_be_made_out(monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"):
+    for name in (
+        "SLURM_JOB_ID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+    ):
         monkeypatch.setenv(name, "no number")
     with pytest.raises(
-        ProcessError, match=r"a cluster was detected.*invalid literal.*or --num_processes=1 to train alone"
+        ProcessError,
+        match=r"a cluster was detected.*invalid literal.*or --num_processes=1 to train alone",
     ):
         join.join()
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_nobody_comes(index, tmp_path):
-    joining = [f"--coordinator=127.0.0.1:{launched.free_port()}", "--num_processes=2", f"--process_id={index}"]
+    joining = [
+        f"--coordinator=127.0.0.1:{launched.free_port()}",
+        "--num_processes=2",
+        f"--process_id={index}",
+    ]
     joining.append("--start_timeout=1")
-    command = [sys.executable, "train.py", "--config=configs/gpt2_tiny.py", f"--workdir={tmp_path}", *joining]
+    command = [
+        sys.executable,
+        "train.py",
+        "--config=configs/gpt2_tiny.py",
+        f"--workdir={tmp_path}",
+        *joining,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     why = ["not all 2 processes have joined", "process 1 cannot reach process 0 at"][index]
     assert done.returncode == 1 and done.stderr.count("\n") == 1

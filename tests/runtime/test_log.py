@@ -6,7 +6,8 @@ from flaxformer_lite.runtime.log import heard
 
 
 def test_messages_of_the_package_are_heard_once_and_only_within_the_block(caplog):
-    log, said = logging.getLogger("flaxformer_lite"), []
+    log = logging.getLogger("flaxformer_lite")
+    said = []
     with heard(logging.WARNING, said.append):
         log.info("low")
         log.warning("%s words", 2)

@@ -22,7 +22,9 @@ if {crash}:
 
 def written(log, crash=False):
     done = subprocess.run(
-        [sys.executable, "-c", WRITES.format(log=str(log), crash=crash)], capture_output=True, text=True
+        [sys.executable, "-c", WRITES.format(log=str(log), crash=crash)],
+        capture_output=True,
+        text=True,
     )
     return done.stderr
 
@@ -44,7 +46,10 @@ def test_a_failed_check_is_told_from_a_lost_process(tmp_path):
 
 def test_a_log_that_cannot_be_written_is_done_without_and_a_crash_is_reported(tmp_path):
     said = written(tmp_path / "nowhere" / "errors.log", crash=True)
-    assert said.startswith("before of Python\nFatal Python error: Aborted") and "below Python" not in said
+    assert (
+        said.startswith("before of Python\nFatal Python error: Aborted")
+        and "below Python" not in said
+    )
 
 
 def test_nothing_is_diverted_where_there_is_no_place_for_it_or_no_stderr(tmp_path):

@@ -1,4 +1,5 @@
-"""Messages between processes, with threads as processes and a dictionary as the store of jax.distributed."""
+"""Messages between processes, with threads as processes and a dictionary as the store of
+jax.distributed."""
 
 import re
 import threading
@@ -17,7 +18,8 @@ class Store:
     """The part of the coordination service's client that is used."""
 
     def __init__(self):
-        self._values, self._changed = {}, threading.Condition()
+        self._values = {}
+        self._changed = threading.Condition()
 
     def key_value_set(self, key, value):
         with self._changed:
@@ -67,25 +69,38 @@ def test_one_decides_for_all_each_time_anew(together):
 
 
 def test_who_differs_is_named_on_all(together):
-    (said,) = set(together(lambda group: group.agree("facts", {"seed": 0, "rate": 0.5 if group.index == 1 else 0.1})))
+    (said,) = set(
+        together(
+            lambda group: group.agree(
+                "facts", {"seed": 0, "rate": 0.5 if group.index == 1 else 0.1}
+            )
+        )
+    )
     assert re.match(
-        r"the processes differ\. process 1 \(.*\): rate is 0\.5, elsewhere 0\.1\. Start all from the same", said
+        r"the processes differ\. process 1 \(.*\): rate is 0\.5, elsewhere 0\.1\. Start all from"
+        r" the same",
+        said,
     )
     assert together(lambda group: group.agree("facts", {"seed": 0})) == [None] * 3
 
 
 def test_differences_are_against_the_majority_and_cut():
     assert differences([["a", {"x": 1}], ["b", {"x": 1}]]) == ""
-    assert "process 0 (a): x is 1, elsewhere 2" in differences([["a", {"x": 1}], ["b", {"x": 2}], ["c", {"x": 2}]])
+    assert "process 0 (a): x is 1, elsewhere 2" in differences(
+        [["a", {"x": 1}], ["b", {"x": 2}], ["c", {"x": 2}]]
+    )
     assert "process 1 (b): x is 2, elsewhere 1" in differences([["a", {"x": 1}], ["b", {"x": 2}]])
-    assert "process 1 (b) and 1 more: x is 2" in differences([["a", {"x": 1}]] * 1 + [["b", {"x": 2}], ["c", {"x": 3}]])
+    assert "process 1 (b) and 1 more: x is 2" in differences(
+        [["a", {"x": 1}]] * 1 + [["b", {"x": 2}], ["c", {"x": 3}]]
+    )
     assert "y is 'absent'" in differences([["a", {"x": 1, "y": 2}], ["b", {"x": 1}]])
     many = differences([["a", dict.fromkeys("abcdef", 1)], ["b", dict.fromkeys("abcdef", 2)]])
     assert "; and 2 more. Start all" in many
 
 
 def test_what_one_announces_all_hear_once(together):
-    heard, done = [], threading.Barrier(3)
+    heard = []
+    done = threading.Barrier(3)
 
     def listen(group):
         group.listen("topic", lambda news: heard.append((group.index, news)))

@@ -36,19 +36,27 @@ def shapes_seen(mesh, inputs, output, *arrays, over=None):
 
 
 def test_shards_are_those_of_the_constraints():
-    q, mask, seen = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2), jnp.ones((1, 6), bool), jnp.ones((4, 6, 2, 2))
-    shapes, out = shapes_seen(mesh_of(2, 1, 2, context=2), ("BTNH", "B", "BSKH", ""), "BTNH", q, mask, seen, q)
+    q = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2)
+    mask = jnp.ones((1, 6), bool)
+    seen = jnp.ones((4, 6, 2, 2))
+    shapes, out = shapes_seen(
+        mesh_of(2, 1, 2, context=2), ("BTNH", "B", "BSKH", ""), "BTNH", q, mask, seen, q
+    )
     assert shapes == [(2, 3, 2, 2), (1, 6), (2, 3, 1, 2), (4, 6, 4, 2)]
     np.testing.assert_array_equal(out, q)
 
 
 def test_heads_that_cannot_all_be_divided_are_not():
-    q, k = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2), jnp.ones((4, 6, 3, 2))
+    q = jnp.arange(4 * 6 * 4 * 2.0).reshape(4, 6, 4, 2)
+    k = jnp.ones((4, 6, 3, 2))
     shapes, out = shapes_seen(mesh_of(2, 1, 2), ("BTNH", "BSKH"), "BTNH", q, k)
     assert shapes == [(2, 6, 4, 2), (2, 6, 3, 2)]
     np.testing.assert_array_equal(out, q)
     shapes, _ = shapes_seen(mesh_of(2, 1, 2), ("BTNH", "BSKH"), "BTNH", q, k[:, :, :1])
-    assert shapes == [(2, 6, 2, 2), (2, 6, 1, 2)]  # one key head serves the query heads of every device
+    assert shapes == [
+        (2, 6, 2, 2),
+        (2, 6, 1, 2),
+    ]  # one key head serves the query heads of every device
 
 
 def test_axes_that_are_not_split_by_hand_are_seen_whole():
@@ -64,21 +72,35 @@ def test_every_leaf_of_an_argument_has_its_letters_and_none_stays_none():
         return {"sum": tree["a"] + tree["b"][0] + y}
 
     x = jnp.arange(24.0).reshape(4, 6)
-    add_per_shard = MeshSharding(mesh_of(2, 1, 1)).per_shard(add, ("BT", "BTD", "BT"), {"sum": "BT"})
+    add_per_shard = MeshSharding(mesh_of(2, 1, 1)).per_shard(
+        add, ("BT", "BTD", "BT"), {"sum": "BT"}
+    )
     np.testing.assert_array_equal(jax.jit(add_per_shard)({"a": x, "b": [x]}, None, x)["sum"], 3 * x)
 
 
 def test_a_mesh_is_a_value_and_says_how_it_splits():
-    one, same, other = (MeshSharding(mesh_of(*sizes)) for sizes in ((2, 2, 2), (2, 2, 2), (1, 1, 1)))
-    assert one == same and hash(one) == hash(same) and one != other != MeshSharding(mesh_of(1, 1, 1), tuned=False)
-    assert one.num_shards("B") == (4, ("data", "fsdp")) and one.num_shards("D") == (1, ())
-    assert one.inside_shard() == LocalSharding("cpu") and one.inside_shard().num_shards("B").count == 1
+    one, same, other = (
+        MeshSharding(mesh_of(*sizes)) for sizes in ((2, 2, 2), (2, 2, 2), (1, 1, 1))
+    )
     assert (
-        other.is_single_cpu and not one.is_single_cpu and not MeshSharding(mesh_of(1, 1, 1), tuned=False).is_single_cpu
+        one == same
+        and hash(one) == hash(same)
+        and one != other != MeshSharding(mesh_of(1, 1, 1), tuned=False)
+    )
+    assert one.num_shards("B") == (4, ("data", "fsdp")) and one.num_shards("D") == (1, ())
+    assert (
+        one.inside_shard() == LocalSharding("cpu") and one.inside_shard().num_shards("B").count == 1
+    )
+    assert (
+        other.is_single_cpu
+        and not one.is_single_cpu
+        and not MeshSharding(mesh_of(1, 1, 1), tuned=False).is_single_cpu
     )
 
 
-@pytest.mark.parametrize(("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")])
+@pytest.mark.parametrize(
+    ("letters", "message"), [("BTX", "no axis 'X'"), ("BT", "2 letters for an array of shape")]
+)
 def test_letters_are_checked(letters, message):
     with pytest.raises(ValueError, match=message):
         MeshSharding(mesh_of(1, 1, 1)).constrain(jnp.ones((2, 3, 4)), letters)

@@ -23,7 +23,9 @@ MATRIX = re.compile(r"^(encoder|decoder)/.*kernel$|token_embed/embedding$")  # h
 
 
 def specs_of(cfg):
-    shapes = unflatten_dict(parameter_shapes(registry.resolve("models", cfg.family).Model(cfg)), sep="/")
+    shapes = unflatten_dict(
+        parameter_shapes(registry.resolve("models", cfg.family).Model(cfg)), sep="/"
+    )
     tensor = 1 if cfg.num_heads % 2 else 2  # GPT-2 XL has 25 heads
     mesh = build_mesh(MeshConfig(data=2, fsdp=4 // tensor, tensor=tensor))
     specs = param_specs(shapes, parameter_rules.rules(cfg), mesh)
@@ -33,7 +35,8 @@ def specs_of(cfg):
 
 
 def unsplit_matrices(cfg):
-    """Paths of the weights of matrix products and lookups by token that no axis of the mesh splits."""
+    """Paths of the weights of matrix products and lookups by token that no axis of the mesh
+    splits."""
     return [path for path, _, spec in specs_of(cfg) if MATRIX.search(path) and not any(spec)]
 
 
@@ -45,7 +48,10 @@ def test_shipped_config_splits_all_that_is_large(name):
         cfg = from_config_dict(type(cfg), {**config.model, "vocab_size": 512})
     found = specs_of(cfg)
     whole = [leaf.size for _, leaf, spec in found if not any(spec)]
-    assert sum(whole) < 0.02 * sum(math.prod(leaf.shape) for _, leaf, _ in found) or sum(whole) < 2_000_000
+    assert (
+        sum(whole) < 0.02 * sum(math.prod(leaf.shape) for _, leaf, _ in found)
+        or sum(whole) < 2_000_000
+    )
 
 
 @pytest.mark.parametrize(("family", "position"), PAIRS)

@@ -20,17 +20,27 @@ def mesh_of(data, fsdp, tensor, context=1):
 
 
 def spec(**shapes):
-    return {name: {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32)} for name, shape in shapes.items()}
+    return {
+        name: {"kernel": jax.ShapeDtypeStruct(shape, jnp.float32)} for name, shape in shapes.items()
+    }
 
 
 def test_rest_of_the_devices_goes_to_minus_one():
     assert dict(mesh_of(-1, 2, 2).shape) == {"data": 2, "fsdp": 2, "context": 1, "tensor": 2}
-    assert dict(mesh_of(2, -1, 1, context=2).shape) == {"data": 2, "fsdp": 2, "context": 2, "tensor": 1}
-    assert dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4  # the first four of eight
+    assert dict(mesh_of(2, -1, 1, context=2).shape) == {
+        "data": 2,
+        "fsdp": 2,
+        "context": 2,
+        "tensor": 1,
+    }
+    assert (
+        dict(mesh_of(2, 1, 2).shape)["tensor"] == 2 and mesh_of(2, 1, 2).size == 4
+    )  # the first four of eight
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"), [((16, 1, 1), "needs 16 devices, there are 8"), ((-1, 3, 1), "8 devices do not divide by 3")]
+    ("sizes", "message"),
+    [((16, 1, 1), "needs 16 devices, there are 8"), ((-1, 3, 1), "8 devices do not divide by 3")],
 )
 def test_impossible_mesh(sizes, message):
     with pytest.raises(ConfigError, match=message):
@@ -50,15 +60,24 @@ class Chip:
     device_kind: str = "fake"
 
 
-CHIPS = [Chip(id, slice_index=id % 2, process_index=id // 4, coords=(id // 2, 0, 0)) for id in range(8)]
+CHIPS = [
+    Chip(id, slice_index=id % 2, process_index=id // 4, coords=(id // 2, 0, 0)) for id in range(8)
+]
 
 
 def test_slices_are_the_outer_part_of_data():
     mesh = sharding.build_mesh(MeshConfig(slices=2, fsdp=2), CHIPS)
     assert dict(mesh.shape) == {"data": 4, "fsdp": 2, "context": 1, "tensor": 1}
     assert [{chip.slice_index for chip in row.flat} for row in mesh.devices] == [{0}, {0}, {1}, {1}]
-    groups = sharding.build_mesh(MeshConfig(slices=2, fsdp=2)).devices  # devices that know of no slices
-    assert [[device.id for device in row.flat] for row in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    groups = sharding.build_mesh(
+        MeshConfig(slices=2, fsdp=2)
+    ).devices  # devices that know of no slices
+    assert [[device.id for device in row.flat] for row in groups] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6, 7],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +98,10 @@ def test_impossible_slices(sizes, message):
     ("fields", "message"),
     [
         ({"data": 3, "slices": 2}, "data must be a multiple of the slices; try mesh.data=4"),
-        ({"mode": "pmap", "tensor": 2}, "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only"),
+        (
+            {"mode": "pmap", "tensor": 2},
+            "mesh.mode='pmap', .*mesh.tensor=2: this mode splits the batch only",
+        ),
         ({"mode": "pjit"}, "no 'pjit'.*choose from jit, shard_map, pmap"),
         ({"slices": 0}, "slices=0: must be positive"),
     ],
@@ -120,7 +142,9 @@ def test_what_every_device_holds_whole_is_named_with_its_rule():
     leaves = spec(up=(4, 6), down=(4, 6), small=(2, 2))
     found = sharding.replicated(leaves, rules, mesh_of(2, 2, 1), at_least=96)
     assert found == [("down/kernel", 96, "kernel$")]
-    assert not sharding.replicated(leaves, rules, mesh_of(8, 1, 1), at_least=96)  # nothing is split, by design
+    assert not sharding.replicated(
+        leaves, rules, mesh_of(8, 1, 1), at_least=96
+    )  # nothing is split, by design
 
 
 def test_batch_must_split_evenly():
@@ -153,9 +177,15 @@ def run(mesh, steps=2, accumulate=1, mode="jit"):
     placed = sharding.MeshSharding(mesh)
     placed = placed if mode == "jit" else placed.inside_shard()
     pure = step.train_step(
-        toy.features(toy.Toy(sharding=placed)), toy.NextToken(), tx, optimizer.schedule(cfg, 10), dropout_key=None,
-        accumulate=accumulate, chunks=1, over=None if mode == "jit" else sharding.DATA,
-    )  # fmt: skip
+        toy.features(toy.Toy(sharding=placed)),
+        toy.NextToken(),
+        tx,
+        optimizer.schedule(cfg, 10),
+        dropout_key=None,
+        accumulate=accumulate,
+        chunks=1,
+        over=None if mode == "jit" else sharding.DATA,
+    )
     train = sharding.jit_step(pure, shardings, mesh, mode)
     for index in range(steps):
         current, metrics = train(current, sharding.place_batch(toy.batch(16, index), mesh))
@@ -167,11 +197,15 @@ def alone():
     return run(mesh_of(1, 1, 1))
 
 
-@pytest.mark.parametrize(("sizes", "accumulate"), [((8, 1, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)])
+@pytest.mark.parametrize(
+    ("sizes", "accumulate"), [((8, 1, 1), 1), ((1, 8, 1), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)]
+)
 def test_any_mesh_equals_one_device(sizes, accumulate):
     _, reference, reference_metrics = alone()
     _, spread, metrics = run(mesh_of(*sizes), accumulate=accumulate)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), reference.params, spread.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), reference.params, spread.params
+    )
     np.testing.assert_allclose(metrics["loss"], reference_metrics["loss"], rtol=1e-5)
     kernel = spread.params["up"]["kernel"]
     assert kernel.addressable_shards[0].data.size * sizes[1] * sizes[2] == kernel.size
@@ -206,7 +240,8 @@ def test_accumulated_gradients_lie_where_their_parameters_lie():
     text = train.lower(current, batch).compile().as_text()
     loops = [visit.op for visit in hlo.visits(hlo.parse(text)) if visit.op.kind == "while"]
     carried = {array.shape for loop in loops for array in loop.arrays}
-    wide, deep = toy.WIDTH, 4 * toy.WIDTH
+    wide = toy.WIDTH
+    deep = 4 * toy.WIDTH
     assert {(wide // 4, deep // 2), (deep // 2, wide // 4)} <= carried
     assert not {(wide, deep), (deep, wide)} & carried
 

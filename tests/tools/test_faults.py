@@ -1,4 +1,5 @@
-"""A handful of the stops that `make faults` does fifty of: the hardest ones of the real command, and the same again."""
+"""A handful of the stops that `make faults` does fifty of: the hardest ones of the real command,
+and the same again."""
 
 import random
 import signal
@@ -11,14 +12,20 @@ from tools import faults
 
 def early(monkeypatch):
     """Lets the first stop come early; returns what every stop returns."""
-    stop, draw, stopped = faults.stop_once, random.uniform, []
-    monkeypatch.setattr(faults, "stop_once", lambda *args: stopped.append(stop(*args)) or stopped[-1])
+    stop = faults.stop_once
+    draw = random.uniform
+    stopped = []
+    monkeypatch.setattr(
+        faults, "stop_once", lambda *args: stopped.append(stop(*args)) or stopped[-1]
+    )
     monkeypatch.setattr(random, "uniform", lambda low, high: draw(low, min(high, 5)))
     return stopped
 
 
 @pytest.mark.nightly
-def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(tmp_path, capfd, monkeypatch):
+def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(
+    tmp_path, capfd, monkeypatch
+):
     stopped = early(monkeypatch)
     faults.run(tmp_path, kills=3, steps=60)
     said = capfd.readouterr()
@@ -26,7 +33,9 @@ def test_killed_at_any_instant_in_a_save_and_in_a_deletion_nothing_is_lost(tmp_p
     (_, newest, _, _), (_, _, resumed, _) = stopped[1:]
     assert resumed == newest > 0
     records = metrics.read(tmp_path / "stopped" / "metrics.jsonl")
-    assert [record["step"] for record in records if record["split"] == "train"] == list(range(1, 61))
+    assert [record["step"] for record in records if record["split"] == "train"] == list(
+        range(1, 61)
+    )
 
 
 @pytest.mark.nightly

@@ -1,4 +1,5 @@
-"""The stored reference checkpoints are whole, finite and small; tools/make_fixtures.py writes them."""
+"""The stored reference checkpoints are whole, finite and small; tools/make_fixtures.py writes
+them."""
 
 import json
 from pathlib import Path
@@ -7,7 +8,10 @@ import numpy as np
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-OTHERS = {"adapters", "sentences"}  # of tools/make_adapter_fixtures.py and make_sentence_fixtures.py
+OTHERS = {
+    "adapters",
+    "sentences",
+}  # of tools/make_adapter_fixtures.py and make_sentence_fixtures.py
 ROWS = json.loads((FIXTURES / "manifest.json").read_text())["fixtures"]
 
 
@@ -22,7 +26,9 @@ def test_fixtures_stay_small():
 @pytest.mark.parametrize("name", ROWS)
 def test_fixture_holds_what_its_row_says(name):
     row = ROWS[name]
-    assert json.loads((FIXTURES / name / "config.json").read_text())["architectures"] == [row["architecture"]]
+    assert json.loads((FIXTURES / name / "config.json").read_text())["architectures"] == [
+        row["architecture"]
+    ]
     with np.load(FIXTURES / name / "expected.npz") as stored:
         arrays = {key: stored[key] for key in stored.files}
     for case in row["cases"]:

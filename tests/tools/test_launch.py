@@ -1,4 +1,5 @@
-"""The recipes of launch/, with stand-ins for the programs of a cluster; `make slurm`, `make mpi` and `make pods` run them."""
+"""The recipes of launch/, with stand-ins for the programs of a cluster; `make slurm`, `make mpi`
+and `make pods` run them."""
 
 import os
 import re
@@ -20,42 +21,73 @@ FLAGS = [
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a script of launch/ with stand-ins, as name -> lines of bash: (exit code, stdout, each call of a stand-in)."""
+    """Runs a script of launch/ with stand-ins, as name -> lines of bash: (exit code, stdout, each
+    call of a stand-in)."""
 
     def started(script, *words, **programs):
         for name, body in programs.items():
             path = tmp_path / name
             path.write_text(
-                f'#!/bin/bash\nprintf "%q " {name} "$@" >> {tmp_path}/calls; echo >> {tmp_path}/calls\n{body}\n'
+                f'#!/bin/bash\nprintf "%q " {name} "$@" >> {tmp_path}/calls; echo >>'
+                f" {tmp_path}/calls\n{body}\n"
             )
             path.chmod(0o755)
-        found = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PAUSE": "0", "SLURM_JOB_ID": "7"}
+        found = {
+            **os.environ,
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PAUSE": "0",
+            "SLURM_JOB_ID": "7",
+        }
         done = subprocess.run(
-            ["bash", ROOT / "launch" / script, *words], cwd=tmp_path, env=found, capture_output=True, text=True
+            ["bash", ROOT / "launch" / script, *words],
+            cwd=tmp_path,
+            env=found,
+            capture_output=True,
+            text=True,
         )
         calls = tmp_path / "calls"
         return (
             done.returncode,
             done.stdout,
-            [shlex.split(line) for line in calls.read_text().splitlines()] if calls.exists() else [],
+            (
+                [shlex.split(line) for line in calls.read_text().splitlines()]
+                if calls.exists()
+                else []
+            ),
         )
 
     return started
 
 
 def test_a_dry_run_prints_commands_that_hand_on_every_flag(run):
-    code, said, called = run("tpu_vm.sh", "--dry-run", "xl", *FLAGS, gcloud="exit 1", python3="exit 1")
+    code, said, called = run(
+        "tpu_vm.sh", "--dry-run", "xl", *FLAGS, gcloud="exit 1", python3="exit 1"
+    )
     lines = [shlex.split(line) for line in said.splitlines()]
     assert code == 0 and not called
     assert [line[3:5] for line in lines[1:]] == [
-        ["queued-resources", "create"], ["tpu-vm", "scp"], ["tpu-vm", "ssh"], ["tpu-vm", "ssh"], ["queued-resources", "delete"],
-    ]  # fmt: skip
-    (command,) = (word.removeprefix("--command=") for word in lines[4] if word.startswith("--command="))
-    assert shlex.split(command)[1:] == ["-m", "flaxformer_lite", "train", "--stopped_code=75", *FLAGS]
+        ["queued-resources", "create"],
+        ["tpu-vm", "scp"],
+        ["tpu-vm", "ssh"],
+        ["tpu-vm", "ssh"],
+        ["queued-resources", "delete"],
+    ]
+    (command,) = (
+        word.removeprefix("--command=") for word in lines[4] if word.startswith("--command=")
+    )
+    assert shlex.split(command)[1:] == [
+        "-m",
+        "flaxformer_lite",
+        "train",
+        "--stopped_code=75",
+        *FLAGS,
+    ]
 
 
 def actions(called):
-    return [" ".join(words[3:5]) for words in called if words[0] == "gcloud" and words[4] != "describe"]
+    return [
+        " ".join(words[3:5]) for words in called if words[0] == "gcloud" and words[4] != "describe"
+    ]
 
 
 def test_a_preempted_slice_is_made_again_and_the_run_continues(run):
@@ -65,7 +97,13 @@ def test_a_preempted_slice_is_made_again_and_the_run_continues(run):
       *flaxformer_lite\\ train*) if [ ! -e once ]; then touch once preempted; exit 1; fi ;;
     esac"""
     code, _, called = run("tpu_vm.sh", "xl", *FLAGS, gcloud=gcloud, python3="")
-    once = ["queued-resources create", "tpu-vm scp", "tpu-vm ssh", "tpu-vm ssh", "queued-resources delete"]
+    once = [
+        "queued-resources create",
+        "tpu-vm scp",
+        "tpu-vm ssh",
+        "tpu-vm ssh",
+        "queued-resources delete",
+    ]
     assert code == 0 and actions(called) == once * 2
 
 
@@ -81,7 +119,9 @@ def test_a_run_that_fails_is_not_repeated_and_no_slice_of_another_is_deleted(run
 def test_only_a_stopped_job_goes_back_into_the_queue(run, code, requeued):
     got, _, called = run("slurm.sbatch", *FLAGS, srun=f"exit {code}", scontrol="")
     assert got == code and (["scontrol", "requeue", "7"] in called) == requeued
-    assert called[0][:3] == ["srun", "flaxformer_lite", "train"] and called[0][-len(FLAGS) :] == FLAGS
+    assert (
+        called[0][:3] == ["srun", "flaxformer_lite", "train"] and called[0][-len(FLAGS) :] == FLAGS
+    )
 
 
 @pytest.mark.parametrize("name", ["jobset_gpu.yaml", "jobset_tpu.yaml"])
@@ -91,7 +131,8 @@ def test_flags_and_numbers_of_a_jobset_fit_together(name):
     spec = job["template"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     flags = dict(re.findall(r"--([\w.]+)=(\S+)", container["args"][0]))
-    ignored, exits = spec["podFailurePolicy"]["rules"][1]["onExitCodes"], flags["stopped_code"]
+    ignored = spec["podFailurePolicy"]["rules"][1]["onExitCodes"]
+    exits = flags["stopped_code"]
     assert ignored["values"] == [int(exits)] and ignored["containerName"] == container["name"]
     if "coordinator" in flags:
         assert flags["num_processes"] == str(spec["completions"])

@@ -12,9 +12,19 @@ from tools.opponent.case import Case, NotClear, judge, judge_exit
 from tools.opponent.workers import run_all
 
 PACKAGE = Path(flaxformer_lite.__file__).parent
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork")  # workers are forked, and run nothing of jax
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork"
+)  # workers are forked, and run nothing of jax
 # The classes that start no run, none of which fails.
-CLEAR = ("config values", "config files", "data files", "weight headers", "JSON", "tokenizers", "templates")
+CLEAR = (
+    "config values",
+    "config files",
+    "data files",
+    "weight headers",
+    "JSON",
+    "tokenizers",
+    "templates",
+)
 
 
 def fail(error):
@@ -42,18 +52,21 @@ def test_the_classes_that_end_clearly_still_do():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("error", "why"), [
-    (ConfigError("field=3: must be 4."), ""),
-    (ConfigError("field=\x1b[31m: must be 4."), "a message with the character"),
-    (ConfigError("x" * 9999), "a message of 9,999 characters"),
-    (ConfigError(""), "an empty message"),
-    (NotClear("wrong"), "wrong"),
-    (KeyError("x"), "KeyError"),
-    (ValueError("raised by somebody else"), "ValueError"),
-    (RecursionError("deep"), "RecursionError"),
-    (FileNotFoundError(2, "No such file", "x"), ""),
-    (OSError("of no file"), "OSError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ConfigError("field=3: must be 4."), ""),
+        (ConfigError("field=\x1b[31m: must be 4."), "a message with the character"),
+        (ConfigError("x" * 9999), "a message of 9,999 characters"),
+        (ConfigError(""), "an empty message"),
+        (NotClear("wrong"), "wrong"),
+        (KeyError("x"), "KeyError"),
+        (ValueError("raised by somebody else"), "ValueError"),
+        (RecursionError("deep"), "RecursionError"),
+        (FileNotFoundError(2, "No such file", "x"), ""),
+        (OSError("of no file"), "OSError"),
+    ],
+)
 def test_what_is_clear(error, why):
     with pytest.raises(type(error)) as caught:
         fail(error)
@@ -61,15 +74,22 @@ def test_what_is_clear(error, why):
     assert found.startswith(why) and bool(found) == bool(why)
 
 
-@pytest.mark.parametrize(("code", "printed", "why"), [
-    (2, "error: --config.x=3: must be 4.\n", ""),
-    (2, "notice: beside\nerror: --config.x=3: must be 4.\n", ""),
-    (2, "", "exit code 2 and 0 lines"),
-    (1, "error: one\nerror: two\n", "exit code 1 and 2 lines"),
-    (1, "Traceback (most recent call last):\n  File\nKeyError: 3\n", "a traceback: 'KeyError: 3'"),
-    (-9, "error: x\n", "exit code -9"),
-    (134, "Fatal Python error: Aborted\n", "a traceback"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "printed", "why"),
+    [
+        (2, "error: --config.x=3: must be 4.\n", ""),
+        (2, "notice: beside\nerror: --config.x=3: must be 4.\n", ""),
+        (2, "", "exit code 2 and 0 lines"),
+        (1, "error: one\nerror: two\n", "exit code 1 and 2 lines"),
+        (
+            1,
+            "Traceback (most recent call last):\n  File\nKeyError: 3\n",
+            "a traceback: 'KeyError: 3'",
+        ),
+        (-9, "error: x\n", "exit code -9"),
+        (134, "Fatal Python error: Aborted\n", "a traceback"),
+    ],
+)
 def test_which_exits_are_clear(code, printed, why):
     found = judge_exit(code, printed)
     assert found.startswith(why) and bool(found) == bool(why)
@@ -86,11 +106,15 @@ def test_a_hang_and_a_death_are_counted_and_others_go_on():
     import time
 
     cases = [
-        Case("test", "hangs", lambda: time.sleep(60), limit=1), Case("test", "dies", lambda: os._exit(7)),
-        Case("test", "works", lambda: None), Case("test", "ends a program", lambda: sys.exit(0)),
-    ]  # fmt: skip
+        Case("test", "hangs", lambda: time.sleep(60), limit=1),
+        Case("test", "dies", lambda: os._exit(7)),
+        Case("test", "works", lambda: None),
+        Case("test", "ends a program", lambda: sys.exit(0)),
+    ]
     whys = {case.label: why for case, why in run_all(cases, PACKAGE, PACKAGE, jobs=1)}
     assert (
-        whys["hangs"] == "hangs: no end within 1 s" and whys["dies"] == "dies with exit code 7" and whys["works"] == ""
+        whys["hangs"] == "hangs: no end within 1 s"
+        and whys["dies"] == "dies with exit code 7"
+        and whys["works"] == ""
     )
     assert whys["ends a program"].startswith("exit code 0")

@@ -1,4 +1,5 @@
-"""What the trackers say to the libraries that they are for; doubles stand for those that are extras."""
+"""What the trackers say to the libraries that they are for; doubles stand for those that are
+extras."""
 
 import sys
 import types
@@ -31,7 +32,8 @@ def test_each_is_a_tracker(name):
 def events(folder):
     """The events of the only file in a folder, each with a length and checksums around it."""
     (path,) = folder.glob("events.out.tfevents.*")
-    content, found = path.read_bytes(), []
+    content = path.read_bytes()
+    found = []
     while content:
         size = int.from_bytes(content[:8], "little")
         found.append(event_pb2.Event.FromString(content[12 : 12 + size]))
@@ -46,12 +48,15 @@ def test_tensorboard_gets_the_figures_by_step_and_drops_those_after_a_resume(tmp
     assert version.file_version == "brain.Event:2"
     assert start.session_log.status == event_pb2.SessionLog.START and start.step == 3
     assert [(e.summary.value[0].tag, e.summary.value[0].simple_value, e.step) for e in figures] == [
-        ("train/loss", 2.5, 3), ("train/accuracy", 0.5, 3),
-    ]  # fmt: skip
+        ("train/loss", 2.5, 3),
+        ("train/accuracy", 0.5, 3),
+    ]
     tracker.close()
 
 
-def test_tensorboard_fails_on_a_full_disk_where_a_thread_would_let_the_run_wait_for_ever(tmp_path, monkeypatch):
+def test_tensorboard_fails_on_a_full_disk_where_a_thread_would_let_the_run_wait_for_ever(
+    tmp_path, monkeypatch
+):
     tracker = tensorboard.Tracker(tmp_path, {}, -1)
 
     def full(*_):
@@ -77,10 +82,17 @@ def test_wandb_goes_on_with_the_same_run_after_a_resume(tmp_path, monkeypatch):
         calls = {name: (args, options) for name, args, options in library.calls}
         ids.append(calls["init"][1]["id"])
     options = calls["init"][1]
-    assert options["resume"] == "allow" and options["config"] == {"seed": 1} and options["name"] == "run"
+    assert (
+        options["resume"] == "allow"
+        and options["config"] == {"seed": 1}
+        and options["name"] == "run"
+    )
     assert options["project"] == "flaxformer_lite" and options["dir"] == str(tmp_path / "run")
     assert ids[0] == ids[1] != ids[2]
-    assert calls["log"][0] == ({**VALUES, "step": 5},) and calls["define_metric"] == (("*",), {"step_metric": "step"})
+    assert calls["log"][0] == ({**VALUES, "step": 5},) and calls["define_metric"] == (
+        ("*",),
+        {"step_metric": "step"},
+    )
     assert library.calls[-1] == ("finish", (), {})
     monkeypatch.setenv("WANDB_RUN_ID", "sweep-7")
     wandb.Tracker(tmp_path / "run", {}, -1)
@@ -95,5 +107,9 @@ def test_trackio_gets_the_step(tmp_path, monkeypatch, last_step, resume):
     tracker.add(5, types.MappingProxyType(VALUES))
     tracker.close()
     (_, _, options), *others = library.calls
-    assert options["name"] == "mine" and options["resume"] == resume and options["config"] == {"seed": 1}
+    assert (
+        options["name"] == "mine"
+        and options["resume"] == resume
+        and options["config"] == {"seed": 1}
+    )
     assert others == [("log", (VALUES,), {"step": 5}), ("finish", (), {})]

@@ -40,11 +40,17 @@ SETTINGS = {
 
 def fields(folder, settings):
     """The fields of a run's config that are not its page's."""
-    return {**SETTINGS, "data.path": str(tiny_runs.text(folder)), "data.cache": str(folder / "cache"), **settings}
+    return {
+        **SETTINGS,
+        "data.path": str(tiny_runs.text(folder)),
+        "data.cache": str(folder / "cache"),
+        **settings,
+    }
 
 
 def command(folder, workdir, settings, *flags, ids=None):
-    """A command line; with `ids`, a file that gets a line for each training example that is made."""
+    """A command line; with `ids`, a file that gets a line for each training example that is
+    made."""
     overrides = [f"--config.{name}={value}" for name, value in fields(folder, settings).items()]
     program = [str(RECORDER), str(ids)] if ids else []
     own = [f"--workdir={workdir}", *overrides, *flags]
@@ -52,8 +58,11 @@ def command(folder, workdir, settings, *flags, ids=None):
 
 
 def alone(folder, workdir, settings):
-    """Runs the same in this process; returns the (position, row) of each training example that was made."""
-    page, made, make = gpt2_tiny.get_config(), [], Dataset.example
+    """Runs the same in this process; returns the (position, row) of each training example that was
+    made."""
+    page = gpt2_tiny.get_config()
+    made = []
+    make = Dataset.example
     page.update_from_flattened_dict(fields(folder, settings))
 
     def noted(self, row, seed, position, *records):
@@ -68,10 +77,15 @@ def alone(folder, workdir, settings):
 
 
 def environment(devices):
-    before, flag = os.environ["XLA_FLAGS"], "--xla_force_host_platform_device_count="
+    before = os.environ["XLA_FLAGS"]
+    flag = "--xla_force_host_platform_device_count="
     kept = [word for word in before.split() if not word.startswith(flag)]
     # recorded.py lies in a folder of its own, and imports from the root.
-    return {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": " ".join([*kept, f"{flag}{devices}"])}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XLA_FLAGS": " ".join([*kept, f"{flag}{devices}"]),
+    }
 
 
 def free_port():
@@ -90,7 +104,15 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
     """Two processes of four devices each; they are gone at the end of the block."""
     joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
     lines = [
-        command(folder, workdir, {**settings, **each[i]}, *joining, f"--process_id={i}", *flags, ids=ids[i])
+        command(
+            folder,
+            workdir,
+            {**settings, **each[i]},
+            *joining,
+            f"--process_id={i}",
+            *flags,
+            ids=ids[i],
+        )
         for i in (0, 1)
     ]
     started = [start(line, devices=4) for line in lines]
@@ -103,7 +125,8 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
 
 
 def outputs(started):
-    """[(stdout, stderr, exit code)] of processes that end by themselves, or are killed when they do nothing for long."""
+    """[(stdout, stderr, exit code)] of processes that end by themselves, or are killed when they do
+    nothing for long."""
     with futures.ThreadPoolExecutor() as readers:
         read = [readers.submit(process.communicate) for process in started]
         if not faults.until(lambda: all(one.done() for one in read), started):
@@ -114,4 +137,6 @@ def outputs(started):
 
 def digests(workdir, step):
     """Path -> [dtype, shape, digest] of a checkpoint's leaves."""
-    return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())["leaves"]
+    return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())[
+        "leaves"
+    ]

@@ -1,4 +1,5 @@
-"""Runs a program (`recorded.py IDS train.py FLAGS`) that notes each training example it makes: its position and its row."""
+"""Runs a program (`recorded.py IDS train.py FLAGS`) that notes each training example it makes: its
+position and its row."""
 
 import runpy
 import sys

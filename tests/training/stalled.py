@@ -1,4 +1,5 @@
-"""Runs a program (`stalled.py POSITION SECONDS train.py FLAGS`) whose first training example from POSITION on takes SECONDS."""
+"""Runs a program (`stalled.py POSITION SECONDS train.py FLAGS`) whose first training example from
+POSITION on takes SECONDS."""
 
 import runpy
 import sys
@@ -18,6 +19,7 @@ def slow(self, row, seed, position, *records):
 
 if __name__ == "__main__":
     _, stalls_at, seconds, *sys.argv = sys.argv
-    stalls_at, stalls = int(stalls_at), [float(seconds)]
+    stalls_at = int(stalls_at)
+    stalls = [float(seconds)]
     Dataset.example = slow
     runpy.run_path(sys.argv[0], run_name="__main__")

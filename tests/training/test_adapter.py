@@ -18,7 +18,9 @@ from flaxformer_lite.training.start.initial_state import initial_state
 from tests.cli import models
 from tests.examples import trials
 
-pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # of ml_collections
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the load_module:DeprecationWarning"
+)  # of ml_collections
 LORA = {"model.adapter.name": "lora", "model.adapter.rank": 4, "optimizer.learning_rate": 3e-2}
 
 
@@ -40,20 +42,30 @@ def tuned(folder, base, **changes):
     return run, trials.metrics.read(folder / "run" / "metrics.jsonl")
 
 
-SPLIT = {"train.accumulate": 2, "model.scan": True, "model.remat": "full", "mesh.fsdp": 2, "mesh.tensor": 2}
+SPLIT = {
+    "train.accumulate": 2,
+    "model.scan": True,
+    "model.remat": "full",
+    "mesh.fsdp": 2,
+    "mesh.tensor": 2,
+}
 
 
 @pytest.mark.parametrize(
-    "changes", [pytest.param({}, marks=pytest.mark.nightly), SPLIT], ids=["plain", "accumulated, scanned and sharded"]
+    "changes",
+    [pytest.param({}, marks=pytest.mark.nightly), SPLIT],
+    ids=["plain", "accumulated, scanned and sharded"],
 )
 def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path, base, changes):
     changes = {**changes, "model.adapter.targets": "('query','up','down')"}
-    (new, records), old = tuned(tmp_path, base, **changes), workdir.read_run(base)
+    new, records = tuned(tmp_path, base, **changes)
+    old = workdir.read_run(base)
     before = trials.metrics.read(base / "metrics.jsonl")[-1]
     np.testing.assert_allclose(records[0]["loss"], before["loss"], rtol=1e-5)
     assert records[-1]["loss"] < records[0]["loss"]
     was = old.params if not new.cfg.model.scan else stack_layers(old.params)
-    was, now = flatten_dict(was, sep="/"), flatten_dict(new.params, sep="/")
+    was = flatten_dict(was, sep="/")
+    now = flatten_dict(new.params, sep="/")
     assert all(path.rpartition("/")[2] in ("lora_a", "lora_b") for path in set(now) - set(was))
     assert len(set(now) - set(was)) == (6 if new.cfg.model.scan else 12)
     for path, leaf in was.items():
@@ -64,7 +76,8 @@ def test_a_run_begins_as_its_base_trains_the_adapter_and_keeps_the_rest(tmp_path
 def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path, base, capsys):
     main(["convert", str(base), str(tmp_path / "published")])
     tuned(tmp_path, tmp_path / "published", **{"model.adapter.targets": "('query','up','down')"})
-    (model, params), ids = load_pretrained(tmp_path / "run"), jax.numpy.arange(8)[None] + 70
+    model, params = load_pretrained(tmp_path / "run")
+    ids = jax.numpy.arange(8)[None] + 70
     due = model.apply({"params": params}, ids).logits
     plain = load_pretrained(tmp_path / "published")
     assert np.abs(plain[0].apply({"params": plain[1]}, ids).logits - due).max() > 1e-3
@@ -75,12 +88,29 @@ def test_a_run_converts_to_merged_weights_and_to_an_adapter_of_its_base(tmp_path
         load_pretrained(tmp_path / "merged"),
         load_pretrained(tmp_path / "published", adapter=tmp_path / "adapter"),
     ):
-        np.testing.assert_allclose(loaded[0].apply({"params": loaded[1]}, ids).logits, due, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            loaded[0].apply({"params": loaded[1]}, ids).logits, due, rtol=1e-5, atol=1e-5
+        )
     fields = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert fields["base_model_name_or_path"] == str(tmp_path / "published")
     texts = []
-    for more in ([str(tmp_path / "run")], [str(tmp_path / "published"), "--adapter", str(tmp_path / "adapter")]):
-        main(["generate", "--prompt", "from 3: ", "--max_new_tokens", "8", "--temperature", "0", "--model", *more])
+    for more in (
+        [str(tmp_path / "run")],
+        [str(tmp_path / "published"), "--adapter", str(tmp_path / "adapter")],
+    ):
+        main(
+            [
+                "generate",
+                "--prompt",
+                "from 3: ",
+                "--max_new_tokens",
+                "8",
+                "--temperature",
+                "0",
+                "--model",
+                *more,
+            ]
+        )
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] != ""
     with pytest.raises(SystemExit):
@@ -92,15 +122,22 @@ def test_frozen_weights_take_no_optimizer_state(tmp_path, base):
     program = setup.prepare(experiment(tmp_path, base))
     flat = flatten_dict(program.target.params, sep="/")
     adapter = sum(leaf.size * 4 for path, leaf in flat.items() if "/lora_" in path)
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.target.opt_state))
+    held = sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.target.opt_state)
+    )
     assert 2 * adapter <= held <= 2 * adapter + 16  # two moments and counters
     assert 20 * adapter < sum(leaf.size * 4 for leaf in flat.values())
 
 
 @pytest.mark.nightly
 def test_a_stopped_run_continues_bit_for_bit(tmp_path, base):
-    schedule = {"optimizer.schedule": "constant", "train.checkpoint_every": 3, "model.adapter.dropout": 0.1}
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    schedule = {
+        "optimizer.schedule": "constant",
+        "train.checkpoint_every": 3,
+        "model.adapter.dropout": 0.1,
+    }
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
     at_once, _ = tuned(whole, base, **schedule)
     tuned(parts, base, **schedule, **{"train.steps": 3, "train.eval_every": 3})
@@ -116,16 +153,24 @@ def test_dropout_of_the_adapter_alone_is_drawn(tmp_path, base):
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_names_that_exist(tmp_path, base):
-    with pytest.raises(ConfigError, match=r"adapter.targets='valeu': .* called down, key, out, query, up, value"):
+    with pytest.raises(
+        ConfigError, match=r"adapter.targets='valeu': .* called down, key, out, query, up, value"
+    ):
         setup.prepare(experiment(tmp_path, base, **{"model.adapter.targets": "('query','valeu')"}))
 
 
 def test_a_new_part_of_a_head_that_would_be_frozen_is_refused(tmp_path):
     body = models.directory(tmp_path / "body", "bert", "masked_lm")
-    page = {"page": "classify", "train.init_from": body, "data.path": labelled(tmp_path), "data.length": 16}
+    page = {
+        "page": "classify",
+        "train.init_from": body,
+        "data.path": labelled(tmp_path),
+        "data.length": 16,
+    }
     cfg = task(tmp_path, **page)
     with pytest.raises(
-        ConfigError, match=r"has no pooler/dense/bias, so it is made new.*let model.adapter.trained match it"
+        ConfigError,
+        match=r"has no pooler/dense/bias, so it is made new.*let model.adapter.trained match it",
     ):
         initial_state(setup.prepare(cfg), str(body))
     cfg = task(tmp_path, **page, **{"model.adapter.trained": "('^classifier/','^pooler/')"})
@@ -139,14 +184,24 @@ def task(folder, page, **changes):
 
 
 def test_the_head_of_a_classifier_is_trained_whole(tmp_path):
-    program = setup.prepare(task(tmp_path, "classify", **{"data.path": labelled(tmp_path), "data.length": 16}))
-    moments = flatten_dict(program.target.opt_state.inner_states["trained"].inner_state[1].mu, sep="/")
+    program = setup.prepare(
+        task(tmp_path, "classify", **{"data.path": labelled(tmp_path), "data.length": 16})
+    )
+    moments = flatten_dict(
+        program.target.opt_state.inner_states["trained"].inner_state[1].mu, sep="/"
+    )
     kept = {path for path, leaf in moments.items() if hasattr(leaf, "shape")}
-    assert {path for path in kept if "lora_" not in path} == {"classifier/dense/kernel", "classifier/dense/bias"}
+    assert {path for path in kept if "lora_" not in path} == {
+        "classifier/dense/kernel",
+        "classifier/dense/bias",
+    }
 
 
 def labelled(folder):
-    lines = [f'{{"text": "weather {i} is {w}", "label": {i % 2}}}\n' for i, w in enumerate(("good", "bad") * 30)]
+    lines = [
+        f'{{"text": "weather {i} is {w}", "label": {i % 2}}}\n'
+        for i, w in enumerate(("good", "bad") * 30)
+    ]
     (folder / "labelled.jsonl").write_text("".join(lines))
     return folder / "labelled.jsonl"
 
@@ -159,8 +214,14 @@ def test_an_adapter_over_an_adapter_is_refused(tmp_path, base):
     again = {"train.init_from": first / "run"}
     for adapter, said in (({**LORA, "model.adapter.rank": 8}, "another"), ({}, "none")):
         cfg = experiment(tmp_path, base, adapter, **again)
-        with pytest.raises(ConfigError, match=rf"was trained with an adapter, and this run has {said}; merge it"):
+        with pytest.raises(
+            ConfigError, match=rf"was trained with an adapter, and this run has {said}; merge it"
+        ):
             initial_state(setup.prepare(cfg), cfg.train.init_from)
     cfg = experiment(tmp_path, base, **again)
     state = initial_state(setup.prepare(cfg), cfg.train.init_from)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.params), workdir.read_run(first / "run").params)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        jax.device_get(state.params),
+        workdir.read_run(first / "run").params,
+    )

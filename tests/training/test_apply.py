@@ -18,7 +18,9 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     words = TokenizerConfig(name="byte_bpe", vocab_size=400)
     cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, tokenizer=words))
     loop.run(cfg, tmp_path / "run")
-    (tmp_path / "other.jsonl").write_bytes(Path(cfg.data.path).read_bytes()[:9000].rpartition(b"\n")[0])
+    (tmp_path / "other.jsonl").write_bytes(
+        Path(cfg.data.path).read_bytes()[:9000].rpartition(b"\n")[0]
+    )
     trained = open_trained(tmp_path / "run")
     data = open_file(trained, str(tmp_path / "other.jsonl"))
     assert data.tokenizer.fingerprint == tokenizer.load(tmp_path / "run" / "tokenizer").fingerprint
@@ -27,13 +29,17 @@ def test_another_text_is_read_by_the_tokenizer_of_the_run(tmp_path):
     own = (tmp_path / "other.jsonl").read_text()
     (tmp_path / "body.jsonl").write_text(own.replace('"text":', '"body":'))
     with pytest.raises(
-        ConfigError, match=r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\."
+        ConfigError,
+        match=r"no text under 'text' \(keys: .*'body'\); set the field, --columns=text=body\.",
     ):
         open_file(trained, str(tmp_path / "body.jsonl"))
-    sources = {name: SourceConfig(path=cfg.data.path, text_field="body") for name in ("web", "code")}
+    sources = {
+        name: SourceConfig(path=cfg.data.path, text_field="body") for name in ("web", "code")
+    }
     fields = {"columns": "text=body"}, {"path": "", "mixture": sources}
     for found in (
-        dataclasses.replace(trained.cfg, data=dataclasses.replace(trained.cfg.data, **own)) for own in fields
+        dataclasses.replace(trained.cfg, data=dataclasses.replace(trained.cfg.data, **own))
+        for own in fields
     ):
         again = open_file(trained._replace(cfg=found), str(tmp_path / "body.jsonl"))
         assert again.num_examples == data.num_examples

@@ -14,10 +14,13 @@ DECAY = 0.9
 
 def trained(steps, dtype="float32", **fields):
     """A state after some steps of descent on one number, and the numbers after each step."""
-    cfg = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0, **fields)
+    cfg = OptimizerConfig(
+        name="sgd", learning_rate=0.1, schedule="constant", warmup_steps=0, weight_decay=0, **fields
+    )
     tx = optimizer.build(cfg, steps)
     params = {"w": {"kernel": jnp.full((2,), 8, dtype)}, "still": {"bias": jnp.ones((2,), dtype)}}
-    opt_state, seen = tx.init(params), []
+    opt_state = tx.init(params)
+    seen = []
     for _ in range(steps):
         updates, opt_state = tx.update(jax.tree.map(jnp.ones_like, params), opt_state, params)
         with jax.numpy_dtype_promotion("standard"):
@@ -35,7 +38,8 @@ def test_it_is_the_mean_of_the_weights_by_age(steps):
 
 
 def test_training_goes_on_without_it():
-    (_, seen), (plain, due) = trained(5, ema=DECAY), trained(5)
+    _, seen = trained(5, ema=DECAY)
+    plain, due = trained(5)
     np.testing.assert_array_equal(seen, due)
     assert evaluated_params(plain) is plain.params
 
@@ -43,7 +47,9 @@ def test_training_goes_on_without_it():
 def test_it_is_float32_where_the_weights_are_not_and_evaluated_in_their_dtype():
     state, seen = trained(7, dtype="bfloat16", ema=0.999)
     assert state.opt_state.ema["w"]["kernel"].dtype == jnp.float32
-    np.testing.assert_allclose(state.opt_state.ema["w"]["kernel"], np.average(seen, axis=0), rtol=1e-3)
+    np.testing.assert_allclose(
+        state.opt_state.ema["w"]["kernel"], np.average(seen, axis=0), rtol=1e-3
+    )
     assert evaluated_params(state)["w"]["kernel"].dtype == jnp.bfloat16
 
 

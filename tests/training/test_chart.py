@@ -24,7 +24,11 @@ def test_points_lie_where_the_labels_of_the_axes_say():
     svg = chart("loss", [line([4.0, 3.0, 2.0], every=50)], 100.0)
     (_, top), (middle, center), (right, bottom) = drawn(svg, "c0")
     assert (middle, right) == (0.5, 1.0) and top < center < bottom
-    assert labels(svg, "y")["3"] == center and labels(svg, "x")["20"] == 0.2 and labels(svg, "x")["100"] == 1.0
+    assert (
+        labels(svg, "y")["3"] == center
+        and labels(svg, "x")["20"] == 0.2
+        and labels(svg, "x")["100"] == 1.0
+    )
 
 
 def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
@@ -32,9 +36,13 @@ def test_a_few_huge_values_make_the_axis_logarithmic_and_a_schedule_does_not():
     assert "(logarithmic)" in svg and {"100", "1000", "10k"} <= set(labels(svg, "y"))
     heights = [y for _, y in drawn(svg, "c0")]
     assert math.isclose(
-        (heights[1] - heights[0]) / 2, labels(svg, "y")["100"] - labels(svg, "y")["1000"], abs_tol=0.002
+        (heights[1] - heights[0]) / 2,
+        labels(svg, "y")["100"] - labels(svg, "y")["1000"],
+        abs_tol=0.002,
     )
-    warmed = [min(step / 100, 1) * (0.1 + 0.9 * math.cos(step / 700)) * 1e-3 for step in range(1, 1000)]
+    warmed = [
+        min(step / 100, 1) * (0.1 + 0.9 * math.cos(step / 700)) * 1e-3 for step in range(1, 1000)
+    ]
     assert "(logarithmic)" not in chart("rate", [line(warmed)], 1000.0)
 
 
@@ -53,7 +61,9 @@ def test_many_points_become_few_and_keep_their_spikes():
 
 
 def test_dots_name_their_values_unless_there_are_too_many():
-    assert "<title>step 2: 0.125</title>" in chart("loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0)
+    assert "<title>step 2: 0.125</title>" in chart(
+        "loss", [line([1.0, 0.5, 0.125], dots=True)], 2.0
+    )
     assert "<title>" not in chart("loss", [line([1.0] * (DOTTED + 1), dots=True)], 60.0)
 
 
@@ -68,7 +78,8 @@ def test_values_that_are_not_finite_equal_or_alone_are_no_trouble():
 def test_names_are_text_and_a_level_is_dashed():
     svg = chart("<b>", [line([1.0, 2.0])._replace(label="<i>")], 1.0, level=("<u>", 1.5))
     assert all(
-        html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "") for name in ("<b>", "<i>", "<u>")
+        html.escape(name) in svg and name not in svg.replace("<b>&lt;b&gt;</b>", "")
+        for name in ("<b>", "<i>", "<u>")
     )
     assert 'class="level"' in svg and "1.5" in svg
 

@@ -27,8 +27,18 @@ def test_each_moment_counts_for_the_innermost_part(monkeypatch):
         raise OSError
     passes(22)
     assert one.doing == "steps"
-    assert one.read() == {"start": 5, "steps": 82, "evaluation": 3, "compile": 7, "checkpoint": 3, "devices": 0}
-    assert clock.words(one.seconds) == ("1:40: 82% in steps, 7% compiling, 3% evaluating, 3% saving, 5% starting")
+    assert one.read() == {
+        "start": 5,
+        "steps": 82,
+        "evaluation": 3,
+        "compile": 7,
+        "checkpoint": 3,
+        "devices": 0,
+    }
+    assert (
+        clock.words(one.seconds)
+        == "1:40: 82% in steps, 7% compiling, 3% evaluating, 3% saving, 5% starting"
+    )
     assert clock.goodput(one.seconds) == 0.82 and clock.goodput({}) == 0.0
 
 

@@ -14,19 +14,36 @@ from flaxformer_lite.training.start.setup import prepare
 from tests.training import tiny_runs
 
 
-@pytest.mark.parametrize(("epochs", "examples", "batch", "steps"), [
-    (3, 100, 10, 30), (3, 105, 10, 32), (0.5, 100, 10, 5), (1.1, 10, 1, 11), (0.001, 10, 10, 1), (10, 3, 2, 15),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("epochs", "examples", "batch", "steps"),
+    [
+        (3, 100, 10, 30),
+        (3, 105, 10, 32),
+        (0.5, 100, 10, 5),
+        (1.1, 10, 1, 11),
+        (0.001, 10, 10, 1),
+        (10, 3, 2, 15),
+    ],
+)
 def test_steps_that_show_each_example_as_often(tmp_path, epochs, examples, batch, steps):
     cfg = tiny_runs.config(tmp_path, train={"steps": 0, "epochs": epochs, "batch_size": batch})
     assert with_steps(cfg, examples).train.steps == steps
     assert with_steps(cfg, examples, held=(steps + 1) * batch - 1).train.steps == steps
     most = max(1, steps - 1)
-    assert with_steps(cfg, examples, held=(most + 1) * batch - 1).train.steps == most, "the last batch is not whole"
+    assert with_steps(cfg, examples, held=(most + 1) * batch - 1).train.steps == most, (
+        "the last batch is not whole"
+    )
 
 
 def test_a_run_of_epochs_evaluates_and_saves_after_each_and_resumes(tmp_path, capsys):
-    own = {"steps": 0, "epochs": 1.5, "batch_size": 400, "eval_every": 0, "checkpoint_every": 0, "log_every": 1}
+    own = {
+        "steps": 0,
+        "epochs": 1.5,
+        "batch_size": 400,
+        "eval_every": 0,
+        "checkpoint_every": 0,
+        "log_every": 1,
+    }
     cfg = tiny_runs.config(tmp_path, train=own)
     examples = prepare(cfg).train_data.num_examples
     assert 800 < examples < 1200, "2 steps and a fraction in an epoch"
@@ -43,15 +60,25 @@ def test_a_run_of_epochs_evaluates_and_saves_after_each_and_resumes(tmp_path, ca
 
 
 def test_two_lengths_are_refused_and_neither_is_the_default():
-    with pytest.raises(ConfigError, match=r"train.steps=30, train.epochs=3: both set the length of the run; set one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"train.steps=30, train.epochs=3: both set the length of the run; set one",
+    ):
         TrainConfig(steps=30, epochs=3)
     assert TrainConfig().steps == 1000 and TrainConfig(epochs=3).steps == 0
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of ml_collections
-@pytest.mark.parametrize(("flags", "due"), [
-    (["epochs=2"], (0, 2)), (["epochs", "0.5"], (0, 0.5)), (["epochs=0"], (300, 0)), (["steps=7"], (7, 0)), ([], (300, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "due"),
+    [
+        (["epochs=2"], (0, 2)),
+        (["epochs", "0.5"], (0, 0.5)),
+        (["epochs=0"], (300, 0)),
+        (["steps=7"], (7, 0)),
+        ([], (300, 0)),
+    ],
+)
 def test_the_command_line_replaces_the_length_of_the_page(flags, due):
     own = [f"--config.train.{flags[0]}", *flags[1:]] if flags else []
     train = read_experiment(command_line.config(["--config=gpt2_tiny", *own])).train

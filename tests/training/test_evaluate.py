@@ -16,7 +16,11 @@ class Text(TextObjective, toy.NextToken):
 
     def loss(self, outputs, targets, *, chunks):
         sums = toy.NextToken.loss(self, outputs, targets, chunks=chunks)
-        return LossSums(sums.loss, sums.weight, {**sums.metrics, "nll": (sums.loss["weights"], sums.weight["weights"])})
+        return LossSums(
+            sums.loss,
+            sums.weight,
+            {**sums.metrics, "nll": (sums.loss["weights"], sums.weight["weights"])},
+        )
 
 
 class Data:
@@ -36,7 +40,9 @@ def test_each_target_counts_once_whatever_the_batches():
     evaluate_step = jax.jit(step.eval_step(toy.features(toy.Toy()), Text(), chunks=1))
     whole = toy.batch(12)
     parts = [jax.tree.map(lambda x, at=at: x[at : at + 4], whole) for at in (0, 4, 8)]
-    one, many = (evaluate(Text(), evaluate_step, params, batches, Data())[0] for batches in ([whole], parts))
+    one, many = (
+        evaluate(Text(), evaluate_step, params, batches, Data())[0] for batches in ([whole], parts)
+    )
     assert one.keys() == many.keys() == {"loss", "nll", "accuracy", "perplexity", "bits_per_byte"}
     for name in one:
         np.testing.assert_allclose(one[name], many[name], rtol=1e-5)

@@ -1,4 +1,5 @@
-"""The state made leaf by leaf is the one that a single program makes, on any mesh, and compiles as little for any depth."""
+"""The state made leaf by leaf is the one that a single program makes, on any mesh, and compiles as
+little for any depth."""
 
 import dataclasses
 
@@ -38,9 +39,15 @@ def test_the_leaves_are_those_of_one_program(tmp_path, family, model):
     due = jax.jit(lambda: built.model.init(key, **ids, method="features")["params"])()
     state = initial_state(built)
     # Compiled with another optimisation level, which contracts other products and sums.
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7), state.params, due)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7), state.params, due
+    )
     for leaf, target in zip(jax.tree.leaves(state), jax.tree.leaves(built.target), strict=True):
-        assert (leaf.shape, leaf.dtype, leaf.sharding) == (target.shape, target.dtype, target.sharding)
+        assert (leaf.shape, leaf.dtype, leaf.sharding) == (
+            target.shape,
+            target.dtype,
+            target.sharding,
+        )
     assert all(not leaf.any() for leaf in jax.tree.leaves((state.step, state.opt_state)))
 
 
@@ -59,7 +66,13 @@ def test_leaves_that_share_arithmetic_and_leaves_that_are_functions_of_drawn_one
     def create():
         key = jax.random.key(0)
         drawn = jax.random.normal(jax.random.fold_in(key, 1), (4,))
-        return {"drawn": drawn, "twice": 2 * drawn, "bent": jax.nn.relu(drawn), "three": 3, "zeros": jnp.zeros(4)}
+        return {
+            "drawn": drawn,
+            "twice": 2 * drawn,
+            "bent": jax.nn.relu(drawn),
+            "three": 3,
+            "zeros": jnp.zeros(4),
+        }
 
     traced, shapes = jax.make_jaxpr(create, return_shape=True)()
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -21,7 +21,10 @@ def test_published_parameters_replace_the_random_ones_and_nothing_else(tmp_path,
         return lambda state: state.replace(params=jax.tree.map(lambda x: x + 1, state.params))
 
     monkeypatch.setattr(warm_start, "init_from_pretrained", init_from_pretrained)
-    random, published = initial_state(built), initial_state(built, "weights")
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a + 1, b), random.params, published.params)
+    random = initial_state(built)
+    published = initial_state(built, "weights")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(a + 1, b), random.params, published.params
+    )
     jax.tree.map(np.testing.assert_array_equal, random.opt_state, published.opt_state)
     assert int(random.step) == int(published.step) == 0

@@ -26,7 +26,8 @@ def until(condition):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_while_training_is_noted_and_the_second_ends(number, capfd):
-    before, ended = signal.getsignal(number), []
+    before = signal.getsignal(number)
+    ended = []
     with Interrupt(ended.append) as interrupt, interrupt.training(0):
         assert not interrupt.caught and not interrupt.after(1)
         os.kill(os.getpid(), number)
@@ -35,7 +36,10 @@ def test_the_first_signal_while_training_is_noted_and_the_second_ends(number, ca
         os.kill(os.getpid(), number)
         until(lambda: ended)
     assert ended == [number] and signal.getsignal(number) == before
-    assert capfd.readouterr().err == f"\n{number.name}: stopping after this step; once more stops at once.\n"
+    assert (
+        capfd.readouterr().err
+        == f"\n{number.name}: stopping after this step; once more stops at once.\n"
+    )
 
 
 @pytest.mark.parametrize("number", SIGNALS)

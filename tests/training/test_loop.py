@@ -62,9 +62,13 @@ def traced_once(monkeypatch, programs):
     """Lets runs of one model share their traced steps, where what surrounds the steps is tested."""
 
     def prepare(cfg):
-        key = dataclasses.replace(cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1))
+        key = dataclasses.replace(
+            cfg, train=dataclasses.replace(cfg.train, steps=1, checkpoint_every=1)
+        )
         programs.setdefault(key, setup.prepare(cfg))
-        return dataclasses.replace(programs[key], cfg=dataclasses.replace(programs[key].cfg, train=cfg.train))
+        return dataclasses.replace(
+            programs[key], cfg=dataclasses.replace(programs[key].cfg, train=cfg.train)
+        )
 
     monkeypatch.setattr(loop, "prepare", prepare)
 
@@ -78,14 +82,19 @@ def forget_the_compilation_cache():
 
 def leaves_of(workdir, step):
     """Path -> SHA-256 of the checkpoint's leaves."""
-    meta = json.loads(next((workdir / "checkpoints" / str(step) / "meta").rglob("metadata")).read_text())
+    meta = json.loads(
+        next((workdir / "checkpoints" / str(step) / "meta").rglob("metadata")).read_text()
+    )
     return {path: content for path, (_, _, content) in meta["leaves"].items()}
 
 
 def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
     dispatch._say.cache_clear()
     loop.run(
-        tiny_runs.config(folder, train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9}),
+        tiny_runs.config(
+            folder,
+            train={"steps": 30, "eval_every": 15, "checkpoint_every": 30, "sample_tokens": 9},
+        ),
         tmp_path,
     )
     said = capsys.readouterr().out
@@ -125,7 +134,10 @@ def test_a_run_learns_and_leaves_its_files(folder, tmp_path, capsys):
     for text in (samples[0]["texts"][1][1], samples[1]["texts"][1][1]):
         assert html.escape(text) in report
     assert samples[1]["texts"][1][1].splitlines()[0] in said
-    assert json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64 == 0
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["config"]["model"]["vocab_size"] % 64
+        == 0
+    )
     assert list((tmp_path / "tokenizer").iterdir()) and list((tmp_path / "tensorboard").iterdir())
     run_as_printed(said, {"write"}, capsys)
 
@@ -136,7 +148,9 @@ def same_end(workdir, other):
     assert last == due
 
 
-def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(cfg, finished, tmp_path, capsys):
+def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(
+    cfg, finished, tmp_path, capsys
+):
     loop.run(tiny_runs.steps(cfg, 3), tmp_path)
     capsys.readouterr()
     loop.run(cfg, tmp_path)
@@ -147,7 +161,8 @@ def test_stopping_and_resuming_is_bit_for_bit_the_uninterrupted_run(cfg, finishe
 
 @pytest.mark.nightly
 def test_so_it_is_with_dropout_and_microbatches(folder, tmp_path):
-    """That each objective makes the same examples from any step on is tested in tests/data/test_pipeline.py."""
+    """That each objective makes the same examples from any step on is tested in
+    tests/data/test_pipeline.py."""
     cfg = tiny_runs.config(folder, "bert", train={"accumulate": 2})
     loop.run(cfg, tmp_path / "straight")
     loop.run(tiny_runs.steps(cfg, 3), tmp_path / "twice")
@@ -165,14 +180,18 @@ def test_another_mesh_and_mode_resume_to_rounding_and_say_so(cfg, finished, tmp_
 
 
 def test_a_damaged_newest_checkpoint_is_trained_again(cfg, finished, workdir, capsys, traced_once):
-    data = max((workdir / "checkpoints" / "8" / "state").rglob("d/*"), key=lambda p: p.stat().st_size)
+    data = max(
+        (workdir / "checkpoints" / "8" / "state").rglob("d/*"), key=lambda p: p.stat().st_size
+    )
     os.truncate(data, data.stat().st_size // 2)
     loop.run(cfg, workdir)
     assert "notice: checkpoint of step 8 is damaged" in capsys.readouterr().out
     assert leaves_of(workdir, 8) == leaves_of(finished, 8)
     trains = [r for r in metrics.read(workdir / "metrics.jsonl") if r["split"] == "train"]
     assert [r["step"] for r in trains] == [2, 4, 6, 8]
-    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[-1]["goodput"] < 1
+    assert ["seconds_repeated" in r for r in trains] == [False, False, True, False] and 0 < trains[
+        -1
+    ]["goodput"] < 1
 
 
 def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path, monkeypatch):
@@ -190,7 +209,10 @@ def test_nan_stops_at_its_step_and_keeps_the_last_good_checkpoint(cfg, tmp_path,
         return dataclasses.replace(experiment, train_step=jax.jit(step))
 
     monkeypatch.setattr(loop, "prepare", poisoned)
-    expected = r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good checkpoint is step 3"
+    expected = (
+        r"not finite at step 5: loss nan, gradient norm \d.*, parameter norm \d.*last good"
+        r" checkpoint is step 3"
+    )
     with pytest.raises(RunError, match=expected):
         loop.run(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == ["3"]
@@ -208,7 +230,9 @@ def test_a_report_and_samples_that_cannot_be_written_are_one_notice_each(
     loop.run(tiny_runs.steps(cfg, 8, sample_tokens=5), tmp_path)
     said = capsys.readouterr().out
     assert said.count("notice: report.html cannot be written") == 1
-    assert said.count("notice: a sample cannot be written (out of memory); the run does without.") == 1
+    assert (
+        said.count("notice: a sample cannot be written (out of memory); the run does without.") == 1
+    )
     same_end(tmp_path, finished)
 
 
@@ -226,7 +250,10 @@ def test_sigterm_finishes_the_step_and_saves(cfg, tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(trainer.Trainer, "_settle", settle)
     with Interrupt() as interrupt:
         assert loop.run(cfg, tmp_path, interrupt=interrupt) == "SIGTERM"
-    assert "SIGTERM: stopped after step 5 and saved; the same command continues." in capsys.readouterr().out
+    assert (
+        "SIGTERM: stopped after step 5 and saved; the same command continues."
+        in capsys.readouterr().out
+    )
     assert leaves_of(tmp_path, 5)
     assert "<p>stopped by SIGTERM: step 5 of 50; " in (tmp_path / "report.html").read_text()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -239,13 +266,20 @@ def test_a_run_that_is_done_says_so_and_a_last_single_step_compiles_without_a_wa
     assert "WARNING" not in capsys.readouterr().out
     before = leaves_of(workdir, 9)
     loop.run(tiny_runs.steps(cfg, 3), workdir)
-    assert "notice: step 9 is done and train.steps=3: nothing is left to train." in capsys.readouterr().out
+    assert (
+        "notice: step 9 is done and train.steps=3: nothing is left to train."
+        in capsys.readouterr().out
+    )
     assert leaves_of(workdir, 9) == before
 
 
 def test_a_config_that_matters_is_refused_with_then_and_now(cfg, workdir):
-    changed = dataclasses.replace(cfg, seed=7, optimizer=dataclasses.replace(cfg.optimizer, learning_rate=0.5))
-    with pytest.raises(ConfigError, match=r"step 8: optimizer.learning_rate: 0.01 -> 0.5; seed: 0 -> 7.*--workdir"):
+    changed = dataclasses.replace(
+        cfg, seed=7, optimizer=dataclasses.replace(cfg.optimizer, learning_rate=0.5)
+    )
+    with pytest.raises(
+        ConfigError, match=r"step 8: optimizer.learning_rate: 0.01 -> 0.5; seed: 0 -> 7.*--workdir"
+    ):
         loop.run(changed, workdir)
     wider = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, d_model=32))
     with pytest.raises(ConfigError, match=r"model.d_model: 16 -> 32"):
@@ -253,8 +287,12 @@ def test_a_config_that_matters_is_refused_with_then_and_now(cfg, workdir):
 
 
 def test_other_text_is_refused(folder, cfg, workdir, tmp_path):
-    (tmp_path / "text.jsonl").write_text((folder / "text.jsonl").read_text().replace("seven", "SEVEN"))
-    other = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl")))
+    (tmp_path / "text.jsonl").write_text(
+        (folder / "text.jsonl").read_text().replace("seven", "SEVEN")
+    )
+    other = dataclasses.replace(
+        cfg, data=dataclasses.replace(cfg.data, path=str(tmp_path / "text.jsonl"))
+    )
     with pytest.raises(ConfigError, match="text or tokenizer: "):
         loop.run(other, workdir)
 
@@ -271,7 +309,9 @@ def test_workdir_that_cannot_be_written(folder, tmp_path):
 
 
 def test_a_batch_that_does_not_split_is_refused_before_the_data_is_read(folder, tmp_path):
-    cfg = dataclasses.replace(tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8))
+    cfg = dataclasses.replace(
+        tiny_runs.config(folder, train={"batch_size": 12}), mesh=MeshConfig(data=8)
+    )
     with pytest.raises(ConfigError, match=r"try train.batch_size=16"):
         loop.run(cfg, tmp_path)
 
@@ -308,14 +348,30 @@ def test_a_watcher_hears_all_that_the_run_does_in_order(cfg, tmp_path, monkeypat
     monkeypatch.setattr(loop, "_watchers", lambda *_, **__: [heard])
     loop.run(tiny_runs.steps(cfg, 4, checkpoint_every=2), tmp_path)
     assert [call for call in heard.calls if call[0] != "begins"] == [
-        ("eval", 0), ("evaluated", 0), ("done", 1), ("done", 2), ("train", 2), ("saved", 2),
-        ("done", 3), ("done", 4), ("train", 4), ("eval", 4), ("evaluated", 4), ("saved", 4), "close",
-    ]  # fmt: skip
+        ("eval", 0),
+        ("evaluated", 0),
+        ("done", 1),
+        ("done", 2),
+        ("train", 2),
+        ("saved", 2),
+        ("done", 3),
+        ("done", 4),
+        ("train", 4),
+        ("eval", 4),
+        ("evaluated", 4),
+        ("saved", 4),
+        "close",
+    ]
     assert [call[1] for call in heard.calls if call[0] == "begins"] == [1, 2, 3, 4]
-    assert all(heard.calls.index(("begins", step)) < heard.calls.index(("done", step)) for step in (1, 2, 3, 4))
+    assert all(
+        heard.calls.index(("begins", step)) < heard.calls.index(("done", step))
+        for step in (1, 2, 3, 4)
+    )
 
 
-def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(cfg, tmp_path, monkeypatch, traced_once):
+def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(
+    cfg, tmp_path, monkeypatch, traced_once
+):
     class Refusing(Heard):
         def step_done(self, step, values, seconds):
             raise RunError("enough")
@@ -328,16 +384,23 @@ def test_a_watcher_closes_after_an_error_and_ends_the_run_with_its_own(cfg, tmp_
     assert "ended by an error (enough)" in (tmp_path / "report.html").read_text()
 
 
-def test_a_failing_background_save_ends_the_run_with_the_last_good_step(cfg, tmp_path, monkeypatch, traced_once):
+def test_a_failing_background_save_ends_the_run_with_the_last_good_step(
+    cfg, tmp_path, monkeypatch, traced_once
+):
     real = Checkpoints.save
 
     def save(self, step, state, meta):
         if step == 8:
             monkeypatch.setattr(
-                self._place._manager, "save", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left"))
+                self._place._manager,
+                "save",
+                lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left")),
             )
         real(self, step, state, meta)
 
     monkeypatch.setattr(Checkpoints, "save", save)
-    with pytest.raises(CheckpointError, match=r"step 8 was not written.*No space left.*last good checkpoint is step 4"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"step 8 was not written.*No space left.*last good checkpoint is step 4",
+    ):
         loop.run(cfg, tmp_path)

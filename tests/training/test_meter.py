@@ -58,15 +58,23 @@ def test_pauses_are_not_training_time():
     assert meter.add({"loss": 1.0}) < 0.1
     record = meter.record(2)
     assert record["step_seconds"] < 0.1 and record["seconds_evaluation"] >= 0.2
-    assert record["goodput"] == pytest.approx(record["seconds_steps"] / sum(meter.clock.seconds.values()))
+    assert record["goodput"] == pytest.approx(
+        record["seconds_steps"] / sum(meter.clock.seconds.values())
+    )
 
 
 def test_seconds_are_of_the_interval_and_goodput_of_all_starts():
-    meter = Meter(100, 1, None, stepping(), earlier={"steps": 3600.0, "repeated": 1200.0, "data": 1200.0})
+    meter = Meter(
+        100, 1, None, stepping(), earlier={"steps": 3600.0, "repeated": 1200.0, "data": 1200.0}
+    )
     meter.clock.seconds["repeated"] += 1200.0  # what the last start had done after its checkpoint
     meter.add({"loss": 1.0})
     record = meter.record(1)
     assert record["goodput"] == pytest.approx(0.5, abs=0.01)
-    assert record["seconds_repeated"] == 1200.0 and record["seconds_steps"] < 10 and "seconds_data" not in record
+    assert (
+        record["seconds_repeated"] == 1200.0
+        and record["seconds_steps"] < 10
+        and "seconds_data" not in record
+    )
     meter.add({"loss": 1.0})
     assert "seconds_repeated" not in meter.record(2)

@@ -1,4 +1,5 @@
-"""Runs on a mixture: the loss of each source, from the step to the report, and a resume in the middle of a schedule."""
+"""Runs on a mixture: the loss of each source, from the step to the report, and a resume in the
+middle of a schedule."""
 
 import dataclasses
 import itertools
@@ -25,7 +26,8 @@ def mixed(tmp_path_factory):
     """mixed(family, train={..}, mesh=.., **data): a run on counting words and on letters."""
     folder = tmp_path_factory.mktemp("text")
     letters = [
-        " ".join("abcdefgh"[(start + step * step) % 8] * 3 for step in range(10 + start % 40)) for start in range(60)
+        " ".join("abcdefgh"[(start + step * step) % 8] * 3 for step in range(10 + start % 40))
+        for start in range(60)
     ]
     (folder / "letters.jsonl").write_text(
         "".join(json.dumps({"text": f"{n} {text}"}) + "\n" for n, text in enumerate(letters))
@@ -70,20 +72,28 @@ def a_step(mixed):
 def test_the_loss_of_a_source_is_that_of_its_rows_alone(mixed, a_step):
     for experiment, params, batch, metrics in (a_step, metrics_of_a_step(mixed("bert"))):
         for name in ("words", "letters"):
-            np.testing.assert_allclose(metrics[f"loss/{name}"], by_hand(experiment, params, batch, name), rtol=1e-5)
+            np.testing.assert_allclose(
+                metrics[f"loss/{name}"], by_hand(experiment, params, batch, name), rtol=1e-5
+            )
         assert metrics["loss/words"] != metrics["loss/letters"]
 
 
 @pytest.mark.parametrize("mode", ["accumulate", "shard_map"])
 def test_it_is_the_same_over_microbatches_and_devices(mixed, a_step, mode):
-    split = {"train": {"accumulate": 2}} if mode == "accumulate" else {"mesh": MeshConfig(data=2, mode=mode)}
+    split = (
+        {"train": {"accumulate": 2}}
+        if mode == "accumulate"
+        else {"mesh": MeshConfig(data=2, mode=mode)}
+    )
     *_, metrics = metrics_of_a_step(mixed(**split))
     for name in ("loss", "loss/words", "loss/letters"):
         np.testing.assert_allclose(metrics[name], a_step[-1][name], rtol=1e-5)
 
 
 def test_a_step_without_rows_of_a_source_does_not_count_for_its_mean():
-    steps = [{"loss": 1.0, "loss/web": value, "loss/code": math.nan} for value in (math.nan, 2.0, 4.0)]
+    steps = [
+        {"loss": 1.0, "loss/web": value, "loss/code": math.nan} for value in (math.nan, 2.0, 4.0)
+    ]
     assert means(steps) == {"loss": 1.0, "loss/web": 3.0}
 
 
@@ -94,25 +104,39 @@ def test_one_source_adds_nothing_to_the_step(mixed):
         return built.train_step.lower(built.target, built.batch).as_text()
 
     cfg = mixed()
-    one, none = ({"words": cfg.data.mixture["words"]}, {})
-    texts = [lowered(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=m))) for m in (one, none)]
+    one = {"words": cfg.data.mixture["words"]}
+    none = {}
+    texts = [
+        lowered(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=m)))
+        for m in (one, none)
+    ]
     assert texts[0] == texts[1] != lowered(cfg)
 
 
-@pytest.mark.nightly  # batches of any restart are tested in tests/data, and the state's in test_loop.py
+# batches of any restart are tested in tests/data, and the state's in test_loop.py
+@pytest.mark.nightly
 def test_a_run_resumes_exactly_in_the_middle_of_a_schedule(mixed, tmp_path):
     assert tiny_runs.resumes_exactly(mixed(mixture_schedule="2-6: letters=3"), tmp_path)
-    straight, twice = (read(tmp_path / name / "metrics.jsonl")[-2] for name in ("straight", "twice"))
+    straight, twice = (
+        read(tmp_path / name / "metrics.jsonl")[-2] for name in ("straight", "twice")
+    )
     names = "loss", "loss/words", "loss/letters"
     assert [straight[name] for name in names] == [twice[name] for name in names]
 
 
 def test_a_run_that_reads_all_of_its_sources_ends_with_the_last_whole_batch(mixed):
     cfg = mixed(train={"steps": 0, "epochs": 1, "batch_size": 7})
-    once = {name: dataclasses.replace(source, epochs=1) for name, source in cfg.data.mixture.items()}
-    experiment = setup.prepare(dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=once)))
-    data, steps = experiment.train_data, experiment.cfg.train.steps
-    assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(1 for _ in data.batches(batch_size=7))
+    once = {
+        name: dataclasses.replace(source, epochs=1) for name, source in cfg.data.mixture.items()
+    }
+    experiment = setup.prepare(
+        dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, mixture=once))
+    )
+    data = experiment.train_data
+    steps = experiment.cfg.train.steps
+    assert data.num_examples % 7 and steps == data.num_examples // 7 == sum(
+        1 for _ in data.batches(batch_size=7)
+    )
     assert setup.prepare(experiment.cfg).cfg == experiment.cfg, "as it is replayed"
 
 
@@ -122,7 +146,9 @@ def test_a_run_reports_each_source_and_its_past_is_known(mixed, tmp_path, capsys
     for record in read(tmp_path / "run" / "metrics.jsonl"):
         assert record["loss/words"] > 0 and record["loss/letters"] > 0
     printed = capsys.readouterr().out
-    assert "held-out loss by source  letters " in printed and "25.0% of the rows at first, " in printed
+    assert (
+        "held-out loss by source  letters " in printed and "25.0% of the rows at first, " in printed
+    )
     assert "loss/letters" in (tmp_path / "run" / "report.html").read_text()
     assert_the_past_is_known(tmp_path / "run", cfg)
 
@@ -133,7 +159,12 @@ def assert_the_past_is_known(folder, cfg):
     (batch,) = itertools.islice(opened.data.batches(batch_size=8, seed=cfg.seed, start_step=4), 1)
     places = opened.places(5)
     for own, is_words in zip(places, batch["targets"]["source/words"], strict=True):
-        assert all(place.startswith(cfg.data.mixture["words" if is_words else "letters"].path) for place in own)
+        assert all(
+            place.startswith(cfg.data.mixture["words" if is_words else "letters"].path)
+            for place in own
+        )
     assert any(step == 5 for step, _ in opened.saw(places[0][0], 8))
-    with pytest.raises(ConfigError, match="not in the training text of letters, words, of which parts are held out"):
+    with pytest.raises(
+        ConfigError, match="not in the training text of letters, words, of which parts are held out"
+    ):
         list(opened.saw("nowhere.jsonl:1", 8))

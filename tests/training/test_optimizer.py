@@ -14,7 +14,9 @@ STEPS = 100
 
 
 def rates(steps=STEPS, **fields):
-    cfg = OptimizerConfig(**{"learning_rate": 2.0, "warmup_steps": 10, "final_fraction": 0.1, **fields})
+    cfg = OptimizerConfig(
+        **{"learning_rate": 2.0, "warmup_steps": 10, "final_fraction": 0.1, **fields}
+    )
     return np.asarray(optimizer.schedule(cfg, steps)(np.arange(steps)))
 
 
@@ -32,9 +34,13 @@ def test_ends_at_the_final_fraction(name):
 
 def test_shapes_between():
     t = (np.arange(10, STEPS) - 10) / (STEPS - 1 - 10)
-    np.testing.assert_allclose(rates(schedule="cosine")[10:], 0.2 + 1.8 * (1 + np.cos(np.pi * t)) / 2, rtol=1e-5)
+    np.testing.assert_allclose(
+        rates(schedule="cosine")[10:], 0.2 + 1.8 * (1 + np.cos(np.pi * t)) / 2, rtol=1e-5
+    )
     np.testing.assert_allclose(rates(schedule="linear")[10:], 2 - 1.8 * t, rtol=1e-5)
-    np.testing.assert_allclose(rates(schedule="rsqrt")[10:], 2 * np.sqrt(10 / np.arange(11, STEPS + 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        rates(schedule="rsqrt")[10:], 2 * np.sqrt(10 / np.arange(11, STEPS + 1)), rtol=1e-6
+    )
     wsd = rates(schedule="wsd", decay_steps=20)
     assert (wsd[10:80] == 2).all() and (np.diff(wsd[80:]) < 0).all()
 
@@ -64,27 +70,42 @@ PARAMS = {
 def test_decay_is_on_weights_and_token_tables_only():
     mask = optimizer.decay_mask(PARAMS)
     decayed = [jax.tree_util.keystr(k) for k, on in jax.tree_util.tree_leaves_with_path(mask) if on]
-    assert len(decayed) == 4 and all(path.endswith(("['kernel']", "['embedding']")) for path in decayed)
+    assert len(decayed) == 4 and all(
+        path.endswith(("['kernel']", "['embedding']")) for path in decayed
+    )
 
 
 @pytest.mark.parametrize("name", registry.available("positions"))
 def test_decay_spares_the_tables_of_every_position_encoding(name):
     encoding = registry.resolve_class("positions", name)()
     model = gpt2.Model(gpt2.config("tiny", vocab_size=64, decoder_layers=1, position=encoding))
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"])
-    paths = {path_of(keys): on for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))}
+    params = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32))["params"]
+    )
+    paths = {
+        path_of(keys): on
+        for keys, on in jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))
+    }
     assert paths["token_embed/embedding"] and paths["decoder/layer_0/mlp/up/kernel"]
-    assert not [path for path, on in paths.items() if on and not path.endswith(("/kernel", "token_embed/embedding"))]
+    assert not [
+        path
+        for path, on in paths.items()
+        if on and not path.endswith(("/kernel", "token_embed/embedding"))
+    ]
 
 
 def updates_of(tx, grads, params=PARAMS):
     """The first updates, by one program."""
-    return jax.device_get(jax.jit(lambda grads, params: tx.update(grads, tx.init(params), params)[0])(grads, params))
+    return jax.device_get(
+        jax.jit(lambda grads, params: tx.update(grads, tx.init(params), params)[0])(grads, params)
+    )
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor", "lion", "sgd", "muon"])
 def test_zero_gradient_shrinks_by_rate_times_decay(name):
-    cfg = OptimizerConfig(name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2)
+    cfg = OptimizerConfig(
+        name=name, learning_rate=0.5, schedule="constant", warmup_steps=0, weight_decay=0.2
+    )
     tx = optimizer.build(cfg, 10)
     zeros = jax.tree.map(np.zeros_like, PARAMS)
     updates = updates_of(tx, zeros)
@@ -95,18 +116,23 @@ def test_zero_gradient_shrinks_by_rate_times_decay(name):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_norm_of_small_leaves_and_large(dtype):
-    draw, parts = np.random.default_rng(0), (slice(None), slice(1), slice(4, None))
+    draw = np.random.default_rng(0)
+    parts = (slice(None), slice(1), slice(4, None))
     shapes = ((256, 64), (cpu_tuning.SMALL - 1,), (cpu_tuning.SMALL,), (12, 64), (768,), ())
     tree = [np.asarray(draw.standard_normal(shape), jnp.dtype(dtype)) for shape in shapes]
     norms = jax.jit(
-        lambda tree: [[optimizer.norm(tree[some], join_small=on) for on in (True, False)] for some in parts]
+        lambda tree: [
+            [optimizer.norm(tree[some], join_small=on) for on in (True, False)] for some in parts
+        ]
     )(tree)
     for some, found in zip(parts, norms, strict=True):
         numbers = np.concatenate([np.asarray(x, np.float64).ravel() for x in tree[some]])
         np.testing.assert_allclose(found, np.linalg.norm(numbers), rtol=1e-6)
     assert norms[0][0].dtype == jnp.float32
     sums = [
-        str(jax.make_jaxpr(lambda x, on=on: optimizer.norm(x, join_small=on))(tree)).count("reduce_sum[")
+        str(jax.make_jaxpr(lambda x, on=on: optimizer.norm(x, join_small=on))(tree)).count(
+            "reduce_sum["
+        )
         for on in (0, 1)
     ]
     assert sums == [len(tree), 3]  # two large leaves, and all others in one
@@ -115,13 +141,20 @@ def test_norm_of_small_leaves_and_large(dtype):
 def test_clip_bounds_the_global_norm():
     tx = optimizer.build(
         OptimizerConfig(
-            name="sgd", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0.5
+            name="sgd",
+            learning_rate=1.0,
+            schedule="constant",
+            warmup_steps=0,
+            weight_decay=0,
+            clip_norm=0.5,
         ),
         1,
     )
     grads = jax.tree.map(lambda p: 3 * p, PARAMS)
     updates = updates_of(tx, grads)
-    np.testing.assert_allclose(np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sqrt(sum(np.square(u).sum() for u in jax.tree.leaves(updates))), 0.5, rtol=1e-6
+    )
 
 
 def first_updates(name, grads, params=PARAMS, **fields):
@@ -139,26 +172,31 @@ def first_updates(name, grads, params=PARAMS, **fields):
 
 
 def test_clipping_comes_before_the_direction():
-    """Adam's first update does not depend on the gradient's size; clipped afterwards it would have a norm of 1e-3."""
+    """Adam's first update does not depend on the gradient's size; clipped afterwards it would have
+    a norm of 1e-3."""
     updates = first_updates("adamw", PARAMS, clip_norm=1e-3, eps=1e-12)
     np.testing.assert_allclose(updates["layers"]["mlp"]["up"]["kernel"], -1.0, rtol=1e-4)
 
 
 def test_eps_reaches_adam():
     small = jax.tree.map(lambda p: 1e-3 * p, PARAMS)
-    np.testing.assert_allclose(first_updates("adamw", small, eps=1.0)["token_embed"]["embedding"], -1e-3, rtol=2e-3)
+    np.testing.assert_allclose(
+        first_updates("adamw", small, eps=1.0)["token_embed"]["embedding"], -1e-3, rtol=2e-3
+    )
 
 
 def test_adafactor_moves_in_proportion_to_the_parameter():
     ten = jax.tree.map(lambda p: 10.0 * p, PARAMS)
     one, many = (
-        first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"] for params in (PARAMS, ten)
+        first_updates("adafactor", PARAMS, params)["layers"]["mlp"]["up"]["kernel"]
+        for params in (PARAMS, ten)
     )
     np.testing.assert_allclose(many, 10 * one, rtol=1e-5)
 
 
 def test_lion_by_hand():
-    """Algorithm 2 with b1 = 0.9, b2 = 0.99: m = 0.01 after a gradient of 1, then 0.9 m - 0.1 / 2 is negative."""
+    """Algorithm 2 with b1 = 0.9, b2 = 0.99: m = 0.01 after a gradient of 1, then 0.9 m - 0.1 / 2 is
+    negative."""
     cfg = OptimizerConfig(
         name="lion",
         learning_rate=1.0,
@@ -169,7 +207,8 @@ def test_lion_by_hand():
         b1=0.9,
         b2=0.99,
     )
-    tx, params = optimizer.build(cfg, 10), {"kernel": ones()}
+    tx = optimizer.build(cfg, 10)
+    params = {"kernel": ones()}
     update = jax.jit(tx.update)
     first, opt_state = update({"kernel": ones()}, jax.jit(tx.init)(params), params)
     second, _ = update({"kernel": np.float32(-0.5)}, opt_state, params)
@@ -179,14 +218,28 @@ def test_lion_by_hand():
 def test_muon_turns_each_layers_projection_into_a_scaled_orthogonal_matrix():
     tx = optimizer.build(
         OptimizerConfig(
-            name="muon", learning_rate=1.0, schedule="constant", warmup_steps=0, weight_decay=0, clip_norm=0
+            name="muon",
+            learning_rate=1.0,
+            schedule="constant",
+            warmup_steps=0,
+            weight_decay=0,
+            clip_norm=0,
         ),
         1,
     )
     draw = np.random.default_rng(0)
     grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), PARAMS)
     updates = updates_of(tx, grads)
-    attention, up = updates["layers"]["attention"], updates["layers"]["mlp"]["up"]["kernel"]
-    for matrix in (*attention["query"]["kernel"].reshape(2, 4, 4), *attention["out"]["kernel"].reshape(2, 4, 4), *up):
-        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (0.2 * np.sqrt(max(matrix.shape)))
-        assert singular.min() > 0.3 and singular.max() < 1.3, singular  # five Newton-Schulz steps are approximate
+    attention = updates["layers"]["attention"]
+    up = updates["layers"]["mlp"]["up"]["kernel"]
+    for matrix in (
+        *attention["query"]["kernel"].reshape(2, 4, 4),
+        *attention["out"]["kernel"].reshape(2, 4, 4),
+        *up,
+    ):
+        singular = np.linalg.svd(np.asarray(matrix), compute_uv=False) / (
+            0.2 * np.sqrt(max(matrix.shape))
+        )
+        assert singular.min() > 0.3 and singular.max() < 1.3, (
+            singular
+        )  # five Newton-Schulz steps are approximate

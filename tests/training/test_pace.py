@@ -7,10 +7,14 @@ from flaxformer_lite.training.watchers.pace import FEWEST, Pace
 
 
 class Group:
-    """Processes of which this one has a number, and the others have published times of their hosts."""
+    """Processes of which this one has a number, and the others have published times of their
+    hosts."""
 
     def __init__(self, count, index=0, **others):
-        self.count, self.index, self.alone, self.first = count, index, count == 1, index == 0
+        self.count = count
+        self.index = index
+        self.alone = count == 1
+        self.first = index == 0
         self.values = {int(name[1:]): [[4, value]] for name, value in others.items()}
 
     def publish(self, topic, value):
@@ -42,8 +46,8 @@ def test_a_step_of_ten_times_the_median_is_told_of_once(notes, clock):
     pace = Pace(Group(1), clock, notes.append)
     steps(pace, clock, [None, *[0.1] * FEWEST, 0.9, 1.2, 0.1])
     assert notes == [
-        f"notice: around step {FEWEST + 3} a step took 1.2 s, 12 times the median of the last; 0 s of it the host was at"
-        " work or waited for data."
+        f"notice: around step {FEWEST + 3} a step took 1.2 s, 12 times the median of the last; 0 s"
+        " of it the host was at work or waited for data."
     ]
     steps(pace, clock, [1.5] * 60, start=100)  # another pace is usual after a while
     assert len(notes) < 60
@@ -58,7 +62,9 @@ def test_of_several_processes_a_slow_step_says_what_was_of_the_host(notes, clock
     pace = Pace(Group(2, index=1), clock, notes.append)
     steps(pace, clock, [None, *[0.1] * FEWEST])
     steps(pace, clock, [2.0], start=50, host=1.5)
-    assert notes[0].startswith("notice: around step 50 a step took 2 s, 20 times the median of the last; 1.5 s of it ")
+    assert notes[0].startswith(
+        "notice: around step 50 a step took 2 s, 20 times the median of the last; 1.5 s of it "
+    )
     assert notes[0].endswith(" on process 1.")
 
 
@@ -75,11 +81,13 @@ def test_the_process_that_keeps_others_waiting_is_named_once(notes, clock):
     record(pace)
     assert group.values[0] == [[4, pytest.approx(0.01)]]
     assert notes == [
-        "notice: process 1 keeps the others waiting: its host, which reads the data, is at work for 0.9 s a step,"
-        " 0.02 s in the median of the processes."
+        "notice: process 1 keeps the others waiting: its host, which reads the data, is at work for"
+        " 0.9 s a step, 0.02 s in the median of the processes."
     ]
     steps(pace, clock, [1.0], host=0.01)
-    group.values[1].append([8, 0.02])  # process 2 has not come so far, and 4 is what all have told of
+    group.values[1].append(
+        [8, 0.02]
+    )  # process 2 has not come so far, and 4 is what all have told of
     record(pace, step=8)
     assert len(notes) == 1
     group.values[2].append([8, 0.9])  # it is told of at once with the next
@@ -92,9 +100,13 @@ def test_the_process_that_keeps_others_waiting_is_named_once(notes, clock):
 
 
 @pytest.mark.parametrize(
-    "others", [{"p1": 0.9}, {"p1": 0.9, "p2": 0.8}, {"p1": 0.1, "p2": 0.001}], ids=["unheard", "alike", "short"]
+    "others",
+    [{"p1": 0.9}, {"p1": 0.9, "p2": 0.8}, {"p1": 0.1, "p2": 0.001}],
+    ids=["unheard", "alike", "short"],
 )
-def test_nobody_is_named_where_one_has_not_told_or_all_are_alike_or_it_is_little(notes, clock, others):
+def test_nobody_is_named_where_one_has_not_told_or_all_are_alike_or_it_is_little(
+    notes, clock, others
+):
     pace = Pace(Group(3, **others), clock, notes.append)
     steps(pace, clock, [None, 1.0], host=0.7 if "p2" in others and others["p2"] > 0.5 else 0.001)
     record(pace)

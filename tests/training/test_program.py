@@ -15,8 +15,14 @@ from tests.training import tiny_runs
 @pytest.mark.parametrize(
     ("mesh", "message"),
     [
-        ({"data": 2, "context": 3}, r"mesh.context=3: input_ids has 32 positions.*try data.length=33"),
-        ({"data": 2, "tensor": 4}, r"attention/.*a dimension of 2 does not divide over mesh.tensor=4"),
+        (
+            {"data": 2, "context": 3},
+            r"mesh.context=3: input_ids has 32 positions.*try data.length=33",
+        ),
+        (
+            {"data": 2, "tensor": 4},
+            r"attention/.*a dimension of 2 does not divide over mesh.tensor=4",
+        ),
     ],
 )
 def test_what_does_not_split_is_refused(tmp_path, mesh, message):
@@ -31,8 +37,12 @@ def test_scanned_layers_trace_to_as_many_operations_at_any_depth(tmp_path, famil
     counts = []
     for depth in (2, 8):
         cfg = tiny_runs.config(tmp_path, family)
-        layers = {side: depth for side in ("encoder_layers", "decoder_layers") if getattr(cfg.model, side)}
-        cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, scan=True, **layers))
+        layers = {
+            side: depth for side in ("encoder_layers", "decoder_layers") if getattr(cfg.model, side)
+        }
+        cfg = dataclasses.replace(
+            cfg, model=dataclasses.replace(cfg.model, vocab_size=384, scan=True, **layers)
+        )
         built = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
         counts.append(operations(built.train_step.trace(built.target, built.batch).jaxpr.jaxpr))
     assert counts[0] == counts[1]

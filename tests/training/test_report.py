@@ -26,9 +26,20 @@ def result(loss, compiles=0):
     history = History(
         {"split": "eval", "step": 0, "loss": 10.0, "nll": 9.0},
         {"split": "train", "step": 10, "tokens_per_second": 1000.0},
-        {"split": "eval", "step": 20, "loss": loss + 1, "nll": loss, "perplexity": 50.0, "bits_per_byte": 1.5},
+        {
+            "split": "eval",
+            "step": 20,
+            "loss": loss + 1,
+            "nll": loss,
+            "perplexity": 50.0,
+            "bits_per_byte": 1.5,
+        },
     )
-    return dict(text.closing(history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")))
+    return dict(
+        text.closing(
+            history, TextObjective.shown, ("unigram baseline", 6.0), compiles, Path("runs/x")
+        )
+    )
 
 
 def test_the_model_is_measured_against_the_baseline_by_text_alone():
@@ -46,11 +57,20 @@ def test_a_headline_that_is_better_when_higher_and_an_objective_without_a_baseli
         b: dict(text.closing(history, metrics, b and ("majority", b), 0, Path("x")))
         for b in (None, 0.5, 0.75, 0.75 + 1e-8, 0.9)
     }
-    assert rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
+    assert (
+        rows[None]["held-out accuracy"] == "75.0% after 20 steps" and rows[None]["loss"] == "1.000"
+    )
     assert "majority" not in rows[None]
     assert rows[0.5]["majority"] == "50.0%; the model is 25.0% above"
-    assert rows[0.75]["majority"] == rows[0.75 + 1e-8]["majority"] == "75.0%; the model is no better yet"
-    assert rows[0.9]["majority"] == "90.0%; the model is 15.0% BELOW: it has learned less than that yet"
+    assert (
+        rows[0.75]["majority"]
+        == rows[0.75 + 1e-8]["majority"]
+        == "75.0%; the model is no better yet"
+    )
+    assert (
+        rows[0.9]["majority"]
+        == "90.0%; the model is 15.0% BELOW: it has learned less than that yet"
+    )
 
 
 def test_late_compilations_are_a_warning():
@@ -67,7 +87,14 @@ def commands(monkeypatch, cfg, *args):
 def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", "/usr/bin/python3")
     cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
-    rows = commands(monkeypatch, cfg, "--config=configs/demo.py", "--workdir", "runs/demo", "--config.data.cache=a b")
+    rows = commands(
+        monkeypatch,
+        cfg,
+        "--config=configs/demo.py",
+        "--workdir",
+        "runs/demo",
+        "--config.data.cache=a b",
+    )
     same = "python train.py --config=configs/demo.py '--config.data.cache=a b'"
     assert rows["your text"] == f"{same} --config.data.path=FILE_OR_FOLDER --workdir=runs/demo_own"
     wider = "--config.model.d_model=256 --config.model.mlp_dim=1024 --workdir=runs/demo_wide"
@@ -79,9 +106,14 @@ def test_next_commands_keep_the_config_and_move_the_workdir(monkeypatch, tmp_pat
 def test_next_commands_of_a_run_that_has_a_bucket_of_its_own_stay_in_it(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--config=c.py", "--workdir=gs://mine"])
     rows = dict(
-        text.next_commands(config.from_config_dict(config.ExperimentConfig, demo.get_config()), place_of("gs://mine"))
+        text.next_commands(
+            config.from_config_dict(config.ExperimentConfig, demo.get_config()),
+            place_of("gs://mine"),
+        )
     )
-    assert rows["wider"].endswith(" --workdir=gs://mine/run_wide") and rows["watch"].endswith(" --logdir gs://mine")
+    assert rows["wider"].endswith(" --workdir=gs://mine/run_wide") and rows["watch"].endswith(
+        " --logdir gs://mine"
+    )
 
 
 def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
@@ -91,7 +123,8 @@ def test_wider_is_not_offered_where_the_weights_have_their_width(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("family", "uses"), [pytest.param("bert", {"guess", "compare"}, marks=pytest.mark.nightly), ("t5", {"write"})]
+    ("family", "uses"),
+    [pytest.param("bert", {"guess", "compare"}, marks=pytest.mark.nightly), ("t5", {"write"})],
 )
 def test_what_is_offered_after_training_runs_as_printed(family, uses, tmp_path, capsys):
     cfg = tiny_runs.config(tmp_path, family, train={"steps": 1})
@@ -117,18 +150,27 @@ def test_the_banner_says_what_was_read_and_held_out(tmp_path):
     for name in ("a.txt", "b.txt", "c.md", "d.html", "e.png"):
         (tmp_path / "texts" / name).write_text(f"some words of {name}\n" * 200)
     data = dataclasses.replace(cfg.data, path=str(tmp_path / "texts"))
-    rows = dict(text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0))
+    rows = dict(
+        text.banner(setup.prepare(dataclasses.replace(cfg, data=data)), tmp_path / "run", 0)
+    )
     assert rows["data"].endswith("texts: 3 files (2 .txt, 1 .md), 11.8 kB; 334 examples")
     assert rows["held out"] == "36 examples, of 3 documents: 9.5% of the tokens"
-    assert rows["notice"] == "d.html, e.png: not read, as the suffixes are not that of text, jsonl or a table"
+    assert (
+        rows["notice"]
+        == "d.html, e.png: not read, as the suffixes are not that of text, jsonl or a table"
+    )
 
 
 def test_next_commands_replace_what_was_given_and_name_the_environment(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
     monkeypatch.chdir(tmp_path)
     cfg = config.from_config_dict(config.ExperimentConfig, demo.get_config())
-    rows = commands(monkeypatch, cfg, "--config=c.py", "--config.model.d_model=128", "--workdir=runs/demo")
-    assert rows["wider"].startswith(".venv/bin/python train.py --config=c.py --config.model.d_model=256 ")
+    rows = commands(
+        monkeypatch, cfg, "--config=c.py", "--config.model.d_model=128", "--workdir=runs/demo"
+    )
+    assert rows["wider"].startswith(
+        ".venv/bin/python train.py --config=c.py --config.model.d_model=256 "
+    )
     assert rows["wider"].count("d_model") == 1
 
 

@@ -28,14 +28,24 @@ def test_the_same_config_continues(cfg):
 
 
 def test_what_only_steers_output_and_layout_may_change(cfg):
-    train = dataclasses.replace(cfg.train, log_every=1, eval_every=1, eval_batches=1, checkpoint_every=1, keep=1)
-    data = dataclasses.replace(cfg.data, cache="elsewhere", path="moved.jsonl", eval_path="moved/dev.jsonl")
-    resume.check(stored(cfg), dataclasses.replace(cfg, train=train, data=data, mesh=MeshConfig(data=4)), "abc")
+    train = dataclasses.replace(
+        cfg.train, log_every=1, eval_every=1, eval_batches=1, checkpoint_every=1, keep=1
+    )
+    data = dataclasses.replace(
+        cfg.data, cache="elsewhere", path="moved.jsonl", eval_path="moved/dev.jsonl"
+    )
+    resume.check(
+        stored(cfg),
+        dataclasses.replace(cfg, train=train, data=data, mesh=MeshConfig(data=4)),
+        "abc",
+    )
 
 
 def test_all_differences_are_listed(cfg):
     other = with_optimizer(dataclasses.replace(cfg, seed=3), name="lion")
-    with pytest.raises(ConfigError, match=r"optimizer.name: adamw -> lion; seed: 0 -> 3\. Go back to the old value"):
+    with pytest.raises(
+        ConfigError, match=r"optimizer.name: adamw -> lion; seed: 0 -> 3\. Go back to the old value"
+    ):
         resume.check(stored(cfg), other, "abc")
 
 
@@ -53,7 +63,9 @@ def test_a_schedule_without_an_end_may_be_prolonged(cfg, schedule):
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_a_schedule_with_an_end_may_not(cfg, schedule):
     cfg = with_optimizer(cfg, schedule=schedule)
-    with pytest.raises(ConfigError, match=rf"train.steps: 8 -> 100 \(the {schedule} schedule is a function of it\)"):
+    with pytest.raises(
+        ConfigError, match=rf"train.steps: 8 -> 100 \(the {schedule} schedule is a function of it\)"
+    ):
         resume.check(stored(cfg), tiny_runs.steps(cfg, 100), "abc")
 
 
@@ -68,7 +80,9 @@ def test_changes_that_end_bit_equality_are_noticed(cfg):
     old = stored(cfg)
     old["versions"]["jax"] = "0.0.1"
     notice = resume.notices(old, dataclasses.replace(cfg, mesh=MeshConfig(data=4)))
-    assert notice == ["changed since the run began: mesh.data, jax; equal to rounding from here on."]
+    assert notice == [
+        "changed since the run began: mesh.data, jax; equal to rounding from here on."
+    ]
 
 
 def test_a_long_list_of_differences_is_cut(cfg):

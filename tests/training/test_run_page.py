@@ -20,11 +20,25 @@ HOSTILE = "<script>alert(1)</script> & \ud800\0"
 def record(recorder, steps, **others):
     for step in range(0, steps + 1, 10):
         if step:
-            timed = {"step_seconds": 0.5, "tokens_per_second": 100.0 + step, "data_wait": 0.1} if step > 10 else {}
+            timed = (
+                {"step_seconds": 0.5, "tokens_per_second": 100.0 + step, "data_wait": 0.1}
+                if step > 10
+                else {}
+            )
             train = {"loss": 5.0 - step / 100, "grad_norm": 1.0, "learning_rate": 1e-3}
-            recorder.add({"step": step, "split": "train", "nll": train["loss"], **train, **timed, **others})
+            recorder.add(
+                {"step": step, "split": "train", "nll": train["loss"], **train, **timed, **others}
+            )
         if step % 20 == 0:
-            recorder.add({"step": step, "split": "eval", "loss": 5.0, "nll": 5.0 - step / 200, "accuracy": step / 1000})
+            recorder.add(
+                {
+                    "step": step,
+                    "split": "eval",
+                    "loss": 5.0,
+                    "nll": 5.0 - step / 200,
+                    "accuracy": step / 1000,
+                }
+            )
             recorder.add_sample(step, [("the model goes on", f"{HOSTILE} {step} ")])
 
 
@@ -37,7 +51,11 @@ def spent():
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     """A function that writes the report of a run without training; returns its HTML."""
-    monkeypatch.setattr(sys, "argv", ["train.py", "--config=gpt2_tiny", "--config.train.batch_size=8", "--workdir=x"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["train.py", "--config=gpt2_tiny", "--config.train.batch_size=8", "--workdir=x"],
+    )
 
     def write(steps=100, **others):
         asked = tiny_runs.config(tmp_path, train={"steps": steps, "epochs": 0})
@@ -54,7 +72,8 @@ def written(tmp_path, monkeypatch):
 class Links(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
-        self.tags, self.texts = [], []
+        self.tags = []
+        self.texts = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -72,7 +91,16 @@ def test_it_needs_nothing_else_and_texts_are_texts(written):
     assert "url(" not in text and "@import" not in text and "http" not in text
     assert "<script>alert(1)</script> & ?" in text and "a <b>tiny</b> one" in text
     assert "<th>whole time<td>2:46:40: 75% in steps, 25% compiling" in written()
-    sections = ["Result", "Curves", "Texts", "Run", "Time and memory", "Evaluations", "Config", "Environment"]
+    sections = [
+        "Result",
+        "Curves",
+        "Texts",
+        "Run",
+        "Time and memory",
+        "Evaluations",
+        "Config",
+        "Environment",
+    ]
     assert sorted(sections, key=text.index) == sections
 
 
@@ -81,8 +109,14 @@ def test_its_curves_are_those_of_the_records(written):
     titles = [re.search("<b>(.*?)</b>", figure)[1] for figure in figures]
     assert titles[0] == "loss (nats per target)" and "unigram baseline, 4.8" in figures[0]
     assert titles[1:] == [
-        "accuracy", "loss with all its terms", "grad norm", "learning rate", "rare metric", "tokens per second", "data wait",
-    ]  # fmt: skip
+        "accuracy",
+        "loss with all its terms",
+        "grad norm",
+        "learning rate",
+        "rare metric",
+        "tokens per second",
+        "data wait",
+    ]
     assert len(drawn(figures[0], "train")) == 10 and [x for x, _ in drawn(figures[0], "c0")] == [
         0,
         0.2,
@@ -105,7 +139,12 @@ def test_the_config_tells_who_set_what(written):
 
 def test_texts_are_the_newest_first_and_not_all_of_a_long_run(written):
     steps = [int(step) for step in re.findall(r"after step (\d+)<", written(steps=20 * 100))]
-    assert steps[0] == 2000 and steps[-1] == 0 and steps == sorted(steps, reverse=True) and len(steps) == SAMPLES
+    assert (
+        steps[0] == 2000
+        and steps[-1] == 0
+        and steps == sorted(steps, reverse=True)
+        and len(steps) == SAMPLES
+    )
 
 
 def test_a_long_run_has_a_small_page(written):
@@ -116,11 +155,20 @@ def test_texts_rewind_to_the_restored_step_and_damaged_lines_are_dropped(tmp_pat
     recorder = Recorder(tmp_path, -1)
     record(recorder, 60)
     good = (tmp_path / "samples.jsonl").read_text()
-    bad = ['{"step": "3", "texts": []}', '{"step": 3}', '{"step": 3, "texts": [["a", 1]]}', '{"step": 40, "te']
+    bad = [
+        '{"step": "3", "texts": []}',
+        '{"step": 3}',
+        '{"step": 3, "texts": [["a", 1]]}',
+        '{"step": 40, "te',
+    ]
     (tmp_path / "samples.jsonl").write_text(good + "\n".join(bad))
     again = Recorder(tmp_path, 40)
     again.add_sample(45, [("a", "b")])
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
-    assert [sample["step"] for sample in kept] == [0, 20, 40, 45] == [sample["step"] for sample in again.samples]
+    assert (
+        [sample["step"] for sample in kept]
+        == [0, 20, 40, 45]
+        == [sample["step"] for sample in again.samples]
+    )
     fresh = Recorder(tmp_path, -1)
     assert fresh.samples == [] and (tmp_path / "samples.jsonl").read_text() == ""

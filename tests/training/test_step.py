@@ -35,7 +35,9 @@ def build(accumulate=1, dropout=0.0, tx=None, name="adamw", objective=None):
 
 
 def norm(tree):
-    return np.linalg.norm(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))]))
+    return np.linalg.norm(
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(jax.device_get(tree))])
+    )
 
 
 def test_loss_and_gradient_norm_are_those_of_the_whole_batch():
@@ -68,12 +70,18 @@ def test_microbatches_with_uneven_weights_add_up_to_the_batch(accumulate):
 
 @dataclasses.dataclass(frozen=True)
 class TwoTerms(toy.NextToken):
-    """As BERT's pairs do, a second term with another weight, whose name sorts before the tokens'."""
+    """As BERT's pairs do, a second term with another weight, whose name sorts before the
+    tokens'."""
 
     def loss(self, features, targets, *, chunks):
-        sums, weights = toy.NextToken().loss(features, targets, chunks=chunks), targets["pair_weights"]
+        sums = toy.NextToken().loss(features, targets, chunks=chunks)
+        weights = targets["pair_weights"]
         second = (jnp.square(features.logits).mean(axis=(1, 2)) * weights).sum()
-        return LossSums({**sums.loss, "pair_weights": second}, {**sums.weight, "pair_weights": weights.sum()}, {})
+        return LossSums(
+            {**sums.loss, "pair_weights": second},
+            {**sums.weight, "pair_weights": weights.sum()},
+            {},
+        )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -85,12 +93,17 @@ def test_two_terms_are_each_over_their_own_weight_in_the_gradient_too(accumulate
     def mean_loss(params):
         features = toy.Toy().apply({"params": params}, batch["inputs"]["input_ids"])
         sums = TwoTerms().loss(features, batch["targets"], chunks=1)
-        return sums.loss["weights"] / sums.weight["weights"] + sums.loss["pair_weights"] / sums.weight["pair_weights"]
+        return (
+            sums.loss["weights"] / sums.weight["weights"]
+            + sums.loss["pair_weights"] / sums.weight["pair_weights"]
+        )
 
     after, metrics = train(start, batch)
     loss, grads = jax.jit(jax.value_and_grad(mean_loss))(start.params)
     np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-6)
-    for new, old, grad in zip(*map(jax.tree.leaves, jax.device_get((after.params, start.params, grads))), strict=True):
+    for new, old, grad in zip(
+        *map(jax.tree.leaves, jax.device_get((after.params, start.params, grads))), strict=True
+    ):
         np.testing.assert_allclose(old - new, grad, atol=2e-6)
 
 
@@ -99,7 +112,9 @@ class OtherName(toy.NextToken):
     """The sums of somebody's own objective: one term, over weights of another name."""
 
     def loss(self, features, targets, *, chunks):
-        sums = toy.NextToken().loss(features, {**targets, "weights": targets["mine"]}, chunks=chunks)
+        sums = toy.NextToken().loss(
+            features, {**targets, "weights": targets["mine"]}, chunks=chunks
+        )
         return LossSums({"mine": sums.loss["weights"]}, {"mine": sums.weight["weights"]}, {})
 
 
@@ -110,7 +125,9 @@ def test_an_objective_may_name_its_weights_as_it_likes():
     after, _ = train(start, batch)
     targets = {"labels": batch["targets"]["labels"], "mine": batch["targets"]["weights"]}
     same, _ = renamed(start, {**batch, "targets": targets})
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), after.params, same.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), after.params, same.params
+    )
 
 
 def test_rows_without_targets_neither_count_nor_break():
@@ -125,7 +142,8 @@ def test_rows_without_targets_neither_count_nor_break():
 def test_dropout_differs_by_step_and_repeats_by_seed():
     train, start = build(dropout=0.5)
     batch = toy.batch(8)
-    once, again = train(start, batch)[1]["loss"], train(start, batch)[1]["loss"]
+    once = train(start, batch)[1]["loss"]
+    again = train(start, batch)[1]["loss"]
     later = train(start.replace(step=start.step + 1), batch)[1]["loss"]
     assert once == again
     assert once != later
@@ -135,10 +153,16 @@ def test_dropout_differs_between_microbatches():
     one = jax.tree.map(lambda x: x[:1], toy.batch(8))
     one["targets"]["weights"][:] = 1
     twice = jax.tree.map(lambda x: np.repeat(x, 2, axis=0), one)
-    (whole, start), (pieces, _) = build(dropout=0.5), build(accumulate=2, dropout=0.5)
-    (still, _), (still_pieces, _) = build(), build(accumulate=2)
-    np.testing.assert_allclose(still_pieces(start, twice)[1]["loss"], still(start, one)[1]["loss"], rtol=1e-6)
-    assert pieces(start, twice)[1]["loss"] != whole(start, one)[1]["loss"], "both microbatches dropped the same"
+    whole, start = build(dropout=0.5)
+    pieces, _ = build(accumulate=2, dropout=0.5)
+    still, _ = build()
+    still_pieces, _ = build(accumulate=2)
+    np.testing.assert_allclose(
+        still_pieces(start, twice)[1]["loss"], still(start, one)[1]["loss"], rtol=1e-6
+    )
+    assert pieces(start, twice)[1]["loss"] != whole(start, one)[1]["loss"], (
+        "both microbatches dropped the same"
+    )
 
 
 def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
@@ -147,7 +171,11 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
     class Draw(toy.NextToken):
         def loss(self, draw, targets, *, chunks):
             weight = targets["weights"].sum()
-            return LossSums({"weights": draw * weight}, {"weights": weight}, {"square": (draw**2 * weight, weight)})
+            return LossSums(
+                {"weights": draw * weight},
+                {"weights": weight},
+                {"square": (draw**2 * weight, weight)},
+            )
 
     def draw(params, inputs, key):
         return jax.random.uniform(key) + 0 * params, {}
@@ -166,7 +194,9 @@ def test_parts_of_a_batch_add_up_and_drop_each_for_itself():
     mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:4]), ("d",))
     over = jax.shard_map(fn, mesh=mesh, in_specs=(P(), P("d")), out_specs=P(), check_vma=False)
     _, metrics = jax.jit(over)(start, {"inputs": {}, "targets": {"weights": jnp.ones((8, 3))}})
-    keys = jax.vmap(functools.partial(jax.random.fold_in, jax.random.fold_in(jax.random.key(0), 0)))(np.arange(4))
+    keys = jax.vmap(
+        functools.partial(jax.random.fold_in, jax.random.fold_in(jax.random.key(0), 0))
+    )(np.arange(4))
     draws = np.asarray(jax.vmap(jax.random.uniform)(keys))
     np.testing.assert_allclose(metrics["loss"], np.mean(draws), rtol=1e-6)
     np.testing.assert_allclose(metrics["square"], np.mean(np.square(draws)), rtol=1e-6)
@@ -202,7 +232,9 @@ def test_eval_step_turns_dropout_off_and_gives_sums():
 @pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "adafactor", "muon"])
 def test_weights_of_bfloat16_stay_so_and_the_optimizer_is_float32(tmp_path, name):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1), optimizer=OptimizerConfig(name=name))
-    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16"))
+    cfg = dataclasses.replace(
+        cfg, model=dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16")
+    )
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
     after, _ = jax.eval_shape(ready.train_step, ready.target, ready.batch)
     assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, ready.target)
@@ -212,11 +244,16 @@ def test_weights_of_bfloat16_stay_so_and_the_optimizer_is_float32(tmp_path, name
 
 def test_training_in_bfloat16_alone_learns(tmp_path):
     cfg = tiny_runs.config(tmp_path, mesh=MeshConfig(data=1))
-    model = dataclasses.replace(cfg.model, vocab_size=384, param_dtype="bfloat16", dtype="bfloat16", dropout=0.0)
-    cfg = dataclasses.replace(cfg, model=model, optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0))
+    model = dataclasses.replace(
+        cfg.model, vocab_size=384, param_dtype="bfloat16", dtype="bfloat16", dropout=0.0
+    )
+    cfg = dataclasses.replace(
+        cfg, model=model, optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0)
+    )
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), dummy.example(cfg))
     batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), ready.batch)
-    now, losses = initial_state(ready), []
+    now = initial_state(ready)
+    losses = []
     for _ in range(4):
         now, metrics = ready.train_step(now, batch)
         losses.append(float(metrics["loss"]))
@@ -230,11 +267,15 @@ def test_a_loss_that_is_no_sum_is_refused():
             return super().loss(outputs, targets, chunks=chunks).mean()
 
     train, start = build(objective=Mean())
-    with pytest.raises(ConfigError, match=r"the objective's loss returned .*: must return LossSums"):
+    with pytest.raises(
+        ConfigError, match=r"the objective's loss returned .*: must return LossSums"
+    ):
         train(start, toy.batch(8))
 
 
-@pytest.mark.parametrize("example", [np.zeros(4), {"inputs": {}, "labels": {}}], ids=["array", "keys"])
+@pytest.mark.parametrize(
+    "example", [np.zeros(4), {"inputs": {}, "labels": {}}], ids=["array", "keys"]
+)
 def test_an_example_of_another_form_is_refused(example, tmp_path):
     cfg = tiny_runs.config(tmp_path, "gpt2")
     with pytest.raises(ConfigError, match=r"make_example returned .*: must return"):

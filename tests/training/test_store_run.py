@@ -1,4 +1,5 @@
-"""A run whose workdir is in an object store ends as one on a disk does, and is read where it lies."""
+"""A run whose workdir is in an object store ends as one on a disk does, and is read where it
+lies."""
 
 import contextlib
 import itertools
@@ -29,8 +30,10 @@ def cfg(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(cfg, gcs, tmp_path_factory):
-    """A run whose data ended before step 4, and that was continued where nothing of it is on the disk."""
-    at, real = f"{gcs.url}/run", Experiment.train_batches
+    """A run whose data ended before step 4, and that was continued where nothing of it is on the
+    disk."""
+    at = f"{gcs.url}/run"
+    real = Experiment.train_batches
 
     def cut(self, start):
         with contextlib.closing(real(self, start)) as batches:
@@ -48,15 +51,34 @@ def run(cfg, gcs, tmp_path_factory):
 
 def test_ends_as_on_a_disk_with_its_whole_history(run, cfg, tmp_path):
     loop.run(cfg, tmp_path / "disk")
-    ours, theirs = (read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4"))
+    ours, theirs = (
+        read_record(at) for at in (run.below("checkpoints/4"), tmp_path / "disk/checkpoints/4")
+    )
     assert ours["leaves"] == theirs["leaves"] and ours["config_hash"] == theirs["config_hash"]
     assert ours["losses"] == theirs["losses"] and len(ours["losses"]) == 4
-    lines = run.read("metrics.jsonl").splitlines(), (tmp_path / "disk/metrics.jsonl").read_bytes().splitlines()
-    steps, expected = ([(json.loads(line)["step"], json.loads(line)["split"]) for line in part] for part in lines)
+    lines = (
+        run.read("metrics.jsonl").splitlines(),
+        (tmp_path / "disk/metrics.jsonl").read_bytes().splitlines(),
+    )
+    steps, expected = (
+        [(json.loads(line)["step"], json.loads(line)["split"]) for line in part] for part in lines
+    )
     assert steps == expected
-    names = {name for name in run.names() if not name.startswith(("checkpoints/", "best/", "tensorboard/"))}
-    assert names == {"config.json", "loss.png", "metrics.jsonl", "report.html", "tokenizer/tokenizer.bytes"}
-    assert f"<title>{run.url.rpartition('/')[2]}" in run.read("report.html").decode()  # the run's name, as on a disk
+    names = {
+        name
+        for name in run.names()
+        if not name.startswith(("checkpoints/", "best/", "tensorboard/"))
+    }
+    assert names == {
+        "config.json",
+        "loss.png",
+        "metrics.jsonl",
+        "report.html",
+        "tokenizer/tokenizer.bytes",
+    }
+    assert (
+        f"<title>{run.url.rpartition('/')[2]}" in run.read("report.html").decode()
+    )  # the run's name, as on a disk
 
 
 def test_is_opened_where_it_lies(run):
@@ -66,7 +88,9 @@ def test_is_opened_where_it_lies(run):
 
 
 def test_a_folder_without_a_run_is_no_workdir(cfg, gcs):
-    with pytest.raises(ValueError, match=r"gs://bucket/nothing: the bucket has no object of this name"):
+    with pytest.raises(
+        ValueError, match=r"gs://bucket/nothing: the bucket has no object of this name"
+    ):
         open_model.folder_of("gs://bucket/nothing")
     Objects("gs://bucket/published").write("config.json", b'{"model_type": "gpt2"}')
     with pytest.raises(RunError, match=r"holds a config.json that no run wrote"):
@@ -84,7 +108,10 @@ def test_a_second_run_is_refused_without_a_trace_in_the_first(run, cfg, capfd, m
 
 def test_messages_name_the_address(run, gcs, capsys):
     Objects(f"{gcs.url}/plain").write("config.json", b'{"model_type": "gpt2"}')
-    for command in (["compare", f"{gcs.url}/plain"], ["steps", "--at", "1", "--workdir", f"{gcs.url}/plain"]):
+    for command in (
+        ["compare", f"{gcs.url}/plain"],
+        ["steps", "--at", "1", "--workdir", f"{gcs.url}/plain"],
+    ):
         with pytest.raises(SystemExit):
             door.main(command)
         assert f"{gcs.url}/plain: no run has written a config.json" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""A stored step is loaded where all processes hold it from one start, and is the same step; else all compile."""
+"""A stored step is loaded where all processes hold it from one start, and is the same step; else
+all compile."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ from flaxformer_lite.training.start import stored_step
 class Group:
     """This process and another, which answers what `other` makes of this one's number."""
 
-    alone, index = False, 0
+    alone = False
+    index = 0
 
     def __init__(self, other=lambda number: number):
         self.other = other
@@ -30,7 +32,8 @@ class Counted:
     """A lowered function that counts its compilations in `done`."""
 
     def __init__(self, lowered, done):
-        self._lowered, self._done = lowered, done
+        self._lowered = lowered
+        self._done = done
 
     def __getattr__(self, name):
         return getattr(self._lowered, name)
@@ -42,7 +45,8 @@ class Counted:
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a run whose step multiplies, and adds over four devices; returns how often it compiled."""
+    """Starts a run whose step multiplies, and adds over four devices; returns how often it
+    compiled."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)  # as of several processes
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "compiled"))
@@ -50,12 +54,13 @@ def start(tmp_path):
 
     def begin(group, factor=3.0):
         def step(state, batch):
-            total = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())(
-                batch
-            )
+            total = jax.shard_map(
+                lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P()
+            )(batch)
             return {"w": factor * state["w"]}, total
 
-        done, shape = [], jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(mesh, P()))
+        done = []
+        shape = jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(mesh, P()))
         lowered = Counted(jax.jit(step).lower({"w": shape}, shape), done)
         ready = stored_step.load_or_compile(group, "train_step", list(mesh.devices.flat), lowered)
         ones = jax.device_put(np.arange(4, dtype=np.float32), NamedSharding(mesh, P()))
@@ -91,7 +96,12 @@ def test_a_damaged_program_is_compiled_anew(start, at):
 
 
 def test_other_inputs_of_the_compiler_are_another_program(start, monkeypatch):
-    assert [start(Group()), start(Group(), factor=4.0), start(Group(), factor=4.0), start(Group())] == [1, 1, 0, 0]
+    assert [
+        start(Group()),
+        start(Group(), factor=4.0),
+        start(Group(), factor=4.0),
+        start(Group()),
+    ] == [1, 1, 0, 0]
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--another")
     assert start(Group()) == 1
     with jax.default_matmul_precision("float32"):
@@ -103,7 +113,9 @@ def test_another_argument_or_option_is_another_program_though_its_text_is_the_sa
     lowered = [
         jax.jit(lambda batch: -batch["labels"]).lower(both),
         jax.jit(lambda batch: -batch["targets"]).lower(both),
-        jax.jit(lambda batch: -batch["labels"], compiler_options={"xla_cpu_enable_fast_math": True}).lower(both),
+        jax.jit(
+            lambda batch: -batch["labels"], compiler_options={"xla_cpu_enable_fast_math": True}
+        ).lower(both),
     ]
     assert len({program.as_text() for program in lowered}) == 1
     assert len({stored_step.inputs(jax.devices(), program) for program in lowered}) == 3
@@ -118,7 +130,10 @@ def test_other_places_of_tpus_or_flags_in_a_file_are_another_program(tmp_path, m
         client: Any = jax.devices()[0].client
 
     lowered = jax.jit(jnp.negative).lower(jax.ShapeDtypeStruct((4,), np.float32))
-    found = {stored_step.inputs([Tpu(0, (0, 0, 0)), Tpu(1, second)], lowered) for second in ((1, 0, 0), (0, 1, 0))}
+    found = {
+        stored_step.inputs([Tpu(0, (0, 0, 0)), Tpu(1, second)], lowered)
+        for second in ((1, 0, 0), (0, 1, 0))
+    }
     (tmp_path / "flags").write_text("--xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
     found.add(stored_step.inputs(jax.devices(), lowered))

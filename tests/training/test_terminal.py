@@ -22,7 +22,12 @@ RECORD = {
 def terminal(is_terminal, kind="xterm"):
     out = io.StringIO()
     console = Console(
-        file=out, force_terminal=is_terminal, _environ={"TERM": kind}, width=100, highlight=False, soft_wrap=True
+        file=out,
+        force_terminal=is_terminal,
+        _environ={"TERM": kind},
+        width=100,
+        highlight=False,
+        soft_wrap=True,
     )
     return Terminal(100, (LOSS, ACCURACY), console=console), out
 
@@ -47,7 +52,8 @@ def test_long_values_go_on_below_themselves_unless_they_are_to_be_copied():
         lines = out.getvalue().splitlines()[3:]
         assert len(lines) == count and " ".join(" ".join(lines).split()) == f"a longer name {words}"
         assert count == 1 or (
-            max(map(len, lines)) <= 100 and all(line.startswith(" " * 17 + "word") for line in lines[1:])
+            max(map(len, lines)) <= 100
+            and all(line.startswith(" " * 17 + "word") for line in lines[1:])
         )
 
 
@@ -56,16 +62,30 @@ def test_plain_lines_on_a_terminal_that_cannot_move_its_cursor():
     with plain.training(0):
         plain.advance(20)
         plain.train_record(RECORD)
-    assert out.getvalue().startswith("step 20/100  loss 3.210  ") and out.getvalue().count("\n") == 1
+    assert (
+        out.getvalue().startswith("step 20/100  loss 3.210  ") and out.getvalue().count("\n") == 1
+    )
 
 
 def test_one_loss_has_one_name_and_meaning():
-    """BERT's loss of masked tokens alone, and not with that of pairs, wherever a run says `loss`."""
+    """BERT's loss of masked tokens alone, and not with that of pairs, wherever a run says
+    `loss`."""
     out = io.StringIO()
-    shown = Terminal(100, MaskedLm(pairs="next_sentence").shown, console=Console(file=out, soft_wrap=True))
+    shown = Terminal(
+        100, MaskedLm(pairs="next_sentence").shown, console=Console(file=out, soft_wrap=True)
+    )
     shown.train_record({**RECORD, "loss": 7.971, "nll": 7.259})
-    shown.eval_record({"step": 20, "split": "eval", "loss": 7.971, "nll": 7.259, "accuracy": 0.1, "perplexity": 9.0,
-                       "next_sentence_accuracy": 0.5})  # fmt: skip
+    shown.eval_record(
+        {
+            "step": 20,
+            "split": "eval",
+            "loss": 7.971,
+            "nll": 7.259,
+            "accuracy": 0.1,
+            "perplexity": 9.0,
+            "next_sentence_accuracy": 0.5,
+        }
+    )
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("step 20/100  loss 7.259  ")
     assert lines[1] == "step 20/100  held out: loss 7.259  accuracy 10.0%  pair accuracy 50.0%"
@@ -77,7 +97,11 @@ def test_a_bar_on_a_terminal():
         live.advance(20)
         live.train_record(RECORD)
         live.eval_record({"step": 20, "split": "eval", "loss": 3.5})
-    assert "20/100" in out.getvalue() and "12,346 tokens/s" in out.getvalue() and "eta" in out.getvalue()
+    assert (
+        "20/100" in out.getvalue()
+        and "12,346 tokens/s" in out.getvalue()
+        and "eta" in out.getvalue()
+    )
     assert "gradient" not in out.getvalue()
 
 
@@ -111,10 +135,15 @@ def test_rows_to_be_copied_keep_their_lines_and_tabs():
 
 def test_a_sample_keeps_its_brackets_and_lines():
     plain, out = terminal(False)
-    plain.sample([("a held-out text begins", "def f("), ("the model goes on", "x[0]):\n    return [red]x")])
+    plain.sample(
+        [("a held-out text begins", "def f("), ("the model goes on", "x[0]):\n    return [red]x")]
+    )
     assert out.getvalue().splitlines()[3:] == [
-        "  def f(", "  --- the model goes on", "  x[0]):", "      return [red]x",
-    ]  # fmt: skip
+        "  def f(",
+        "  --- the model goes on",
+        "  x[0]):",
+        "      return [red]x",
+    ]
 
 
 def test_what_the_package_logs_while_training_is_noted():

@@ -43,7 +43,12 @@ def test_a_tracker_of_ones_own_gets_the_records_by_split(tmp_path):
     watcher.recorded(record(5))
     watcher.recorded(record(6, "eval"))
     watcher.close()
-    assert Kept.heard == [(tmp_path, {"seed": 1}, 4), (5, {"train/loss": 1.0}), (6, {"eval/loss": 1.0}), "close"]
+    assert Kept.heard == [
+        (tmp_path, {"seed": 1}, 4),
+        (5, {"train/loss": 1.0}),
+        (6, {"eval/loss": 1.0}),
+        "close",
+    ]
     assert not notes
 
 
@@ -54,7 +59,9 @@ def test_one_that_fails_is_left_out_with_one_notice(tmp_path, monkeypatch):
         watcher.recorded(record(step))
     watcher.close()
     assert [step for step, *_ in Kept.heard[1:]] == [5]
-    assert notes == [f"notice: train.trackers: {OWN} failed (the network is down); the run goes on without it."]
+    assert notes == [
+        f"notice: train.trackers: {OWN} failed (the network is down); the run goes on without it."
+    ]
     assert (tmp_path / "tensorboard").is_dir()
 
 
@@ -69,7 +76,8 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_installed(["tensorboard", OWN])
     with pytest.raises(
-        ConfigError, match=r"train.trackers=\('wandb',\): wandb needs wandb; pip install 'flaxformer_lite\[w"
+        ConfigError,
+        match=r"train.trackers=\('wandb',\): wandb needs wandb; pip install 'flaxformer_lite\[w",
     ):
         check_installed(["wandb"])
     monkeypatch.setattr(Kept, "requires", "mlflow")
@@ -84,4 +92,6 @@ def test_names_are_those_of_plugins():
         TrainConfig(trackers="wandb")
     with pytest.raises(ConfigError, match="must name each once"):
         TrainConfig(trackers=("wandb", "wandb"))
-    assert TrainConfig(trackers=()).trackers == () and TrainConfig(trackers=(OWN,)).trackers == (OWN,)
+    assert TrainConfig(trackers=()).trackers == () and TrainConfig(trackers=(OWN,)).trackers == (
+        OWN,
+    )

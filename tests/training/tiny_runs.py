@@ -27,7 +27,14 @@ FAMILIES = {
     "bert": (bert.config, {"encoder_layers": 1, "max_length": 32}, MaskedLm(pairs="next_sentence")),
     "t5": (t5.config, {"encoder_layers": 1, "decoder_layers": 1, "head_dim": 8}, SpanCorruption()),
 }
-TRAIN = {"steps": 8, "batch_size": 8, "log_every": 2, "eval_every": 4, "eval_batches": 2, "checkpoint_every": 4}
+TRAIN = {
+    "steps": 8,
+    "batch_size": 8,
+    "log_every": 2,
+    "eval_every": 4,
+    "eval_batches": 2,
+    "checkpoint_every": 4,
+}
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -69,7 +76,8 @@ def steps(cfg, count, **train):
 
 
 def any_state(program):
-    """A state with noise for parameters: the package's own takes a program for each shape of them."""
+    """A state with noise for parameters: the package's own takes a program for each shape of
+    them."""
     noise = np.random.default_rng(0)
 
     def fill(path, target):
@@ -82,9 +90,12 @@ def any_state(program):
 
 
 def resumes_exactly(cfg, folder):
-    """Runs all steps, and again with a stop after three; returns whether both end in the same state, bit for bit."""
+    """Runs all steps, and again with a stop after three; returns whether both end in the same
+    state, bit for bit."""
     loop.run(cfg, folder / "straight")
     loop.run(steps(cfg, 3), folder / "twice")
     loop.run(cfg, folder / "twice")
-    straight, twice = (read_record(folder / name / "checkpoints" / "8") for name in ("straight", "twice"))
+    straight, twice = (
+        read_record(folder / name / "checkpoints" / "8") for name in ("straight", "twice")
+    )
     return straight["leaves"] == twice["leaves"]

@@ -1,4 +1,5 @@
-"""A linen model and an objective of a few lines, so that the trainer is tested without the library's own models."""
+"""A linen model and an objective of a few lines, so that the trainer is tested without the
+library's own models."""
 
 import dataclasses
 import functools
@@ -12,7 +13,9 @@ import numpy as np
 from flaxformer_lite.functions.sharding import UNSHARDED, ActivationSharding
 from flaxformer_lite.objectives import LossSums, Objective
 
-VOCAB, WIDTH, LENGTH = 32, 16, 8
+VOCAB = 32
+WIDTH = 16
+LENGTH = 8
 RULES = (
     (r"embed/embedding$", (("tensor", "fsdp"), None)),
     (r"up/kernel$", ("fsdp", "tensor")),
@@ -71,12 +74,16 @@ def features(model):
 
 
 def batch(rows, seed=0):
-    """Counting modulo VOCAB with random starts and random weights: learnable, and uneven over rows."""
+    """Counting modulo VOCAB with random starts and random weights: learnable, and uneven over
+    rows."""
     rng = np.random.default_rng(seed)
     ids = (rng.integers(0, VOCAB, (rows, 1)) + np.arange(LENGTH + 1)) % VOCAB
     weights = rng.integers(0, 2, (rows, LENGTH)).astype(np.float32)
     inputs = {"input_ids": ids[:, :-1].astype(np.int32)}
-    return {"inputs": inputs, "targets": {"labels": ids[:, 1:].astype(np.int32), "weights": weights}}
+    return {
+        "inputs": inputs,
+        "targets": {"labels": ids[:, 1:].astype(np.int32), "weights": weights},
+    }
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -1,4 +1,5 @@
-"""The page of `look` in a real browser: what it draws, says, and asks for. `make browser` runs it; see runs/browser."""
+"""The page of `look` in a real browser: what it draws, says, and asks for. `make browser` runs it;
+see runs/browser."""
 
 import os
 import re
@@ -17,9 +18,15 @@ SHOTS = Path("runs/browser")
 ATTACK = "zero one </script><img src=x onerror=alert(1)> two three"
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 CONTRAST = """() => {
   const light = c => (c /= 255) <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   const read = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
@@ -47,7 +54,8 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Pages of the three kinds of model, and their directories."""
-    where, made = tmp_path_factory.mktemp("pages"), {}
+    where = tmp_path_factory.mktemp("pages")
+    made = {}
     for name, head in (("bert", "masked_lm"), ("gpt2", None), ("t5", None)):
         folder = models.directory(where / name, name, head)
         main(
@@ -69,8 +77,10 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, pages):
-    """Opens a page of one of the models, and refuses errors, dialogs and requests when the test ends."""
-    contexts, troubles = [], []
+    """Opens a page of one of the models, and refuses errors, dialogs and requests when the test
+    ends."""
+    contexts = []
+    troubles = []
 
     def opened(name, width=1280, scheme="light"):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -80,7 +90,10 @@ def visit(browser, pages):
         page.on("console", lambda message: troubles.append(message.text))
         page.on("dialog", lambda dialog: troubles.append("dialog") or dialog.dismiss())
         page.on(
-            "request", lambda request: None if request.url == pages[name].as_uri() else troubles.append(request.url)
+            "request",
+            lambda request: (
+                None if request.url == pages[name].as_uri() else troubles.append(request.url)
+            ),
         )
         page.goto(pages[name].as_uri())
         page.wait_for_selector("html[data-ready]")
@@ -101,7 +114,9 @@ def test_it_fits_and_can_be_read(visit, name, width, scheme):
     page.screenshot(path=SHOTS / f"{name}_{width}_{scheme}.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert min(page.evaluate(CONTRAST)) >= 4.5
-    assert "</script><img src=x onerror=alert(1)>" in page.title() and not page.query_selector("img")
+    assert "</script><img src=x onerror=alert(1)>" in page.title() and not page.query_selector(
+        "img"
+    )
     sections = [section.get_attribute("id") for section in page.query_selector_all("section")]
     masks = [] if name == "bert" else ["masks"]
     assert sections == ["attention", "lens", "loss", "norms", "positions", *masks]
@@ -110,7 +125,12 @@ def test_it_fits_and_can_be_read(visit, name, width, scheme):
 def cell(page, row, column):
     """Returns the words of the attention map for a cell that is reached by the arrow keys."""
     page.focus("#attention .plot")
-    for key, times in (("ArrowUp", 99), ("ArrowLeft", 99), ("ArrowDown", row), ("ArrowRight", column)):
+    for key, times in (
+        ("ArrowUp", 99),
+        ("ArrowLeft", 99),
+        ("ArrowDown", row),
+        ("ArrowRight", column),
+    ):
         for _ in range(times):
             page.keyboard.press(key)
     return page.text_content("#attention .heat + output")

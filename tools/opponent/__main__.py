@@ -4,8 +4,9 @@
     python -m tools.opponent --classes="config values" --fraction=0.1
     python -m tools.opponent --root=../another-checkout
 
-An input ends clearly if it works and is right, or if one readable sentence of the package refuses it within a limit of
-time. A traceback, a foreign exception, a hang, a crash, a message of control characters, and a wrong or lost file do not.
+An input ends clearly if it works and is right, or if one readable sentence of the package refuses
+it within a limit of time. A traceback, a foreign exception, a hang, a crash, a message of control
+characters, and a wrong or lost file do not.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from pathlib import Path
 from tools.opponent.case import Case
 from tools.opponent.workers import Result, run_all
 
-# Class -> the file of this folder with its `cases(folder, rng)`, and how many of them --fraction=1 tries; 0 is all.
+# Class -> the file of this folder with its `cases(folder, rng)`, and how many of them --fraction=1
+# tries; 0 is all.
 CLASSES = {
     "config values": ("config_values", 1000),
     "config files": ("config_files", 200),
@@ -40,22 +42,32 @@ PROCESSES = ("signals", "publishers")  # start a process each
 
 def main(argv: Sequence[str] | None = None) -> list[Result]:
     """Runs the chosen cases and prints the table; returns those that are not clear."""
-    parser = argparse.ArgumentParser("python -m tools.opponent", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        "python -m tools.opponent",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--fraction", type=float, default=1.0, help="share of each class's usual number")
+    parser.add_argument(
+        "--fraction", type=float, default=1.0, help="share of each class's usual number"
+    )
     parser.add_argument("--classes", default=",".join(CLASSES), help="comma-separated")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help="the checkout to attack")
+    parser.add_argument(
+        "--root", type=Path, default=Path(__file__).parents[2], help="the checkout to attack"
+    )
     parser.add_argument("--show", action="store_true", help="list what is not clear")
     args = parser.parse_args(argv)
     sys.path.insert(0, str(args.root.resolve()))
     os.environ["PYTHONPATH"] = str(args.root.resolve())  # of the processes that cases start
     os.environ["JAX_PLATFORMS"] = "cpu"
     package = Path(importlib.import_module("flaxformer_lite").__file__).parent
-    tried, bad = collections.Counter(), []
+    tried = collections.Counter()
+    bad = []
     with tempfile.TemporaryDirectory(prefix="opponent") as folder:
-        cases = [case for kind in args.classes.split(",") for case in chosen(kind, Path(folder), args)]
+        cases = [
+            case for kind in args.classes.split(",") for case in chosen(kind, Path(folder), args)
+        ]
         began = time.monotonic()
         for result in run_all(cases, package, Path(folder), args.jobs):
             tried[result.case.kind] += 1
@@ -80,7 +92,10 @@ def _print(tried: collections.Counter, bad: list[Result], show: bool, seconds: f
     print(f"{'class':<16} {'tried':>6} {'clear':>6} {'not clear':>10}")
     for kind in tried:
         print(f"{kind:<16} {tried[kind]:>6,} {tried[kind] - failed[kind]:>6,} {failed[kind]:>10,}")
-    print(f"{'all':<16} {tried.total():>6,} {tried.total() - len(bad):>6,} {len(bad):>10,}   {seconds:.0f} s")
+    print(
+        f"{'all':<16} {tried.total():>6,} {tried.total() - len(bad):>6,} {len(bad):>10,}  "
+        f" {seconds:.0f} s"
+    )
     for result in bad if show else ():
         print(f"\n[{result.case.kind}] {result.case.label}\n    {result.why}")
 

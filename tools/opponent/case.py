@@ -39,8 +39,9 @@ class Case:
 def judge(error: BaseException, printed: str, package: Path) -> str:
     """Returns why the end of a case is not clear, or an empty string.
 
-    An error is clear if its type is the package's own, or if the package raises it itself as a ValueError or OSError;
-    so is an OSError of the system that names its file, and the exit of a command with one line on stderr.
+    An error is clear if its type is the package's own, or if the package raises it itself as a
+    ValueError or OSError; so is an OSError of the system that names its file, and the exit of a
+    command with one line on stderr.
 
     Args:
       error: what ended the case.
@@ -64,7 +65,8 @@ def judge(error: BaseException, printed: str, package: Path) -> str:
 
 
 def judge_exit(code: object, printed: str) -> str:
-    """Returns why a command that ended with this code and these words on stderr has not ended clearly, or ""."""
+    """Returns why a command that ended with this code and these words on stderr has not ended
+    clearly, or ""."""
     if "Traceback (most recent call last)" in printed or "Fatal Python error" in printed:
         return f"a traceback: {printed.strip().splitlines()[-1][:160]!r}"
     if code not in CODES:

@@ -9,11 +9,49 @@ from tools.opponent.case import Case, NotClear
 
 SENSELESS = ("nan", "inf", "-inf", "-7")  # no number of ours may be one of them
 VALUES = (
-    *SENSELESS, "", "-1", "0", "1", "2", "-0.0", "0.5", "1.5", "1e308", "-1e308", "1e-320", "1e-45", "1e12",
-    "1000000000000", "2147483648", "-2147483649", "9223372036854775808", "9" * 400, "9" * 5000, "True", "None", "null",
-    "x", "é", "\udcff", "\x1b[31mred", "a b", "()", "('a', 'a')", "(1,)", "[[[]]]", "{'name': 1}", "0x10", "1_000",
-    "__import__('os')", "../..", "/dev/zero", "gs://bucket", "(" * 300, "*", "a" * 3000,
-)  # fmt: skip
+    *SENSELESS,
+    "",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "-0.0",
+    "0.5",
+    "1.5",
+    "1e308",
+    "-1e308",
+    "1e-320",
+    "1e-45",
+    "1e12",
+    "1000000000000",
+    "2147483648",
+    "-2147483649",
+    "9223372036854775808",
+    "9" * 400,
+    "9" * 5000,
+    "True",
+    "None",
+    "null",
+    "x",
+    "é",
+    "\udcff",
+    "\x1b[31mred",
+    "a b",
+    "()",
+    "('a', 'a')",
+    "(1,)",
+    "[[[]]]",
+    "{'name': 1}",
+    "0x10",
+    "1_000",
+    "__import__('os')",
+    "../..",
+    "/dev/zero",
+    "gs://bucket",
+    "(" * 300,
+    "*",
+    "a" * 3000,
+)
 FOLDERS = {
     "positions": "model.position",
     "mixers": "model.mixer",
@@ -26,15 +64,21 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
     """Returns a case for each field and value."""
     base = settings.SMALL | {"data.path": settings.text(folder), "data.cache": folder / "cache"}
     return [
-        Case(kind, f"{page}: {' '.join(f'{n}={v}' for n, v in extra.items())} --config.{field}={value[:40]!r}",
-             functools.partial(_run, page, base | extra, field, value))
+        Case(
+            kind,
+            f"{page}: {' '.join(f'{n}={v}' for n, v in extra.items())}"
+            f" --config.{field}={value[:40]!r}",
+            functools.partial(_run, page, base | extra, field, value),
+        )
         for page, extra, field in _fields()
         for value in VALUES
-    ]  # fmt: skip
+    ]
 
 
 def _run(page: str, base: dict, field: str, value: str) -> None:
-    made = settings.check(settings.arguments(page, {**{k: v for k, v in base.items() if k != field}, field: value}))
+    made = settings.check(
+        settings.arguments(page, {**{k: v for k, v in base.items() if k != field}, field: value})
+    )
     if value in SENSELESS and not isinstance(_value(made.cfg, field), str | bool | tuple):
         raise NotClear(f"{value} is accepted as {_value(made.cfg, field)}")
 
@@ -54,7 +98,9 @@ def _fields() -> list[tuple[str, dict, str]]:
         for name in registry.available(folder):
             chosen = {f"{node}.name": name}
             found += [
-                ("gpt2_tiny", chosen, field) for field in _leaves("gpt2_tiny", chosen) if field.startswith(f"{node}.")
+                ("gpt2_tiny", chosen, field)
+                for field in _leaves("gpt2_tiny", chosen)
+                if field.startswith(f"{node}.")
             ]
     return found
 
@@ -64,6 +110,8 @@ def _leaves(page: str, chosen: dict) -> list[str]:
 
     def walk(values, path):
         for name, value in values.items():
-            yield from walk(value, f"{path}{name}.") if hasattr(value, "items") else (f"{path}{name}",)
+            yield from (
+                walk(value, f"{path}{name}.") if hasattr(value, "items") else (f"{path}{name}",)
+            )
 
     return list(walk(command_line.config(settings.arguments(page, chosen)), ""))

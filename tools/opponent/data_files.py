@@ -1,4 +1,5 @@
-"""Text files and folders: endless, broken, deep, huge and empty ones, and whole ones with flipped bits."""
+"""Text files and folders: endless, broken, deep, huge and empty ones, and whole ones with flipped
+bits."""
 
 import functools
 import gzip
@@ -17,36 +18,64 @@ LINE = json.dumps({"text": "some words and more words " * 10}) + "\n"
 PAIR = json.dumps({"source": "some words", "target": "more words"}) + "\n"
 ODD_LINES = {
     "deep": '{"text": "x", "y": ' + "[" * 100_000 + "]" * 100_000 + "}\n",
-    "deep objects": '{"a":' * 20_000 + "1" + "}" * 20_000 + "\n", "number": '{"text": "x", "n": ' + "9" * 5000 + "}\n",
-    "float": '{"text": "x", "n": 1e999}\n', "nan": '{"text": NaN}\n', "text is a number": '{"text": 3}\n',
-    "null": '{"text": null}\n', "list": "[1, 2]\n", "string": '"x"\n', "no field": "{}\n",
-    "empty text": '{"text": ""}\n', "twice": '{"text": "x", "text": 3}\n', "surrogate": '{"text": "\\ud800 x"}\n',
-    "nul": '{"text": "\\u0000"}\n', "open": '{"text": "x\n', "comma": '{"text": "x",}\n',
-    "key is long": '{"' + "k" * 100_000 + '": 1}\n', "bytes": "\udcff\udcfe\n", "control": '{"text": "a\x01b"}\n',
-    "blank": "   \n", "nul line": "\x00\x00\n", "escape": '\x1b[31m{"text": 3}\n',
-}  # fmt: skip
+    "deep objects": '{"a":' * 20_000 + "1" + "}" * 20_000 + "\n",
+    "number": '{"text": "x", "n": ' + "9" * 5000 + "}\n",
+    "float": '{"text": "x", "n": 1e999}\n',
+    "nan": '{"text": NaN}\n',
+    "text is a number": '{"text": 3}\n',
+    "null": '{"text": null}\n',
+    "list": "[1, 2]\n",
+    "string": '"x"\n',
+    "no field": "{}\n",
+    "empty text": '{"text": ""}\n',
+    "twice": '{"text": "x", "text": 3}\n',
+    "surrogate": '{"text": "\\ud800 x"}\n',
+    "nul": '{"text": "\\u0000"}\n',
+    "open": '{"text": "x\n',
+    "comma": '{"text": "x",}\n',
+    "key is long": '{"' + "k" * 100_000 + '": 1}\n',
+    "bytes": "\udcff\udcfe\n",
+    "control": '{"text": "a\x01b"}\n',
+    "blank": "   \n",
+    "nul line": "\x00\x00\n",
+    "escape": '\x1b[31m{"text": 3}\n',
+}
 CONTENTS = {
-    "empty": b"", "one byte": b"x", "newline": b"\n", "spaces": b" " * 9999, "nul": b"\0" * 9999,
-    "utf-16": ("words " * 999).encode("utf-16"), "latin-1": "é ".encode("latin-1") * 999,
-    "bom": b"\xef\xbb\xbf" + b"words " * 999, "returns": b"words\r" * 999,
-    "pickle": b"\x80\x04K\x03." * 99, "cut utf-8": b"words " * 999 + "é".encode()[:1],
+    "empty": b"",
+    "one byte": b"x",
+    "newline": b"\n",
+    "spaces": b" " * 9999,
+    "nul": b"\0" * 9999,
+    "utf-16": ("words " * 999).encode("utf-16"),
+    "latin-1": "é ".encode("latin-1") * 999,
+    "bom": b"\xef\xbb\xbf" + b"words " * 999,
+    "returns": b"words\r" * 999,
+    "pickle": b"\x80\x04K\x03." * 99,
+    "cut utf-8": b"words " * 999 + "é".encode()[:1],
     "surrogates": b"\xed\xa0\x80 words" * 99,
-}  # fmt: skip
+}
 ARCHIVES = {
-    "not gz": b"words " * 999, "cut gz": gzip.compress(LINE.encode() * 99)[:-9], "gz header": b"\x1f\x8b\x08",
-    "gz in gz": gzip.compress(gzip.compress(LINE.encode() * 99)), "zlib": zlib.compress(b"words " * 999),
+    "not gz": b"words " * 999,
+    "cut gz": gzip.compress(LINE.encode() * 99)[:-9],
+    "gz header": b"\x1f\x8b\x08",
+    "gz in gz": gzip.compress(gzip.compress(LINE.encode() * 99)),
+    "zlib": zlib.compress(b"words " * 999),
     "tail": gzip.compress(LINE.encode() * 99) + b"tail",
-}  # fmt: skip
+}
 
 
 def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]:
-    """Returns the odd files, each odd line at each place of a jsonl and its compressed form, and flipped files."""
+    """Returns the odd files, each odd line at each place of a jsonl and its compressed form, and
+    flipped files."""
     files: dict[str, tuple[str, Callable[[Path], None]]] = dict(_odd_files())
     for name, line in ODD_LINES.items():
         for first in (0, 30):
             for suffix in (".jsonl", ".jsonl.gz", ".txt"):
                 content = (LINE * first + line + LINE * 30).encode("utf-8", "surrogateescape")
-                files[f"{name}, line {first + 1}{suffix}"] = (f"x{suffix}", functools.partial(_write, content))
+                files[f"{name}, line {first + 1}{suffix}"] = (
+                    f"x{suffix}",
+                    functools.partial(_write, content),
+                )
     for number in range(count // 2):
         suffix = rng.choice((".jsonl", ".jsonl.gz", ".txt.gz", ".txt"))
         content = _flipped((LINE * 40).encode(), suffix, random.Random(rng.random()))
@@ -71,7 +100,10 @@ def _odd_files():
     yield "folder named as a file", ("x.jsonl", Path.mkdir)
     yield "empty folder", ("d", Path.mkdir)
     yield "folder in a circle", ("d", lambda path: (path.mkdir(), (path / "d").symlink_to(path)))
-    yield "folder of other files", ("d", lambda path: (path.mkdir(), (path / "x.csv").write_text("1,2")))
+    yield (
+        "folder of other files",
+        ("d", lambda path: (path.mkdir(), (path / "x.csv").write_text("1,2"))),
+    )
     yield "folder with an empty file", ("d", lambda path: (path.mkdir(), (path / "x.txt").touch()))
     yield "one line of 30 MB", ("x.txt", functools.partial(_write, b"word " * 6_000_000))
     yield "one word of 5 MB", ("x.txt", functools.partial(_write, b"a" * 5_000_000))

@@ -28,18 +28,37 @@ own.train_from_iterator([sys.argv[3]] * 9, trainer)
 own.save(f"{sys.argv[1]}/tokenizer.json")
 """
 TEXT = "Hello world, it is a test of a tokenizer."
-TOKENIZER_CONFIG = {"model_max_length": 64, "eos_token": "<|end|>", "pad_token": "<|end|>", "padding_side": "right",
-                    "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"}  # fmt: skip
+TOKENIZER_CONFIG = {
+    "model_max_length": 64,
+    "eos_token": "<|end|>",
+    "pad_token": "<|end|>",
+    "padding_side": "right",
+    "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+}
 GENERATION_CONFIG = {
-    "eos_token_id": 0, "pad_token_id": 0, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9,
-    "min_length": 0, "repetition_penalty": 1.1, "no_repeat_ngram_size": 0, "num_beams": 1, "max_new_tokens": 5,
-    "length_penalty": 1.0, "suppress_tokens": [3], "bad_words_ids": [[4]], "early_stopping": False,
-    "forced_bos_token_id": None, "min_new_tokens": 0,
-}  # fmt: skip
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+    "do_sample": True,
+    "temperature": 0.7,
+    "top_k": 5,
+    "top_p": 0.9,
+    "min_length": 0,
+    "repetition_penalty": 1.1,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "max_new_tokens": 5,
+    "length_penalty": 1.0,
+    "suppress_tokens": [3],
+    "bad_words_ids": [[4]],
+    "early_stopping": False,
+    "forced_bos_token_id": None,
+    "min_new_tokens": 0,
+}
 
 
 def make(folder: Path, seed: int = 0) -> Path:
-    """Writes the directory in a process of its own, as one that has run XLA or tokenizers is better not forked."""
+    """Writes the directory in a process of its own, as one that has run XLA or tokenizers is better
+    not forked."""
     made = folder / f"base{seed}"
     subprocess.run([sys.executable, "-c", MAKE, str(made), str(seed), TEXT], check=True, cwd=folder)
     (made / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))

@@ -34,23 +34,22 @@ main(["convert", sys.argv[1], sys.argv[2], "--shard_size", f"{int(sys.argv[3]) /
 
 def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]:
     """Returns, in turn, a killed save, a killed conversion, and two at once."""
-    old, new = published.make(folder, 0), published.make(folder, 1)
+    old = published.make(folder, 0)
+    new = published.make(folder, 1)
     made = []
     for number in range(count):
-        own, instant = folder / f"at{number}", rng.uniform(0, 1.0)
+        own = folder / f"at{number}"
+        instant = rng.uniform(0, 1.0)
         match number % 4:
             case 0 | 1:
-                run, label = (
-                    functools.partial(_killed, SAVE, old, new, own, instant),
-                    f"kill -9 save_pretrained after {instant:.2f} s",
-                )
+                run = functools.partial(_killed, SAVE, old, new, own, instant)
+                label = f"kill -9 save_pretrained after {instant:.2f} s"
             case 2:
-                run, label = (
-                    functools.partial(_killed, CONVERT, None, new, own, 2 * instant),
-                    f"kill -9 convert after {2 * instant:.2f} s",
-                )
+                run = functools.partial(_killed, CONVERT, None, new, own, 2 * instant)
+                label = f"kill -9 convert after {2 * instant:.2f} s"
             case _:
-                run, label = functools.partial(_two, CONVERT if number % 8 > 3 else SAVE, old, new, own), "two at once"
+                run = functools.partial(_two, CONVERT if number % 8 > 3 else SAVE, old, new, own)
+                label = "two at once"
         made.append(Case(kind, f"{number}: {label}", run, limit=180))
     return made
 
@@ -67,14 +66,19 @@ def _killed(program: str, old: Path | None, new: Path, own: Path, instant: float
     there = (own / "model").exists()
     allowed = {_content(new), _content(old) if old is not None else None}
     if (_loaded(own / "model") if there else None) not in allowed:
-        raise NotClear(f"left {sorted(path.name for path in own.rglob('*'))}, neither the old nor the new model")
+        raise NotClear(
+            f"left {sorted(path.name for path in own.rglob('*'))}, neither the old nor the new"
+            " model"
+        )
 
 
 def _two(program: str, old: Path, new: Path, own: Path) -> None:
     own.mkdir()
     both = [_start(program, source, own / "model", times=5) for source in (old, new)]
     told = [process.communicate(timeout=150)[1] for process in both]
-    won = [source for source, process in zip((old, new), both, strict=True) if process.returncode == 0]
+    won = [
+        source for source, process in zip((old, new), both, strict=True) if process.returncode == 0
+    ]
     if bad := [words for words in told if "Traceback" in words]:
         raise NotClear(f"a traceback: {bad[0][-200:]!r}")
     found = _loaded(own / "model")

@@ -19,7 +19,8 @@ ENDS = {"SIGTERM": (0, 143), "SIGINT": (130,), "SIGHUP": (0, 129, 143)}  # 0: sa
 
 
 def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]:
-    """Returns a case for each instant; a first run tells how long a start takes and fills the caches."""
+    """Returns a case for each instant; a first run tells how long a start takes and fills the
+    caches."""
     began = time.monotonic()
     whole = subprocess.run(_line(folder, folder / "whole", 20), capture_output=True, text=True)
     if whole.returncode:
@@ -27,16 +28,26 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
     lasts = time.monotonic() - began
     made = []
     for number in range(count):
-        sent, instant = SENT[number % len(SENT)], rng.uniform(0, 1.2)
+        sent = SENT[number % len(SENT)]
+        instant = rng.uniform(0, 1.2)
         run = functools.partial(_run, folder, number, sent, instant * lasts)
         made.append(
-            Case(kind, f"{'+'.join(sent)} at {instant:.2f} of a start of {lasts:.1f} s", run, limit=2 * PATIENCE)
+            Case(
+                kind,
+                f"{'+'.join(sent)} at {instant:.2f} of a start of {lasts:.1f} s",
+                run,
+                limit=2 * PATIENCE,
+            )
         )
     return made
 
 
 def _line(folder: Path, workdir: Path, steps: int) -> list[str]:
-    values = settings.RUN | {"data.path": settings.text(folder), "data.cache": folder / "cache", "train.steps": steps}
+    values = settings.RUN | {
+        "data.path": settings.text(folder),
+        "data.cache": folder / "cache",
+        "train.steps": steps,
+    }
     return [
         sys.executable,
         "-m",
@@ -61,9 +72,13 @@ def _run(folder: Path, number: int, sent: tuple[str, ...], instant: float) -> No
         _, told = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
-        raise NotClear(f"the run goes on for {PATIENCE} s, as if there had been no signal") from None
+        raise NotClear(
+            f"the run goes on for {PATIENCE} s, as if there had been no signal"
+        ) from None
     code = process.returncode
-    by_default = code == -getattr(signal, sent[0]) and not begun  # before Python could take the signal
+    by_default = (
+        code == -getattr(signal, sent[0]) and not begun
+    )  # before Python could take the signal
     if code not in ENDS[sent[0]] and not by_default:
         raise NotClear(f"exit code {code}: {told[-200:]!r}")
     if "Traceback" in told:

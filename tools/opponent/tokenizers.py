@@ -1,4 +1,5 @@
-"""Tokenizer files: parts of other types, mismatched vocabularies, expensive patterns, and flipped or cut ones."""
+"""Tokenizer files: parts of other types, mismatched vocabularies, expensive patterns, and flipped
+or cut ones."""
 
 import functools
 import json
@@ -10,23 +11,65 @@ from tools.opponent import published
 from tools.opponent.case import Case, NotClear
 
 VALUES = (
-    None, 3, -1, "x", [], {}, [1], {"type": "x"}, {"type": None}, {"type": "BPE"},
-    {"type": "WordLevel", "vocab": {"x": 0}}, {"type": "WordLevel", "vocab": {}}, {"type": "Unigram", "vocab": []},
-    {"type": "Sequence", "normalizers": []}, True, 10**30, {"type": "BPE", "vocab": {"a": -1}, "merges": []},
+    None,
+    3,
+    -1,
+    "x",
+    [],
+    {},
+    [1],
+    {"type": "x"},
+    {"type": None},
+    {"type": "BPE"},
+    {"type": "WordLevel", "vocab": {"x": 0}},
+    {"type": "WordLevel", "vocab": {}},
+    {"type": "Unigram", "vocab": []},
+    {"type": "Sequence", "normalizers": []},
+    True,
+    10**30,
+    {"type": "BPE", "vocab": {"a": -1}, "merges": []},
     {"type": "BPE", "vocab": {"a": 2**32}, "merges": [["a", "b"]]},
-    {"type": "WordLevel", "vocab": {"a": 2**31 - 1}, "unk_token": "a"}, [{"id": 2**31 - 1, "content": "x"}],
-    [{"id": 0, "content": "", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}],
-    {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "none", "type_id": 0}}], "pair": []},
-)  # fmt: skip
+    {"type": "WordLevel", "vocab": {"a": 2**31 - 1}, "unk_token": "a"},
+    [{"id": 2**31 - 1, "content": "x"}],
+    [
+        {
+            "id": 0,
+            "content": "",
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+    ],
+    {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "none", "type_id": 0}}],
+        "pair": [],
+    },
+)
 PATTERNS = (
-    r"(a+)+$", r"(a|aa)+$", r"(a|a?)+$", r"((a*)*)*b", "(" * 500 + "a" + ")" * 500, "(", "[", "", r"a{1,100000}",
-    r"(?=a)*", r"\p{Nope}", r"(?<=a+)b", r"(.*)*(.*)*(.*)*x", r"^(([a-z])+.)+[A-Z]([a-z])+$",
-)  # fmt: skip
+    r"(a+)+$",
+    r"(a|aa)+$",
+    r"(a|a?)+$",
+    r"((a*)*)*b",
+    "(" * 500 + "a" + ")" * 500,
+    "(",
+    "[",
+    "",
+    r"a{1,100000}",
+    r"(?=a)*",
+    r"\p{Nope}",
+    r"(?<=a+)b",
+    r"(.*)*(.*)*(.*)*x",
+    r"^(([a-z])+.)+[A-Z]([a-z])+$",
+)
 PATIENCE = "a" * 5000 + "!" + " aaaa" * 50
 
 
 def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]:
-    """Returns each part with each value, each pattern in each place, and flipped, cut and foreign files."""
+    """Returns each part with each value, each pattern in each place, and flipped, cut and foreign
+    files."""
     base = published.make(folder)
     data = (base / "tokenizer.json").read_bytes()
     parts = [*json.loads(data), "vocab", "merges"]
@@ -36,17 +79,26 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
             made[f"{part} = {str(value)[:60]}"] = functools.partial(_part, part, value)
     for pattern in PATTERNS:
         for place in ("pre_tokenizer", "normalizer", "decoder"):
-            made[f"{place} with the pattern {pattern[:30]!r}"] = functools.partial(_pattern, place, pattern)
+            made[f"{place} with the pattern {pattern[:30]!r}"] = functools.partial(
+                _pattern, place, pattern
+            )
     for number in range(count // 2):
-        spot, bit, cut = rng.randrange(len(data)), rng.randrange(8), rng.randrange(len(data))
+        spot = rng.randrange(len(data))
+        bit = rng.randrange(8)
+        cut = rng.randrange(len(data))
         made[f"flip {spot}.{bit}"] = functools.partial(
             _bytes, data[:spot] + bytes([data[spot] ^ 1 << bit]) + data[spot + 1 :]
         )
         made[f"cut at {cut}"] = functools.partial(_bytes, data[:cut])
-        made[f"sentencepiece {number}"] = functools.partial(_sentencepiece, rng.randbytes(rng.choice((0, 1, 20, 4000))))
+        made[f"sentencepiece {number}"] = functools.partial(
+            _sentencepiece, rng.randbytes(rng.choice((0, 1, 20, 4000)))
+        )
     made["bytes: other file"] = functools.partial(_other, "tokenizer.bytes", b"\xff" * 99)
     made["empty"] = functools.partial(_bytes, b"")
-    return [Case(kind, label, functools.partial(_run, base, folder, change)) for label, change in made.items()]
+    return [
+        Case(kind, label, functools.partial(_run, base, folder, change))
+        for label, change in made.items()
+    ]
 
 
 def _run(base: Path, folder: Path, change: Callable[[Path], None]) -> None:
@@ -71,7 +123,12 @@ def _part(part: str, value: object, own: Path) -> None:
 
 def _pattern(place: str, pattern: str, own: Path) -> None:
     if place == "pre_tokenizer":
-        part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        part = {
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
     else:
         part = {"type": "Replace", "pattern": {"Regex": pattern}, "content": "x"}
     _part(place, part, own)

@@ -25,9 +25,30 @@ NAMES = (
     "x\ny",
 )
 SHAPES = (
-    [2**63], [2**31, 2**31, 2**31], [0, 2**63], [1] * 65, [2] * 65, [-1], [1.5], ["3"], [None], [True], None, 3, "3",
-    {}, [2**64 - 1], [10**100], [[3]], [1] * 5000, [2**62] * 300, [2**62] * 20_000, [0] * 65, [2**63, 0], [],
-)  # fmt: skip
+    [2**63],
+    [2**31, 2**31, 2**31],
+    [0, 2**63],
+    [1] * 65,
+    [2] * 65,
+    [-1],
+    [1.5],
+    ["3"],
+    [None],
+    [True],
+    None,
+    3,
+    "3",
+    {},
+    [2**64 - 1],
+    [10**100],
+    [[3]],
+    [1] * 5000,
+    [2**62] * 300,
+    [2**62] * 20_000,
+    [0] * 65,
+    [2**63, 0],
+    [],
+)
 DTYPES = ("F8_E4M3", "F128", "f32", "", None, 3, [], {}, "\x1b[31m", "U16", "C64", "BOOL", "F64")
 OFFSETS = (
     [0, 0],
@@ -91,8 +112,9 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
         made[f"cut at {cut}"] = functools.partial(_cut, cut)
     return [
         Case(kind, f"{door}: {label}", functools.partial(_run, base, folder, change, door, label))
-        for label, change in made.items() for door in ("load", "inspect")
-    ]  # fmt: skip
+        for label, change in made.items()
+        for door in ("load", "inspect")
+    ]
 
 
 def _run(base: Path, folder: Path, change: Callable[[Path], None], door: str, label: str) -> None:
@@ -145,7 +167,9 @@ def _entry(name: str | None, fields: dict, path: Path) -> None:
     header, body = _header(path)
     first = next(key for key in header if key != "__metadata__")
     entry = {key: value for key, value in (header[first] | fields).items() if value is not ...}
-    header = {first if name is None else name: entry} | {key: value for key, value in header.items() if key != first}
+    header = {first if name is None else name: entry} | {
+        key: value for key, value in header.items() if key != first
+    }
     _put(path, json.dumps(header), body)
 
 
@@ -160,12 +184,19 @@ def _raw(what: str, path: Path) -> None:
     text = json.dumps(header)
     first = text.index('{"dtype"')
     texts = {
-        "deep": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "number": text.replace("[", "[" + "9" * 5000 + ",", 1),
-        "nan": text.replace("[", "[NaN,", 1), "float": text.replace("[", "[1e999,", 1), "not json": "words" * 99,
-        "list": "[1, 2]", "string": '"x"', "null": "null", "twice": text[:-1] + "," + text[1:].replace("F32", "I32"),
-        "open": text[:-9], "trailing": text + "}",
+        "deep": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+        "number": text.replace("[", "[" + "9" * 5000 + ",", 1),
+        "nan": text.replace("[", "[NaN,", 1),
+        "float": text.replace("[", "[1e999,", 1),
+        "not json": "words" * 99,
+        "list": "[1, 2]",
+        "string": '"x"',
+        "null": "null",
+        "twice": text[:-1] + "," + text[1:].replace("F32", "I32"),
+        "open": text[:-9],
+        "trailing": text + "}",
         "entry twice": text[: first + 1] + '"dtype": "F64", ' + text[first + 1 :],
-    }  # fmt: skip
+    }
     _put(path, b"\xff\xfe" * 9 if what == "bad utf-8" else texts[what], body)
 
 
@@ -178,8 +209,13 @@ def _odd(what: str, path: Path) -> None:
     if what.startswith("/dev"):
         path.symlink_to(what)
     else:
-        {"fifo": os.mkfifo, "folder": Path.mkdir, "broken link": lambda p: p.symlink_to("nowhere"),
-         "circle": lambda p: p.symlink_to(p), "empty": Path.touch}[what](path)  # fmt: skip
+        {
+            "fifo": os.mkfifo,
+            "folder": Path.mkdir,
+            "broken link": lambda p: p.symlink_to("nowhere"),
+            "circle": lambda p: p.symlink_to(p),
+            "empty": Path.touch,
+        }[what](path)
 
 
 def _flip(spots: list[tuple[int, int]], path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Training workdirs with damaged files, read as a model and continued; what is read must be what the run wrote."""
+"""Training workdirs with damaged files, read as a model and continued; what is read must be what
+the run wrote."""
 
 import functools
 import json
@@ -17,24 +18,48 @@ from tools.opponent.case import Case, NotClear, judge_exit
 STEPS = 8
 RECORDS = (None, 3, "x", [], {}, -1, 10**30, [None], {"x": None}, [[1], 2], True)
 LINES = (
-    b"\xff\n", b"{\n", b"[]\n", b"3\n", b"null\n", b'{"step": "x"}\n', b'{"step": 1}\n', b"\x00\n",
-    b'{"step": ' + b"9" * 5000 + b"}\n", b"[" * 100_000 + b"\n", b'{"step": 2, "split": "train", "loss": "x"}\n',
-    b'{"step": 2, "split": 3}\n', b"\n\n", b'{"step": 1e999}\n', b'{"step": 2, "split": "eval", "loss": NaN}\n',
+    b"\xff\n",
+    b"{\n",
+    b"[]\n",
+    b"3\n",
+    b"null\n",
+    b'{"step": "x"}\n',
+    b'{"step": 1}\n',
+    b"\x00\n",
+    b'{"step": ' + b"9" * 5000 + b"}\n",
+    b"[" * 100_000 + b"\n",
+    b'{"step": 2, "split": "train", "loss": "x"}\n',
+    b'{"step": 2, "split": 3}\n',
+    b"\n\n",
+    b'{"step": 1e999}\n',
+    b'{"step": 2, "split": "eval", "loss": NaN}\n',
     b'{"step": -3, "split": "train", "loss": 1.0}\n',
-)  # fmt: skip
+)
 FILES = (
-    "config.json", "metrics.jsonl", "tokenizer/tokenizer.bytes", "checkpoints/8/meta/metadata",
-    "checkpoints/8/state/manifest.ocdbt", "checkpoints/8/_CHECKPOINT_METADATA", "checkpoints/8/state/_METADATA",
+    "config.json",
+    "metrics.jsonl",
+    "tokenizer/tokenizer.bytes",
+    "checkpoints/8/meta/metadata",
+    "checkpoints/8/state/manifest.ocdbt",
+    "checkpoints/8/_CHECKPOINT_METADATA",
+    "checkpoints/8/state/_METADATA",
     "checkpoints/8/state/_sharding",
-)  # fmt: skip
+)
 
 
 def train(folder: Path, workdir: Path, steps: int = STEPS) -> subprocess.CompletedProcess:
     """Trains, or continues, a tiny GPT in a process of its own."""
     line = [sys.executable, "-m", "flaxformer_lite", "train", f"--workdir={workdir}"]
-    values = settings.RUN | {"data.path": settings.text(folder), "data.cache": folder / "cache", "train.steps": steps}
+    values = settings.RUN | {
+        "data.path": settings.text(folder),
+        "data.cache": folder / "cache",
+        "train.steps": steps,
+    }
     return subprocess.run(
-        [*line, *settings.arguments("gpt2_tiny", values)], capture_output=True, text=True, errors="replace"
+        [*line, *settings.arguments("gpt2_tiny", values)],
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
 
 
@@ -47,14 +72,19 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
     damages: dict[str, Callable[[Path], None]] = {}
     for line in LINES:
         for place in ("first", "last"):
-            damages[f"metrics.jsonl, {place} line {line[:30]!r}"] = functools.partial(_line, line, place)
+            damages[f"metrics.jsonl, {place} line {line[:30]!r}"] = functools.partial(
+                _line, line, place
+            )
     record = json.loads((base / "checkpoints/8/meta/metadata").read_text())
     for field in record:
         for value in RECORDS:
-            damages[f"record of step 8: {field} = {value!r}"] = functools.partial(_record, field, value)
+            damages[f"record of step 8: {field} = {value!r}"] = functools.partial(
+                _record, field, value
+            )
     for name in FILES:
         for _ in range(8):
-            spot, bit = rng.random(), rng.randrange(8)
+            spot = rng.random()
+            bit = rng.randrange(8)
             damages[f"{name}, bit {bit} at {spot:.3f}"] = functools.partial(_flip, name, spot, bit)
         for what in ("deleted", "empty", "/dev/zero", "fifo", "folder", "nul"):
             damages[f"{name} is {what}"] = functools.partial(_special, name, what)
@@ -67,12 +97,14 @@ def cases(kind: str, folder: Path, rng: random.Random, count: int) -> list[Case]
     continued = rng.sample(sorted(damages), min(len(damages), max(1, count // 10)))
     goal = functools.partial(_continue, base, folder)
     return rng.sample(read, min(len(read), count - len(continued))) + [
-        Case(kind, f"continue: {label}", functools.partial(goal, damages[label]), limit=240) for label in continued
-    ]  # fmt: skip
+        Case(kind, f"continue: {label}", functools.partial(goal, damages[label]), limit=240)
+        for label in continued
+    ]
 
 
 def _digests(where: Path) -> dict[str, Any]:
-    """Reads a run as a model: the parameters' digests by step are in the records of its checkpoints."""
+    """Reads a run as a model: the parameters' digests by step are in the records of its
+    checkpoints."""
     import numpy as np
     from flax.traverse_util import flatten_dict
 
@@ -80,7 +112,10 @@ def _digests(where: Path) -> dict[str, Any]:
     from flaxformer_lite.checkpoints.workdir import read_run
 
     model, params = load_pretrained(where)
-    flat = {path: float(np.asarray(leaf, np.float64).sum()) for path, leaf in flatten_dict(params, sep="/").items()}
+    flat = {
+        path: float(np.asarray(leaf, np.float64).sum())
+        for path, leaf in flatten_dict(params, sep="/").items()
+    }
     ids = load_tokenizer(where).encode("123: 456 é")
     return {"step": read_run(where).step, "config": repr(model.cfg), "params": flat, "ids": ids}
 
@@ -88,14 +123,16 @@ def _digests(where: Path) -> dict[str, Any]:
 def _read(base: Path, folder: Path, damage: Callable[[Path], None]) -> None:
     own = _copied(base, folder)
     damage(own)
-    found, whole = _digests(own), _expected(base, folder)
+    found = _digests(own)
+    whole = _expected(base, folder)
     if found not in whole:
         wrong = [name for name in found if found[name] != whole[0][name]]
         raise NotClear(f"reads other {', '.join(wrong)} without a word")
 
 
 def _expected(base: Path, folder: Path) -> list[dict[str, Any]]:
-    """Returns what may be read from a damaged run: one of its checkpoints as it was, newest first; read once."""
+    """Returns what may be read from a damaged run: one of its checkpoints as it was, newest first;
+    read once."""
     path = folder / "expected.json"
     if not path.exists():
         own = path.with_suffix(f".{os.getpid()}")
@@ -116,7 +153,8 @@ def _only(base: Path, folder: Path, step: int) -> Path:
 
 
 def _continue(base: Path, folder: Path, damage: Callable[[Path], None]) -> None:
-    own, straight = _copied(base, folder), _copied(base, folder)
+    own = _copied(base, folder)
+    straight = _copied(base, folder)
     damage(own)
     done = train(folder, own, STEPS + 2)
     if done.returncode:
@@ -127,7 +165,8 @@ def _continue(base: Path, folder: Path, damage: Callable[[Path], None]) -> None:
         raise NotClear(f"a traceback beside success: {done.stderr[-200:]!r}")
     train(folder, straight, STEPS + 2)
     ends = [
-        json.loads((path / f"checkpoints/{STEPS + 2}/meta/metadata").read_text())["leaves"] for path in (own, straight)
+        json.loads((path / f"checkpoints/{STEPS + 2}/meta/metadata").read_text())["leaves"]
+        for path in (own, straight)
     ]
     if ends[0] != ends[1]:
         raise NotClear("continues to another end than the undamaged run")

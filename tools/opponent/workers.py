@@ -26,7 +26,8 @@ class Result(NamedTuple):
 
 def run_all(cases: Sequence[Case], package: Path, folder: Path, jobs: int) -> Iterator[Result]:
     """Yields the result of each case, as it ends; workers run in `folder`."""
-    waiting, busy = list(reversed(range(len(cases)))), {}
+    waiting = list(reversed(range(len(cases))))
+    busy = {}
     while waiting or busy:
         while waiting and len(busy) < jobs:
             worker = _Worker(cases, package, folder)
@@ -39,19 +40,24 @@ def run_all(cases: Sequence[Case], package: Path, folder: Path, jobs: int) -> It
                 worker.give(waiting.pop())
             else:
                 busy.pop(pipe).end()
-        for worker in [w for w in busy.values() if time.monotonic() > w.deadline and not w.pipe.poll()]:
+        for worker in [
+            w for w in busy.values() if time.monotonic() > w.deadline and not w.pipe.poll()
+        ]:
             busy.pop(worker.pipe).end()
             yield Result(worker.case, f"hangs: no end within {worker.case.limit:.0f} s")
 
 
 class _Worker:
     def __init__(self, cases: Sequence[Case], package: Path, folder: Path):
-        fork = multiprocessing.get_context("fork")  # cases are closures, which only a fork hands over
+        fork = multiprocessing.get_context(
+            "fork"
+        )  # cases are closures, which only a fork hands over
         self.pipe, theirs = fork.Pipe()
         self.process = fork.Process(target=_serve, args=(cases, package, folder, theirs))
         self.process.start()
         theirs.close()
-        self._cases, self.turns = cases, 0
+        self._cases = cases
+        self.turns = 0
 
     def give(self, number: int) -> None:
         self.case = self._cases[number]

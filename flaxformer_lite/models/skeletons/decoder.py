@@ -11,7 +11,13 @@ from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.functions.segments import positions_from_mask
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.models.skeletons.inputs import ids_of, last_token, position_ids_of, rows_of, visibility
+from flaxformer_lite.models.skeletons.inputs import (
+    ids_of,
+    last_token,
+    position_ids_of,
+    rows_of,
+    visibility,
+)
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.slots import place
@@ -24,13 +30,15 @@ from flaxformer_lite.modules.stack import Stack
 class DecoderModel(nn.Module):
     """A causal language model.
 
-    Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept), position_ids [B, T] (by
-    default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo and GPT-J: ids of tokens to add the vectors
-    of), segment_ids [B, T] (packed documents, 0 is padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix
-    of a prefix LM). With a cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the
-    last call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S] over the slots
-    of the cache, at least up to the last slot of this call. Tokens that exceed the cache are refused; if cache_index is
-    traced, the output is NaN instead. For output_attentions and output_hidden_states see `Output`.
+    Call it with input_ids [B, T] and optionally attention_mask [B, T] (nonzero is kept),
+    position_ids [B, T] (by default counted over kept tokens), token_type_ids [B, T] (GPT-2, GPT-Neo
+    and GPT-J: ids of tokens to add the vectors of), segment_ids [B, T] (packed documents, 0 is
+    padding) and prefix_mask [B, T] (nonzero: visible to all, the prefix of a prefix LM). With a
+    cache (`init_cache`), returned updated in `Output.cache`, the T tokens continue where the last
+    call ended, or at slot cache_index; attention_mask, segment_ids and prefix_mask are then [B, S]
+    over the slots of the cache, at least up to the last slot of this call. Tokens that exceed the
+    cache are refused; if cache_index is traced, the output is NaN instead. For output_attentions
+    and output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig
@@ -38,15 +46,22 @@ class DecoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "decoder"
     heads: ClassVar[tuple[str, ...]] = (
-        "lm", "sequence_classification", "token_classification", "question_answering", "none",
-    )  # fmt: skip
+        "lm",
+        "sequence_classification",
+        "token_classification",
+        "question_answering",
+        "none",
+    )
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
-    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
+    head_modules: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of the family's own, for heads; whole on every device
     types_are_tokens: ClassVar[bool] = False  # whether token types are looked up in the token table
 
     def setup(self) -> None:
-        cfg, run = self.cfg, self.cfg.execution
+        cfg = self.cfg
+        run = self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg, self.inner_width), run)
         self.decoder = Stack(parts.stack(cfg, "decoder"), run, causal=True, embedded=True)
@@ -54,7 +69,9 @@ class DecoderModel(nn.Module):
             self.lm_head = VocabHead(parts.vocab(cfg), run)
         elif cfg.head != "none":
             bias = cfg.head != "sequence_classification"
-            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run)
+            self.classifier = Classifier(
+                LABELS.get(cfg.head, cfg.num_labels), bias, cfg.initial, run
+            )
 
     @property
     def inner_width(self) -> int:
@@ -80,11 +97,21 @@ class DecoderModel(nn.Module):
         """Returns the last hidden state [B, T, D], and the updated caches if any were passed."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         slots, (attention_mask, segment_ids, prefix_mask) = place(
-            input_ids, cache, cache_index,
-            attention_mask=attention_mask, segment_ids=segment_ids, prefix_mask=prefix_mask,
-        )  # fmt: skip
+            input_ids,
+            cache,
+            cache_index,
+            attention_mask=attention_mask,
+            segment_ids=segment_ids,
+            prefix_mask=prefix_mask,
+        )
         positions_BT = position_ids_of(
-            self.cfg, input_ids, position_ids, attention_mask, segment_ids, skip_padding=True, slots=slots
+            self.cfg,
+            input_ids,
+            position_ids,
+            attention_mask,
+            segment_ids,
+            skip_padding=True,
+            slots=slots,
         )
         structure = masks.causal()
         if prefix_mask is not None:
@@ -96,7 +123,9 @@ class DecoderModel(nn.Module):
         x_BTD = self.tokens(input_ids)
         if token_type_ids is not None:
             if not self.types_are_tokens:
-                raise ValueError(f"token_type_ids: {self.cfg.family} has no token types; leave it out.")
+                raise ValueError(
+                    f"token_type_ids: {self.cfg.family} has no token types; leave it out."
+                )
             token_type_ids = rows_of("token_type_ids", token_type_ids, input_ids)
             x_BTD += self.tokens(ids_of("token_type_ids", token_type_ids, self.cfg.vocab_size))
         x_BTD = slots.check(self.embed(x_BTD, positions_BT, None))
@@ -108,12 +137,18 @@ class DecoderModel(nn.Module):
         return self.lm_head(x_BTD, self.token_embed.embedding)
 
     def features(self, input_ids, **inputs) -> Features:
-        """Returns hidden states with the vocabulary's weights, for pretraining without whole logits."""
+        """Returns hidden states with the vocabulary's weights, for pretraining without whole
+        logits."""
         x_BTD, _ = self.decode(input_ids, **inputs)
         return Features(self.project(x_BTD))
 
     def __call__(
-        self, input_ids, *, output_attentions: bool = False, output_hidden_states: bool = False, **inputs
+        self,
+        input_ids,
+        *,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        **inputs,
     ) -> Output:
         if output_attentions or output_hidden_states:
             return call_inside(self, output_attentions, output_hidden_states, input_ids, **inputs)

@@ -19,11 +19,13 @@ from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderModel(nn.Module):
-    """An encoder with the head that `cfg.head` names; families set class variables where their heads differ. Attention
-    is bidirectional, except with the head `causal_lm`, a decoder without a cache that predicts the next token.
-    Call it with input_ids [B, T] (multiple choice: [B, C, T]) and optionally attention_mask [B, T] (nonzero is kept),
-    token_type_ids [B, T], position_ids [B, T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions
-    [B, M] (the masked-LM head then computes only these). For output_attentions and output_hidden_states see `Output`.
+    """An encoder with the head that `cfg.head` names; families set class variables where their
+    heads differ. Attention is bidirectional, except with the head `causal_lm`, a decoder without a
+    cache that predicts the next token. Call it with input_ids [B, T] (multiple choice: [B, C, T])
+    and optionally attention_mask [B, T] (nonzero is kept), token_type_ids [B, T], position_ids [B,
+    T], segment_ids [B, T] (packed documents, 0 is padding) and masked_positions [B, M] (the
+    masked-LM head then computes only these). For output_attentions and output_hidden_states see
+    `Output`.
     """
 
     cfg: ModelConfig
@@ -31,28 +33,47 @@ class EncoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "encoder"
     heads: ClassVar[tuple[str, ...]] = (
-        "none", "masked_lm", "causal_lm", "pretraining", "next_sentence", "sequence_classification",
-        "token_classification", "question_answering", "multiple_choice",
-    )  # fmt: skip
+        "none",
+        "masked_lm",
+        "causal_lm",
+        "pretraining",
+        "next_sentence",
+        "sequence_classification",
+        "token_classification",
+        "question_answering",
+        "multiple_choice",
+    )
     vocab_heads: ClassVar[tuple[str, ...]] = ("masked_lm", "causal_lm", "pretraining")
     pooled: ClassVar[tuple[str, ...]] = (
-        "none", "pretraining", "next_sentence", "sequence_classification", "multiple_choice",
-    )  # fmt: skip
+        "none",
+        "pretraining",
+        "next_sentence",
+        "sequence_classification",
+        "multiple_choice",
+    )
     pooler_activation: ClassVar[str] = "tanh"  # empty: that of the config
     masked_lm_activation: ClassVar[str] = ""  # empty: that of the config
-    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
-    pair_logits: ClassVar[str] = "seq_relationship_logits"  # the field of Output for the pretraining task on pairs
+    head_modules: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of the family's own, for heads; whole on every device
+    pair_logits: ClassVar[str] = (
+        "seq_relationship_logits"  # the field of Output for the pretraining task on pairs
+    )
 
     def setup(self) -> None:
-        cfg, run = self.cfg, self.cfg.execution
+        cfg = self.cfg
+        run = self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.embed = EmbedInputs(parts.embed(cfg), run)
-        self.encoder = Stack(parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True)
+        self.encoder = Stack(
+            parts.stack(cfg, "encoder"), run, causal=cfg.head == "causal_lm", embedded=True
+        )
         self.setup_head()
 
     def setup_head(self):
         """Makes the modules of `cfg.head`."""
-        cfg, run = self.cfg, self.cfg.execution
+        cfg = self.cfg
+        run = self.cfg.execution
         if cfg.head in self.pooled:
             self.pooler = Pooler(self.pooler_activation or cfg.activation, cfg.initial, run)
         if cfg.head in self.vocab_heads:
@@ -61,7 +82,9 @@ class EncoderModel(nn.Module):
         if cfg.head in ("pretraining", "next_sentence"):
             self.next_sentence = Classifier(2, True, cfg.initial, run)
         elif cfg.head not in ("none", "masked_lm", "causal_lm"):
-            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
+            self.classifier = Classifier(
+                LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run
+            )
 
     def positions(self, input_ids, position_ids, attention_mask, segment_ids) -> jax.Array:
         """Returns position ids [B, T] or [1, T]."""
@@ -80,7 +103,13 @@ class EncoderModel(nn.Module):
         return self.masked_lm(x_BTD, self.token_embed.embedding)
 
     def encode(
-        self, input_ids, *, attention_mask=None, token_type_ids=None, position_ids=None, segment_ids=None
+        self,
+        input_ids,
+        *,
+        attention_mask=None,
+        token_type_ids=None,
+        position_ids=None,
+        segment_ids=None,
     ) -> jax.Array:
         """Returns the last hidden state, [B, T, D]."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
@@ -95,7 +124,8 @@ class EncoderModel(nn.Module):
         return self.encoder(x_BTD, positions_BT, context)
 
     def features(self, input_ids, *, masked_positions=None, **inputs) -> Features:
-        """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights, for pretraining."""
+        """Returns hidden states at `masked_positions` (or all) with the vocabulary's weights, for
+        pretraining."""
         return self._features(self.encode(input_ids, **inputs), masked_positions)
 
     def _features(self, x_BTD: jax.Array, masked_positions) -> Features:
@@ -104,7 +134,12 @@ class EncoderModel(nn.Module):
         return Features(self.project(kept), pair)
 
     def __call__(
-        self, input_ids, *, output_attentions: bool = False, output_hidden_states: bool = False, **inputs
+        self,
+        input_ids,
+        *,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        **inputs,
     ) -> Output:
         if output_attentions or output_hidden_states:
             return call_inside(self, output_attentions, output_hidden_states, input_ids, **inputs)
@@ -119,15 +154,22 @@ class EncoderModel(nn.Module):
         output = Output(last_hidden_state=x_BTD)
         if head in ("masked_lm", "causal_lm", "pretraining"):
             features = self._features(x_BTD, masked_positions)
-            logits, pair = features.projection.logits(), {self.pair_logits: features.next_sentence_logits}
-            fields = {"prediction_logits": logits, **pair} if head == "pretraining" else {"logits": logits}
+            logits = features.projection.logits()
+            pair = {self.pair_logits: features.next_sentence_logits}
+            fields = (
+                {"prediction_logits": logits, **pair}
+                if head == "pretraining"
+                else {"logits": logits}
+            )
             return output.replace(**fields)
         if head == "token_classification":
             return output.replace(logits=self.classify(x_BTD))
         if head == "question_answering":
             return output.replace(**spans(self.classify(x_BTD)))
         if head == "sequence_classification":
-            return output.replace(logits=self.classify(self.summarise(x_BTD, inputs.get("attention_mask"))))
+            return output.replace(
+                logits=self.classify(self.summarise(x_BTD, inputs.get("attention_mask")))
+            )
         if head not in self.pooled:
             return output
         pooled_BD = self.pooler(x_BTD)
@@ -135,10 +177,17 @@ class EncoderModel(nn.Module):
         return output if head == "none" else output.replace(logits=self.next_sentence(pooled_BD))
 
     def _choose(self, input_ids, inputs: dict) -> Output:
-        input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]")
+        input_ids = ids_of(
+            "input_ids", input_ids, self.cfg.vocab_size, axes="[batch, choices, length]"
+        )
         batch, choices, length = input_ids.shape
         inputs = {name: rows_of(name, x, input_ids) for name, x in inputs.items()}
-        flat = {name: None if x is None else x.reshape(batch * choices, length) for name, x in inputs.items()}
+        flat = {
+            name: None if x is None else x.reshape(batch * choices, length)
+            for name, x in inputs.items()
+        }
         x_BTD = self.encode(input_ids.reshape(batch * choices, length), **flat)
-        logits_BC = self.classify(self.summarise(x_BTD, flat.get("attention_mask"))).reshape(batch, choices)
+        logits_BC = self.classify(self.summarise(x_BTD, flat.get("attention_mask"))).reshape(
+            batch, choices
+        )
         return Output(last_hidden_state=x_BTD, logits=logits_BC)

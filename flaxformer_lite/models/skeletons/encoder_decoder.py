@@ -10,7 +10,13 @@ from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions import masks
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
 from flaxformer_lite.models.skeletons import parts
-from flaxformer_lite.models.skeletons.inputs import check_source, ids_of, position_ids_of, rows_of, visibility
+from flaxformer_lite.models.skeletons.inputs import (
+    check_source,
+    ids_of,
+    position_ids_of,
+    rows_of,
+    visibility,
+)
 from flaxformer_lite.models.skeletons.inside import call_inside
 from flaxformer_lite.models.skeletons.outputs import Features, Output, spans
 from flaxformer_lite.models.skeletons.slots import place
@@ -21,15 +27,16 @@ from flaxformer_lite.modules.stack import Stack
 
 
 class EncoderDecoderModel(nn.Module):
-    """An encoder-decoder for conditional generation (`head='lm'`), without a head (`none`), reduced to its encoder
-    (`encoder`), or with a classifier on the decoder's hidden states (for tokens, on the encoder's).
-    Sequence classification reads the decoder at the input's last end token, which each row must have: without it the
-    row's logits are NaN. Families with these heads define the decoder's input for callers that pass none. Call it with
-    input_ids [B, S], decoder_input_ids [B, T] and optionally attention_mask [B, S], decoder_attention_mask [B, T],
-    segment_ids [B, S] with decoder_segment_ids [B, T] (packed pairs, 0 is padding), decoder_position_ids [B, T] (by
-    default all columns are counted, including padding); for generation also with encoder_output [B, S, D], cache and
-    cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`. For output_attentions and
-    output_hidden_states see `Output`.
+    """An encoder-decoder for conditional generation (`head='lm'`), without a head (`none`), reduced
+    to its encoder (`encoder`), or with a classifier on the decoder's hidden states (for tokens, on
+    the encoder's). Sequence classification reads the decoder at the input's last end token, which
+    each row must have: without it the row's logits are NaN. Families with these heads define the
+    decoder's input for callers that pass none. Call it with input_ids [B, S], decoder_input_ids [B,
+    T] and optionally attention_mask [B, S], decoder_attention_mask [B, T], segment_ids [B, S] with
+    decoder_segment_ids [B, T] (packed pairs, 0 is padding), decoder_position_ids [B, T] (by default
+    all columns are counted, including padding); for generation also with encoder_output [B, S, D],
+    cache and cache_index; the decoder's mask and segments are then over slots, see `DecoderModel`.
+    For output_attentions and output_hidden_states see `Output`.
     """
 
     cfg: ModelConfig
@@ -37,19 +44,30 @@ class EncoderDecoderModel(nn.Module):
 
     skeleton: ClassVar[str] = "encoder_decoder"
     heads: ClassVar[tuple[str, ...]] = ("lm", "none", "encoder")
-    encoder_heads: ClassVar[tuple[str, ...]] = ("encoder", "token_classification")  # heads that use no decoder
+    encoder_heads: ClassVar[tuple[str, ...]] = (
+        "encoder",
+        "token_classification",
+    )  # heads that use no decoder
     vocab_heads: ClassVar[tuple[str, ...]] = ("lm",)
     pooled: ClassVar[tuple[str, ...]] = ()
-    head_modules: ClassVar[tuple[str, ...]] = ()  # of the family's own, for heads; whole on every device
-    trained_bias: ClassVar[bool] = True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
+    head_modules: ClassVar[
+        tuple[str, ...]
+    ] = ()  # of the family's own, for heads; whole on every device
+    trained_bias: ClassVar[bool] = (
+        True  # of the logits; False for BART's `final_logits_bias`, a buffer in torch
+    )
 
     def setup(self) -> None:
-        cfg, own, run = self.cfg, self.cfg.of_decoder, self.cfg.execution
+        cfg = self.cfg
+        own = self.cfg.of_decoder
+        run = self.cfg.execution
         self.token_embed = TokenEmbed(parts.embed(cfg), run)
         self.encoder_embed = EmbedInputs(parts.embed(cfg), run)
         self.encoder = Stack(parts.stack(cfg, "encoder"), run, embedded=True)
         if cfg.head in ("sequence_classification", "token_classification", "question_answering"):
-            self.classifier = Classifier(LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run)
+            self.classifier = Classifier(
+                LABELS.get(cfg.head, cfg.num_labels), True, cfg.initial, run
+            )
         if cfg.head in self.encoder_heads:
             return
         if cfg.head == "sequence_classification":
@@ -63,17 +81,24 @@ class EncoderDecoderModel(nn.Module):
 
     @property
     def decoder_tokens(self) -> TokenEmbed:
-        """Returns the decoder's token table, which is the encoder's unless their vocabularies differ."""
+        """Returns the decoder's token table, which is the encoder's unless their vocabularies
+        differ."""
         return self.decoder_token_embed if self.cfg.decoder_vocab_size else self.token_embed
 
-    def encode(self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None) -> jax.Array:
+    def encode(
+        self, input_ids, *, attention_mask=None, position_ids=None, segment_ids=None
+    ) -> jax.Array:
         """Returns the encoder's last hidden state, [B, S, D]."""
         input_ids = ids_of("input_ids", input_ids, self.cfg.vocab_size)
         attention_mask = rows_of("attention_mask", attention_mask, input_ids)
         segment_ids = rows_of("segment_ids", segment_ids, input_ids)
-        positions_BS = position_ids_of(self.cfg, input_ids, position_ids, attention_mask, segment_ids)
+        positions_BS = position_ids_of(
+            self.cfg, input_ids, position_ids, attention_mask, segment_ids
+        )
         x_BSD = self.encoder_embed(self.token_embed(input_ids), positions_BS, None)
-        return self.encoder(x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None)))
+        return self.encoder(
+            x_BSD, positions_BS, Context(mask=visibility(attention_mask, segment_ids, None))
+        )
 
     def decode(
         self,
@@ -88,34 +113,53 @@ class EncoderDecoderModel(nn.Module):
         cache=None,
         cache_index=None,
     ) -> tuple[jax.Array, list | None]:
-        """Returns the decoder's last hidden state [B, T, D], and the updated caches if any were passed.
+        """Returns the decoder's last hidden state [B, T, D], and the updated caches if any were
+        passed.
 
         encoder_output may be None if the caches already hold the encoder's keys and values.
         """
         cfg = self.cfg.of_decoder
         decoder_input_ids = ids_of("decoder_input_ids", decoder_input_ids, cfg.vocab_size)
         attention_mask, segment_ids = check_source(
-            cache, encoder_output, decoder_input_ids, attention_mask=attention_mask, segment_ids=segment_ids
+            cache,
+            encoder_output,
+            decoder_input_ids,
+            attention_mask=attention_mask,
+            segment_ids=segment_ids,
         )
         slots, (decoder_attention_mask, decoder_segment_ids) = place(
-            decoder_input_ids, cache, cache_index,
-            decoder_attention_mask=decoder_attention_mask, decoder_segment_ids=decoder_segment_ids,
-        )  # fmt: skip
+            decoder_input_ids,
+            cache,
+            cache_index,
+            decoder_attention_mask=decoder_attention_mask,
+            decoder_segment_ids=decoder_segment_ids,
+        )
         positions_BT = position_ids_of(
-            cfg, decoder_input_ids, decoder_position_ids, None, decoder_segment_ids,
-            slots=slots, name="decoder_position_ids",
-        )  # fmt: skip
+            cfg,
+            decoder_input_ids,
+            decoder_position_ids,
+            None,
+            decoder_segment_ids,
+            slots=slots,
+            name="decoder_position_ids",
+        )
         context = Context(
-            mask=visibility(decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()),
+            mask=visibility(
+                decoder_attention_mask, decoder_segment_ids, None, structure=masks.causal()
+            ),
             cross_mask=visibility(attention_mask, slots.own(decoder_segment_ids), segment_ids),
             encoder_output_BSD=encoder_output,
             structured=True,
         )
-        x_BTD = slots.check(self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None))
+        x_BTD = slots.check(
+            self.decoder_embed(self.decoder_tokens(decoder_input_ids), positions_BT, None)
+        )
         out = self.decoder(x_BTD, positions_BT, slots.in_context(context), cache)
         return (out, None) if cache is None else out
 
-    def _both(self, input_ids, decoder_input_ids, *, encoder_output=None, position_ids=None, **inputs):
+    def _both(
+        self, input_ids, decoder_input_ids, *, encoder_output=None, position_ids=None, **inputs
+    ):
         if encoder_output is None:
             source = {name: inputs.get(name) for name in ("attention_mask", "segment_ids")}
             encoder_output = self.encode(input_ids, position_ids=position_ids, **source)
@@ -126,16 +170,29 @@ class EncoderDecoderModel(nn.Module):
         return self.lm_head(x_BTD, self.decoder_tokens.embedding)
 
     def features(self, input_ids, decoder_input_ids, **inputs) -> Features:
-        """Returns decoder hidden states with the vocabulary's weights, for pretraining without whole logits."""
+        """Returns decoder hidden states with the vocabulary's weights, for pretraining without
+        whole logits."""
         x_BTD, _, _ = self._both(input_ids, decoder_input_ids, **inputs)
         return Features(self.project(x_BTD))
 
     def __call__(
-        self, input_ids, decoder_input_ids=None, *,
-        output_attentions: bool = False, output_hidden_states: bool = False, **inputs,
-    ) -> Output:  # fmt: skip
+        self,
+        input_ids,
+        decoder_input_ids=None,
+        *,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        **inputs,
+    ) -> Output:
         if output_attentions or output_hidden_states:
-            return call_inside(self, output_attentions, output_hidden_states, input_ids, decoder_input_ids, **inputs)
+            return call_inside(
+                self,
+                output_attentions,
+                output_hidden_states,
+                input_ids,
+                decoder_input_ids,
+                **inputs,
+            )
         if input_ids is not None:
             input_ids = jnp.asarray(input_ids)
         if self.cfg.head in self.encoder_heads:
@@ -148,8 +205,12 @@ class EncoderDecoderModel(nn.Module):
         return output.replace(**self.on_top(x_BTD, input_ids))
 
     def shift_right(self, input_ids) -> jax.Array:
-        """Returns the decoder's input if the caller passes none; only families with classifiers define it."""
-        raise ValueError("decoder_input_ids is missing: pass the start token and the target without its last token.")
+        """Returns the decoder's input if the caller passes none; only families with classifiers
+        define it."""
+        raise ValueError(
+            "decoder_input_ids is missing: pass the start token and the target without its last"
+            " token."
+        )
 
     def on_top(self, x_BTD: jax.Array, input_ids) -> dict[str, jax.Array]:
         """Returns the fields that the head adds to the output."""
@@ -163,7 +224,9 @@ class EncoderDecoderModel(nn.Module):
         if head != "sequence_classification":
             return {}
         columns_1T = jnp.arange(input_ids.shape[1], dtype=jnp.int32)[None]
-        end_B1 = jnp.max(jnp.where(input_ids == self.end_token, columns_1T, -1), axis=1, keepdims=True)
+        end_B1 = jnp.max(
+            jnp.where(input_ids == self.end_token, columns_1T, -1), axis=1, keepdims=True
+        )
         end_B1D = jnp.take_along_axis(x_BTD, end_B1[..., None], axis=1)
         return {"logits": jnp.where(end_B1 < 0, jnp.nan, self.classifier(self.pooler(end_B1D)))}
 

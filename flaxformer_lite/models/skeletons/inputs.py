@@ -1,4 +1,5 @@
-"""Conversion of user arguments to the masks and positions that layers read, shared by the three skeletons."""
+"""Conversion of user arguments to the masks and positions that layers read, shared by the three
+skeletons."""
 
 import functools
 import operator
@@ -16,7 +17,8 @@ from flaxformer_lite.models.skeletons.slots import Slots
 
 
 def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> jax.Array:
-    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of range give NaN.
+    """Converts ids to an integer array, checked if the values are known; inside jit, ids out of
+    range give NaN.
 
     Args:
       name: name of the argument.
@@ -38,17 +40,24 @@ def ids_of(name: str, ids: Any, size: int, *, axes: str = "[batch, length]") -> 
 
 def check_range(name: str, ids: Any, first: int, stop: int) -> None:
     """Refuses values outside first .. stop - 1, if they are known."""
-    known = isinstance(ids, np.ndarray) or (isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer))
+    known = isinstance(ids, np.ndarray) or (
+        isinstance(ids, jax.Array) and not isinstance(ids, jax.core.Tracer)
+    )
     if not known or not ids.size:
         return
     ids = np.asarray(ids)
     if ids.min() < first or ids.max() >= stop:
         bad = ids.min() if ids.min() < first else ids.max()
-        raise ConfigError(f"{name} holds {bad}: must be in {first}..{stop - 1}, the rows of the model's table.")
+        raise ConfigError(
+            f"{name} holds {bad}: must be in {first}..{stop - 1}, the rows of the model's table."
+        )
 
 
-def rows_of(name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like: str = "input_ids") -> Any:
-    """Checks an argument with one value per token, [B, T], or also [1, T] if `one`; returns a numpy or jax array.
+def rows_of(
+    name: str, x: Any, input_ids: jax.Array, *, one: bool = False, like: str = "input_ids"
+) -> Any:
+    """Checks an argument with one value per token, [B, T], or also [1, T] if `one`; returns a numpy
+    or jax array.
 
     Raises:
       ValueError: it has another shape.
@@ -67,8 +76,10 @@ def check_keep(mask: Any) -> None:
         return
     least = float(np.asarray(mask).min())
     if least < 0:
-        raise ConfigError(f"attention_mask holds {least:g}: must be 1 for tokens to keep and 0 for padding, not an"
-                          f" additive mask.")  # fmt: skip
+        raise ConfigError(
+            f"attention_mask holds {least:g}: must be 1 for tokens to keep and 0 for padding, not"
+            " an additive mask."
+        )
 
 
 def position_ids_of(
@@ -82,7 +93,8 @@ def position_ids_of(
     slots: Slots | None = None,
     name: str = "position_ids",
 ) -> jax.Array:
-    """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else counting from zero.
+    """Returns position ids [B, T] or [1, T]: those given, else restarting in each segment, else
+    counting from zero.
 
     Args:
       cfg: the model's config.
@@ -90,8 +102,8 @@ def position_ids_of(
       position_ids_BT: the ids passed by the caller, or None.
       attention_mask_BS: over the slots of a cache; without a cache, over the tokens.
       segment_ids_BS: over the slots or tokens, likewise.
-      skip_padding: whether to count only tokens that the attention mask keeps, so that left-padded prompts start at
-        zero.
+      skip_padding: whether to count only tokens that the attention mask keeps, so that left-padded
+        prompts start at zero.
       slots: the slots of the tokens in a cache.
       name: name of the argument.
     """
@@ -117,7 +129,8 @@ def visibility(
     *,
     structure: Mask | None = None,
 ) -> Mask | None:
-    """Combines the structure (causal or not) with padding and segments; None if every token sees all others."""
+    """Combines the structure (causal or not) with padding and segments; None if every token sees
+    all others."""
     parts = [] if structure is None else [structure]
     if attention_mask_BS is not None:
         check_keep(attention_mask_BS)
@@ -136,7 +149,9 @@ def last_token(input_ids_BT: jax.Array, pad_token_id: int | None) -> jax.Array:
     batch, length = input_ids_BT.shape
     if pad_token_id is None:
         if batch > 1:
-            raise ValueError(f"{batch} rows, but the config has no pad_token_id: set it, or classify row by row.")
+            raise ValueError(
+                f"{batch} rows, but the config has no pad_token_id: set it, or classify row by row."
+            )
         return jnp.full((batch,), length - 1, jnp.int32)
     columns_1T = jnp.arange(length, dtype=jnp.int32)[None]
     return jnp.max(jnp.where(input_ids_BT != pad_token_id, columns_1T, 0), axis=1)
@@ -149,12 +164,18 @@ def check_source(cache, encoder_output, decoder_input_ids, **over_source) -> lis
       ConfigError: there is no encoder output, neither passed nor cached, or shapes do not fit it.
     """
     if encoder_output is None and (cache is None or cache[0].cross_k_BKSH is None):
-        raise ConfigError("encoder_output is None: must be passed, unless an earlier call has filled the cache.")
+        raise ConfigError(
+            "encoder_output is None: must be passed, unless an earlier call has filled the cache."
+        )
     batch = decoder_input_ids.shape[0]
     if encoder_output is None:
         tokens = jnp.zeros((batch, cache[0].cross_k_BKSH.shape[-2]), bool)
     elif encoder_output.shape[0] == batch:
         tokens = encoder_output[..., 0]
     else:
-        raise ConfigError(f"decoder_input_ids has {batch} rows, not encoder_output's {encoder_output.shape[0]}.")
-    return [rows_of(name, x, tokens, like="the encoder's tokens") for name, x in over_source.items()]
+        raise ConfigError(
+            f"decoder_input_ids has {batch} rows, not encoder_output's {encoder_output.shape[0]}."
+        )
+    return [
+        rows_of(name, x, tokens, like="the encoder's tokens") for name, x in over_source.items()
+    ]

@@ -31,7 +31,11 @@ def attention(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> Atte
         scale=cfg.attention_scale,
         softcap=cfg.attention_softcap,
         window=0 if cross else kind.window or 0,
-        qk_norm=None if cross or cfg.qk_norm == "none" else NormConfig(kind=cfg.qk_norm, eps=cfg.norm_eps),
+        qk_norm=(
+            None
+            if cross or cfg.qk_norm == "none"
+            else NormConfig(kind=cfg.qk_norm, eps=cfg.norm_eps)
+        ),
         position=cfg.position if kind.position is None else kind.position,
         max_length=cfg.max_length,
         initial=cfg.initial,
@@ -52,14 +56,19 @@ def feed_forward(cfg: ModelConfig) -> MlpConfig:
 
 def layer(cfg: ModelConfig, kind: LayerKind, *, cross: bool = False) -> LayerConfig:
     """Builds the record of the layers of one kind."""
-    mixer, fed = kind.mixer or cfg.mixer, kind.feed_forward or cfg.feed_forward
+    mixer = kind.mixer or cfg.mixer
+    fed = kind.feed_forward or cfg.feed_forward
     standard = None if cfg.mlp == "none" else feed_forward(cfg)
     norm_at = kind.norm_at
     if norm_at is None:
         norm_at = tuple(slot for slot in cfg.norm_at if slot in choices.LAYER_NORM_SLOTS)
     return LayerConfig(
         mixer=mixer.for_model(attention(cfg, kind)) if mixer else attention(cfg, kind),
-        cross=attention(cfg, kind, cross=True) if cross and not (mixer and mixer.reads_source) else None,
+        cross=(
+            attention(cfg, kind, cross=True)
+            if cross and not (mixer and mixer.reads_source)
+            else None
+        ),
         feed_forward=fed.for_model(feed_forward(cfg)) if fed else standard,
         norm=cfg.norm_config,
         norm_at=norm_at,
@@ -74,8 +83,11 @@ def stack(cfg: ModelConfig, side: str) -> StackConfig:
     pattern = tuple(layer(own, kind, cross=cross) for kind in cfg.kinds)
     unread = set(hooks(cfg.position)) - {"embed"}
     if unread and all(isinstance(kind.mixer, RecurrentConfig) for kind in pattern):
-        raise ConfigError(f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the {side} has any;"
-                          f" recurrent layers know the order of tokens, so set position.name=nope.")  # fmt: skip
+        raise ConfigError(
+            f"position.name={plugin_name(cfg.position)!r}: is for attention, and no layer of the"
+            f" {side} has any; recurrent layers know the order of tokens, so set"
+            " position.name=nope."
+        )
     return StackConfig(
         num_layers=getattr(cfg, f"{side}_layers"),
         pattern=pattern,
@@ -115,7 +127,8 @@ def vocab(cfg: ModelConfig) -> VocabConfig:
 
 
 def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
-    """Builds empty caches for `length` positions: one per layer or, if it scans, one per kind with a leading Y axis.
+    """Builds empty caches for `length` positions: one per layer or, if it scans, one per kind with
+    a leading Y axis.
 
     Args:
       cfg: the model's config.
@@ -123,6 +136,8 @@ def init_cache(cfg: ModelConfig, batch: int, length: int) -> list[Any]:
       length: S, prompt and continuation together.
     """
     if not isinstance(cfg, ModelConfig):
-        raise ConfigError(f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a Stack of your"
-                          f" own use init_stack_cache.")  # fmt: skip
+        raise ConfigError(
+            f"init_cache of {type(cfg).__name__}: needs a model's config, so pass model.cfg; for a"
+            " Stack of your own use init_stack_cache."
+        )
     return init_stack_cache(stack(cfg, "decoder"), batch, length, cfg.d_model, cfg.execution)

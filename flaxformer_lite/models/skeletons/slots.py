@@ -17,7 +17,9 @@ class Slots:
     """T consecutive slots, from `index` on."""
 
     length: int  # T, the number of tokens in this call
-    index: jax.Array | np.int32 | None = None  # int32 scalar, the slot of the first token; None without a cache
+    index: jax.Array | np.int32 | None = (
+        None  # int32 scalar, the slot of the first token; None without a cache
+    )
     first: bool = True  # whether the cache is known to be empty
     faults: tuple[jax.Array, ...] = ()  # traced booleans; if one is True the output is NaN
 
@@ -33,36 +35,51 @@ class Slots:
         return (columns_T if self.first or self.index is None else self.index + columns_T)[None]
 
     def in_context(self, context: Context) -> Context:
-        return context if self.index is None else context.replace(index=self.index, first=self.first)
+        return (
+            context if self.index is None else context.replace(index=self.index, first=self.first)
+        )
 
     def check(self, x_BTD: jax.Array) -> jax.Array:
-        """Turns the input into NaN if one of the faults is True, as a traced call cannot be refused."""
+        """Turns the input into NaN if one of the faults is True, as a traced call cannot be
+        refused."""
         return nan_where(self.faults, x_BTD)
 
 
-def place(tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any) -> tuple[Slots, list[jax.Array | None]]:
+def place(
+    tokens_BT: jax.Array, cache: Any, index: Any, /, **over_slots: Any
+) -> tuple[Slots, list[jax.Array | None]]:
     """Returns the slots of a call's tokens, and the arrays over slots in the form that layers read.
 
     Args:
       tokens_BT: the tokens of this call.
       cache: the caches of all layers, or None.
       index: the slot of the first token; None is the cache's length.
-      **over_slots: arrays [B, S] by argument name; without a cache [B, T]. They must reach the last slot of the call.
-        The first is the mask of tokens to keep; if given, slots before may have never been written.
+      **over_slots: arrays [B, S] by argument name; without a cache [B, T]. They must reach the last
+        slot of the call. The first is the mask of tokens to keep; if given, slots before may have
+        never been written.
 
     Raises:
-      ValueError: shapes that do not fit, or slots that were never written or that the caches no longer hold.
+      ValueError: shapes that do not fit, or slots that were never written or that the caches no
+        longer hold.
     """
     batch, length = tokens_BT.shape
-    over_slots = {name: x if x is None or hasattr(x, "ndim") else np.asarray(x) for name, x in over_slots.items()}
+    over_slots = {
+        name: x if x is None or hasattr(x, "ndim") else np.asarray(x)
+        for name, x in over_slots.items()
+    }
     for name, x in over_slots.items():
         _check_rows(name, x, batch, length if cache is None else None)
     if cache is None:
         if index is not None:
-            raise ConfigError(f"cache_index={index}: needs a cache; pass cache=init_cache(cfg, batch, length) too.")
+            raise ConfigError(
+                f"cache_index={index}: needs a cache; pass cache=init_cache(cfg, batch, length)"
+                " too."
+            )
         return Slots(length), list(over_slots.values())
     if index is not None and jnp.shape(index) != ():
-        raise ConfigError(f"cache_index has shape {jnp.shape(index)}: must be one number, the first token's slot.")
+        raise ConfigError(
+            f"cache_index has shape {jnp.shape(index)}: must be one number, the first token's slot."
+        )
     held = _known(length_of(cache))
     index = held if index is None else _known(index)
     rules = [*_rules(cache, index, held, next(iter(over_slots.values())) is None)]
@@ -87,11 +104,19 @@ def _rules(cache: Any, index, held, unmasked: bool):
     yield index < 0, f"cache_index={index}: the slot of the first token, must not be negative."
     holds = f"cache_index={index}: the cache holds {held} positions, and"
     if unmasked:
-        unwritten = "the slots between were never written; leave cache_index out, or pass an attention_mask over slots."
+        unwritten = (
+            "the slots between were never written; leave cache_index out, or pass an attention_mask"
+            " over slots."
+        )
         yield index > held, f"{holds} {unwritten}"
     if ring is not None:
-        dropped = "dropped some that this token would see; keep the earlier cache, or start again from 0."
-        yield (index > 0) & (index + 1 < held) & (held > ring), f"{holds} a window of {ring} has {dropped}"
+        dropped = (
+            "dropped some that this token would see; keep the earlier cache, or start again from 0."
+        )
+        yield (
+            (index > 0) & (index + 1 < held) & (held > ring),
+            f"{holds} a window of {ring} has {dropped}",
+        )
 
 
 def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
@@ -99,7 +124,9 @@ def _rules_over_slots(name: str, x_BS: jax.Array, stop: int | jax.Array):
     rule = f"with a cache it is over slots and must reach the last token's, {stop - 1}"
     yield stop > length, f"{name} has shape {x_BS.shape}: {rule}."
     if name == "prefix_mask":
-        rule = "are not yet read but would be visible to this call; pass the whole prefix in one call"
+        rule = (
+            "are not yet read but would be visible to this call; pass the whole prefix in one call"
+        )
         early = jnp.any(x_BS.astype(bool) & (jnp.arange(length) >= stop)[None])
         yield early, f"prefix_mask: marks slots from {stop} on, which {rule}."
 
@@ -113,4 +140,6 @@ def _check_rows(name: str, x: jax.Array | None, batch: int, length: int | None) 
         return
     if x.ndim != 2 or x.shape[0] != batch or (length is not None and x.shape[1] != length):
         wanted = f"[{batch}, {'slots' if length is None else length}]"
-        raise ConfigError(f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids.")
+        raise ConfigError(
+            f"{name} has shape {x.shape}: must be {wanted}, one row per row of input_ids."
+        )

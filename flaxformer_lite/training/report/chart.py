@@ -1,4 +1,5 @@
-"""Charts of lines for an HTML page: an SVG that stretches with the page, with labels outside it that keep their size."""
+"""Charts of lines for an HTML page: an SVG that stretches with the page, with labels outside it
+that keep their size."""
 
 import html
 import math
@@ -30,9 +31,15 @@ class Line(NamedTuple):
 
 
 def chart(
-    title: str, lines: Sequence[Line], last: float, *, level: tuple[str, float] | None = None, tall: bool = False
+    title: str,
+    lines: Sequence[Line],
+    last: float,
+    *,
+    level: tuple[str, float] | None = None,
+    tall: bool = False,
 ) -> str:
-    """Draws lines over steps as a <figure>; the axis is logarithmic where a few values would press the others together.
+    """Draws lines over steps as a <figure>; the axis is logarithmic where a few values would press
+    the others together.
 
     Args:
       lines: at least one of them has a finite point, or an empty string is returned.
@@ -48,9 +55,11 @@ def chart(
     values = sorted([y for line in drawn for _, y in line.points] + ([level[1]] if level else []))
     is_log = values[0] > 0 and values[-1] > SPREAD * values[len(values) // 2]
     scale: Callable[[float], float] = math.log10 if is_log else float
-    low, high = scale(values[0]), scale(values[-1])
+    low = scale(values[0])
+    high = scale(values[-1])
     margin = (high - low or abs(high) or 1) * 0.06
-    low, high = low - margin, high + margin
+    low = low - margin
+    high = high + margin
 
     def place(x: float, y: float) -> str:
         return f"{SIZE * x / last:.4g} {SIZE * (high - scale(y)) / (high - low):.4g}"
@@ -62,16 +71,25 @@ def chart(
         parts.append(f'<path class="level" d="M{place(0, level[1])}H{SIZE}"/>')
         key.append(f'<span class="key level">{html.escape(level[0])}, {number(level[1])}</span>')
     for line in drawn:
-        parts.append(f'<path class="{line.color}" d="M{"L".join(place(*point) for point in line.points)}"/>')
+        parts.append(
+            f'<path class="{line.color}" d="M{"L".join(place(*point) for point in line.points)}"/>'
+        )
         for x, y in line.points if line.dots and len(line.points) <= DOTTED else ():
             name = f"<title>step {x:g}: {y:.6g}</title>"
             parts.append(f'<path class="dot {line.color}" d="M{place(x, y)}h0">{name}</path>')
     parts = [f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none">{"".join(parts)}</svg>']
     parts += [f'<span class="y" style="top:{top:.4g}%">{name}</span>' for top, name in rows]
-    parts += [f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>' for x, name in _ticks(0, last, False)]
+    parts += [
+        f'<span class="x" style="left:{100 * x / last:.4g}%">{name}</span>'
+        for x, name in _ticks(0, last, False)
+    ]
     shown = "".join(key) if len(key) > 1 else ""
-    caption = f"<figcaption><b>{html.escape(title)}</b>{' (logarithmic)' * is_log}{shown}</figcaption>"
-    return f'<figure{" class=tall" * tall}>{caption}<div class="plot">{"".join(parts)}</div></figure>'
+    caption = (
+        f"<figcaption><b>{html.escape(title)}</b>{' (logarithmic)' * is_log}{shown}</figcaption>"
+    )
+    return (
+        f'<figure{" class=tall" * tall}>{caption}<div class="plot">{"".join(parts)}</div></figure>'
+    )
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -83,7 +101,8 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def _thinned(points: Points) -> Points:
-    """Leaves out what is not finite, and of many points all but the extremes of each part, so that spikes stay."""
+    """Leaves out what is not finite, and of many points all but the extremes of each part, so that
+    spikes stay."""
     kept = tuple((x, y) for x, y in points if math.isfinite(y))
     if len(kept) <= MOST:
         return kept
@@ -94,14 +113,17 @@ def _thinned(points: Points) -> Points:
 
 
 def _ticks(low: float, high: float, is_log: bool) -> list[tuple[float, str]]:
-    """Returns some four round values with their labels; on a logarithmic axis low and high are logarithms."""
+    """Returns some four round values with their labels; on a logarithmic axis low and high are
+    logarithms."""
     if is_log:
         every = math.ceil((high - low) / 4)
         values = [10.0**power for power in range(math.ceil(low), math.floor(high) + 1, every)]
     else:
         step = 10 ** math.floor(math.log10((high - low) / 4))
         step *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * step >= (high - low) / 5)
-        values = [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        values = [
+            index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)
+        ]
     labels = ([number(value, digits) for value in values] for digits in range(4, 17))
     names = next((names for names in labels if len(set(names)) == len(values)), [""] * len(values))
     return list(zip(values, names, strict=True))

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from flaxformer_lite.training.report.terminal import clock
 
-STEPPING = ("steps", "devices", "data")  # parts of the time of a step: the host at work, and waiting for either
+STEPPING = (
+    "steps",
+    "devices",
+    "data",
+)  # parts of the time of a step: the host at work, and waiting for either
 PARTS = {  # in the order of a summary
     "steps": "in steps",
     "data": "waiting for data",
@@ -23,7 +27,8 @@ PARTS = {  # in the order of a summary
 class Clock:
     """Counts a run's seconds by part; of nested parts the innermost counts.
 
-    It starts with the part "start". Only the main thread may turn it; others may read what is being done.
+    It starts with the part "start". Only the main thread may turn it; others may read what is being
+    done.
 
     Attributes:
       seconds: those of each part of STEPPING and PARTS, up to the last turn.
@@ -31,7 +36,8 @@ class Clock:
 
     def __init__(self):
         self.seconds: collections.Counter[str] = collections.Counter()
-        self._doing, self._since = ["start"], time.perf_counter()
+        self._doing = ["start"]
+        self._since = time.perf_counter()
 
     @property
     def doing(self) -> str:
@@ -78,5 +84,7 @@ def goodput(seconds: Mapping[str, float]) -> float:
 def words(seconds: Mapping[str, float]) -> str:
     """Describes the whole time and the shares of its parts, without those below half a percent."""
     whole = sum(seconds.values())
-    shares = {PARTS[part]: took / whole for part, took in parts(seconds).items() if took >= 0.005 * whole}
+    shares = {
+        PARTS[part]: took / whole for part, took in parts(seconds).items() if took >= 0.005 * whole
+    }
     return f"{clock(whole)}: " + ", ".join(f"{share:.0%} {what}" for what, share in shares.items())

@@ -12,7 +12,8 @@ from flaxformer_lite.training.report.metrics import LATEST, SECONDS, Record
 
 
 class Meter:
-    """Averages over the steps since the last record, their speed, and the share of time spent waiting for data.
+    """Averages over the steps since the last record, their speed, and the share of time spent
+    waiting for data.
 
     Args:
       tokens_per_step: input tokens, padding included.
@@ -21,15 +22,24 @@ class Meter:
     """
 
     def __init__(
-        self, tokens_per_step: int, flops_per_step: int, peak: float | None, clock: Clock | None = None,
+        self,
+        tokens_per_step: int,
+        flops_per_step: int,
+        peak: float | None,
+        clock: Clock | None = None,
         earlier: Mapping[str, float] = types.MappingProxyType({}),
-    ):  # fmt: skip
-        self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak
+    ):
+        self._tokens = tokens_per_step
+        self._flops = flops_per_step
+        self._peak = peak
         self._steps: list[dict[str, float]] = []
-        self._timed, self.clock = 0, clock or Clock()
+        self._timed = 0
+        self.clock = clock or Clock()
         self.clock.seconds.update(earlier)
         self._recorded = collections.Counter(earlier)  # seconds by part in the records so far
-        self._since: collections.Counter[str] | None = None  # those at the beginning of the interval
+        self._since: collections.Counter[str] | None = (
+            None  # those at the beginning of the interval
+        )
         self._ended: float | None = None  # those of all steps, at the end of the last
 
     def waiting(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -47,7 +57,8 @@ class Meter:
         Returns:
           The seconds since the step before, without evaluations and the like; None for the first.
         """
-        now, before = self.clock.read(), self._ended
+        now = self.clock.read()
+        before = self._ended
         self._steps.append(metrics)
         self._ended = _stepping(now)
         if before is None:
@@ -58,7 +69,8 @@ class Meter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all updates since the last record were left out, so that there is nothing to average."""
+        """Whether all updates since the last record were left out, so that there is nothing to
+        average."""
         return all(metrics.get("skipped") for metrics in self._steps)
 
     def record(self, step: int) -> Record:
@@ -74,16 +86,25 @@ class Meter:
                 out["mfu"] = self._flops / seconds / self._peak
         out |= {f"{SECONDS}{part}": took for part, took in parts(now - self._recorded).items()}
         out["goodput"] = goodput(now)
-        self._steps, self._timed, self._since, self._recorded = [], 0, now, now
+        self._steps = []
+        self._timed = 0
+        self._since = now
+        self._recorded = now
         return out
 
 
 def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Averages the metrics of neighboring steps; of a step whose update was skipped, only that counts."""
+    """Averages the metrics of neighboring steps; of a step whose update was skipped, only that
+    counts."""
     taken = [step for step in steps if not step.get("skipped")] or steps
     of = {name: [step[name] for step in taken] for name in steps[-1]}
-    of = {name: [x for x in of[name] if not (name.startswith(BY_SOURCE) and math.isnan(x))] for name in of}
-    values = {name: sum(known) / len(known) for name, known in of.items() if known}  # a source may have had no row
+    of = {
+        name: [x for x in of[name] if not (name.startswith(BY_SOURCE) and math.isnan(x))]
+        for name in of
+    }
+    values = {
+        name: sum(known) / len(known) for name, known in of.items() if known
+    }  # a source may have had no row
     if "skipped" in values:
         values["skipped"] = sum(step["skipped"] for step in steps) / len(steps)
     return values | {name: steps[-1][name] for name in LATEST if name in values}

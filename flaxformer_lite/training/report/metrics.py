@@ -13,7 +13,10 @@ from flaxformer_lite.files.read import is_kind, parse_object, read_bytes
 LARGEST = 1 << 30  # bytes of metrics.jsonl
 Record = dict[str, Any]
 SECONDS = "seconds_"  # and a part of the time: how long it took since the record before
-LATEST = ("learning_rate", "param_norm")  # reported as of the end of the interval; all others as the mean
+LATEST = (
+    "learning_rate",
+    "param_norm",
+)  # reported as of the end of the interval; all others as the mean
 
 
 class Recorder:
@@ -32,8 +35,10 @@ class Recorder:
     """
 
     def __init__(self, workdir: Path, last_step: int, *, writes: bool = True):
-        self.folder, self._writes = workdir, writes
-        self._path, self._texts = workdir / "metrics.jsonl", workdir / "samples.jsonl"
+        self.folder = workdir
+        self._writes = writes
+        self._path = workdir / "metrics.jsonl"
+        self._texts = workdir / "samples.jsonl"
         self.history: list[Record] = []
         self.samples: list[Record] = []
         self.dropped: list[Record] = []
@@ -42,12 +47,18 @@ class Recorder:
             return
         records, damaged = _read(self._path, _is_record)
         if damaged:
-            lines = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
-            self.notices.append(f"{self._path}: no record of a step can be read from line {lines}; dropped.")
+            lines = ", ".join(map(str, damaged[:5])) + (
+                f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
+            )
+            self.notices.append(
+                f"{self._path}: no record of a step can be read from line {lines}; dropped."
+            )
         self.history = [record for record in records if record["step"] <= last_step]
         self.dropped = [record for record in records if record["step"] > last_step >= 0]
         write_file(self._path, "".join(_line(record) for record in self.history).encode())
-        self.samples = [sample for sample in _read(self._texts, _is_sample)[0] if sample["step"] <= last_step]
+        self.samples = [
+            sample for sample in _read(self._texts, _is_sample)[0] if sample["step"] <= last_step
+        ]
         if self._texts.exists():
             write_file(self._texts, "".join(_line(sample) for sample in self.samples).encode())
 
@@ -73,19 +84,24 @@ class Recorder:
 def middles(records: list[Record]) -> list[float]:
     """Returns the middle of each training record's steps, as it is their mean."""
     starts = [0, *(record["step"] for record in records)]
-    return [(start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)]
+    return [
+        (start + record["step"] + 1) / 2 for start, record in zip(starts, records, strict=False)
+    ]
 
 
 def seconds(records: Iterable[Record]) -> collections.Counter[str]:
     """Sums the seconds of each part of the time (see `clock.PARTS`) over records."""
     total: collections.Counter[str] = collections.Counter()
     for record in records:
-        total.update({n.removeprefix(SECONDS): took for n, took in record.items() if n.startswith(SECONDS)})
+        total.update(
+            {n.removeprefix(SECONDS): took for n, took in record.items() if n.startswith(SECONDS)}
+        )
     return total
 
 
 def read(path: Path) -> list[Record]:
-    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are damaged."""
+    """Reads the records of a metrics.jsonl, without lines that a kill has cut off or that are
+    damaged."""
     return _read(path, _is_record)[0]
 
 
@@ -95,7 +111,8 @@ def _line(record: Record) -> str:
 
 def _read(path: Path, is_whole: Callable[[Record], bool]) -> tuple[list[Record], list[int]]:
     """Returns the records, and the numbers of the damaged lines."""
-    records, damaged = [], []
+    records = []
+    damaged = []
     lines = read_bytes(path, limit=LARGEST).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
@@ -119,4 +136,6 @@ def _is_record(record: Record) -> bool:
 def _is_sample(sample: Record) -> bool:
     if not (is_kind(sample.get("step"), int) and isinstance(sample.get("texts"), list)):
         return False
-    return all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in sample["texts"])
+    return all(
+        isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in sample["texts"]
+    )

@@ -1,4 +1,5 @@
-"""HTML pages that need nothing else: no network, no script, light or dark as the reader's system is."""
+"""HTML pages that need nothing else: no network, no script, light or dark as the reader's system
+is."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -46,18 +47,24 @@ def page(title: str, lines: Sequence[str], sections: Iterable[tuple[str, str]]) 
       lines: what stands below the title, as text.
       sections: the titles, and HTML from this file and chart.py.
     """
-    body = "".join(f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections if content)
+    body = "".join(
+        f"<h2>{html.escape(name)}</h2>{content}" for name, content in sections if content
+    )
     under = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport"'
+        ' content="width=device-width"><meta http-equiv="Content-Security-Policy"'
+        f' content="{POLICY}"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     )
     return f"{head}<h1>{html.escape(title)}</h1>{under}{body}</html>\n".encode(errors="replace")
 
 
 def table(
-    rows: Iterable[Sequence[str]], head: Sequence[str] = (), *, marked: Sequence[str] = (), code: bool = False
+    rows: Iterable[Sequence[str]],
+    head: Sequence[str] = (),
+    *,
+    marked: Sequence[str] = (),
+    code: bool = False,
 ) -> str:
     """Returns a table of texts, whose first column is of names.
 
@@ -70,14 +77,18 @@ def table(
     out = [f"<tr>{''.join(f'<th>{html.escape(cell)}' for cell in head)}"] if head else []
     for name, *cells in rows:
         cell = "<td><mark>{}</mark>" if name in marked else "<td>{}"
-        out.append(f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}")
+        out.append(
+            f"<tr><th>{html.escape(name)}{''.join(cell.format(html.escape(text)) for text in cells)}"
+        )
     kind = "code " * code + "many" * bool(head)
     return f'<div class="wide"><table class="{kind}">{"".join(out)}</table></div>' if out else ""
 
 
 def texts(pairs: Iterable[tuple[str, str]]) -> str:
     """Returns titles, each with a text below that keeps its lines."""
-    return "".join(f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in pairs)
+    return "".join(
+        f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in pairs
+    )
 
 
 def folded(title: str, content: str) -> str:

@@ -1,4 +1,5 @@
-"""The run's report.html: curves, texts, times, memory, config and environment, in one file without any other."""
+"""The run's report.html: curves, texts, times, memory, config and environment, in one file without
+any other."""
 
 import platform
 import re
@@ -22,8 +23,12 @@ from flaxformer_lite.training.report.page import folded, page, table, texts
 from flaxformer_lite.training.report.usage import usage
 from flaxformer_lite.training.start import resume
 
-UNDRAWN = re.compile("step|split|step_seconds|seconds_.*|peak_.*")  # step_seconds is tokens_per_second again
-EVALUATIONS, SAMPLES, LETTERS = 100, 24, 2000  # most of them in the page, and most characters of a text
+UNDRAWN = re.compile(
+    "step|split|step_seconds|seconds_.*|peak_.*"
+)  # step_seconds is tokens_per_second again
+EVALUATIONS = 100  # most of them in the page, and most characters of a text
+SAMPLES = 24
+LETTERS = 2000
 
 
 class RunPage:
@@ -35,22 +40,35 @@ class RunPage:
     """
 
     def __init__(
-        self, workdir: Path, cfg: ExperimentConfig, asked: ExperimentConfig, about: text.Rows, recorder: Recorder,
+        self,
+        workdir: Path,
+        cfg: ExperimentConfig,
+        asked: ExperimentConfig,
+        about: text.Rows,
+        recorder: Recorder,
         clock: Clock,
-    ):  # fmt: skip
-        self._path, self._about, self._recorder = workdir / "report.html", about, recorder
-        self._metrics, self._config = cfg.objective.shown, config(cfg, asked)
+    ):
+        self._path = workdir / "report.html"
+        self._about = about
+        self._recorder = recorder
+        self._metrics = cfg.objective.shown
+        self._config = config(cfg, asked)
         self._clock = clock
 
     def write(self, state: str, result: text.Rows, baseline: tuple[str, float] | None) -> None:
-        """Writes the report anew; `state` says where the run is, `result` and `baseline` are those of the summary."""
-        history, held = self._recorder.history, self._recorder.of("eval")
+        """Writes the report anew; `state` says where the run is, `result` and `baseline` are those
+        of the summary."""
+        history = self._recorder.history
+        held = self._recorder.of("eval")
         sections = [
             ("Result", table(result)),
             ("Curves", curves(history, self._metrics, baseline)),
             ("Texts", samples(self._recorder.samples)),
             ("Run", table(self._about)),
-            ("Time and memory", table([("whole time", words(self._clock.read())), *usage(history)])),
+            (
+                "Time and memory",
+                table([("whole time", words(self._clock.read())), *usage(history)]),
+            ),
             ("Evaluations", folded(f"figures of {len(held)} evaluations", evaluations(held))),
             ("Config", self._config),
             ("Environment", table(environment())),
@@ -59,21 +77,38 @@ class RunPage:
         write_file(self._path, page(self._path.parent.resolve().name, [written], sections))
 
 
-def curves(history: list[Record], metrics: Sequence[Metric], baseline: tuple[str, float] | None) -> str:
+def curves(
+    history: list[Record], metrics: Sequence[Metric], baseline: tuple[str, float] | None
+) -> str:
     """Draws every figure of the records over steps, the objective's headline first and large."""
-    known = {metric.name: metric for metric in [*metrics, Metric("loss", "loss with all its terms")][::-1]}
-    names = dict.fromkeys([*(metric.name for metric in metrics), *(name for record in history for name in record)])
-    drawn: dict[tuple[Line, ...], str] = {}  # by what is drawn, as the loss of many runs is their headline again
+    known = {
+        metric.name: metric
+        for metric in [*metrics, Metric("loss", "loss with all its terms")][::-1]
+    }
+    names = dict.fromkeys(
+        [*(metric.name for metric in metrics), *(name for record in history for name in record)]
+    )
+    drawn: dict[
+        tuple[Line, ...], str
+    ] = {}  # by what is drawn, as the loss of many runs is their headline again
     for name in (name for name in names if not UNDRAWN.fullmatch(name)):
-        train, held = ([r for r in history if r["split"] == split and name in r] for split in ("train", "eval"))
+        train, held = (
+            [r for r in history if r["split"] == split and name in r] for split in ("train", "eval")
+        )
         steps = [float(record["step"]) for record in train] if name in LATEST else middles(train)
         lines = (
-            Line("training", tuple((step, r[name]) for step, r in zip(steps, train, strict=True)), "train"),
+            Line(
+                "training",
+                tuple((step, r[name]) for step, r in zip(steps, train, strict=True)),
+                "train",
+            ),
             Line("held out", tuple((float(r["step"]), r[name]) for r in held), "c0", dots=True),
         )
-        metric, is_first = known.get(name, Metric(name)), not drawn
+        metric = known.get(name, Metric(name))
+        is_first = not drawn
         title = metric.words + (f" ({metric.unit})" if metric.unit else "")
-        level, last = baseline if is_first else None, float(history[-1]["step"])
+        level = baseline if is_first else None
+        last = float(history[-1]["step"])
         drawn.setdefault(lines, chart(title, lines, last, level=level, tall=is_first))
     return f'<div class="grid-of">{"".join(drawn.values())}</div>'
 
@@ -83,22 +118,34 @@ def samples(recorded: list[Record]) -> str:
     parts: list[str] = []
     for sample in spread(recorded, SAMPLES)[::-1]:
         when = f"after step {sample['step']}"
-        shown = texts((title, said[:LETTERS] + " ..." * (len(said) > LETTERS)) for title, said in sample["texts"])
+        shown = texts(
+            (title, said[:LETTERS] + " ..." * (len(said) > LETTERS))
+            for title, said in sample["texts"]
+        )
         parts.append(folded(when, shown) if parts else f"<p>{when}</p>{shown}")
     return "".join(parts)
 
 
 def evaluations(held: list[Record]) -> str:
     """Tabulates the figures of evaluations."""
-    names = [name for name in dict.fromkeys(name for record in held for name in record) if not UNDRAWN.fullmatch(name)]
-    rows = [[str(r["step"]), *(number(r[n]) if n in r else "" for n in names)] for r in spread(held, EVALUATIONS)]
+    names = [
+        name
+        for name in dict.fromkeys(name for record in held for name in record)
+        if not UNDRAWN.fullmatch(name)
+    ]
+    rows = [
+        [str(r["step"]), *(number(r[n]) if n in r else "" for n in names)]
+        for r in spread(held, EVALUATIONS)
+    ]
     return table(rows, ["step", *(name.replace("_", " ") for name in names)])
 
 
 def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:
-    """Tabulates the resolved config, and before it what the command line or the run itself has set in place of the page."""
+    """Tabulates the resolved config, and before it what the command line or the run itself has set
+    in place of the page."""
     resolved, before = (flatten_dict(resume.plain(one), sep=".") for one in (cfg, asked))
-    given, changed = invocation.fields_given(invocation.underscored(sys.argv)), []
+    given = invocation.fields_given(invocation.underscored(sys.argv))
+    changed = []
     for name, value in resolved.items():
         if before.get(name) != value:
             changed.append([name, repr(value), f"the run; was {before.get(name)!r}"])
@@ -113,12 +160,23 @@ def config(cfg: ExperimentConfig, asked: ExperimentConfig) -> str:
 def environment() -> text.Rows:
     """Lists the command, the system and the versions of what computes."""
     devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
-    rows = [("command", text.command()), ("devices", f"{jax.device_count()} x {devices} ({jax.default_backend()})")]
-    rows += [("processes", str(jax.process_count())), ("system", platform.platform()), *resume.versions().items()]
+    rows = [
+        ("command", text.command()),
+        ("devices", f"{jax.device_count()} x {devices} ({jax.default_backend()})"),
+    ]
+    rows += [
+        ("processes", str(jax.process_count())),
+        ("system", platform.platform()),
+        *resume.versions().items(),
+    ]
     return [row for row in rows if row[1]]
 
 
 def spread(records: list[Record], most: int) -> list[Record]:
     """Returns at most so many records, evenly spread, the first and the last among them."""
     count = len(records)
-    return records if count <= most else [records[round(i * (count - 1) / (most - 1))] for i in range(most)]
+    return (
+        records
+        if count <= most
+        else [records[round(i * (count - 1) / (most - 1))] for i in range(most)]
+    )

@@ -22,7 +22,14 @@ class Terminal:
       metrics: metrics of the objective, its headline first.
     """
 
-    def __init__(self, steps: int, metrics: Sequence[Metric], *, quiet: bool = False, console: Console | None = None):
+    def __init__(
+        self,
+        steps: int,
+        metrics: Sequence[Metric],
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+    ):
         self.console = console or Console(highlight=False, soft_wrap=True, quiet=quiet)
         self._steps = steps
         self._bar: tuple[Progress, TaskID] | None = None
@@ -31,7 +38,8 @@ class Terminal:
         self._live = [self._headline, *(metric for metric in others if metric.live)]
 
     def rows(self, title: str, rows: Iterable[tuple[str, str]], *, copied: bool = False) -> None:
-        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they are `copied` as they are."""
+        """Prints a title and aligned pairs under it; on a terminal in several lines, unless they
+        are `copied` as they are."""
         rows = list(rows)
         width = max(len(name) for name, _ in rows)
         room = max(20, self.console.width - width - 4)
@@ -40,7 +48,9 @@ class Terminal:
             lines = [value]
             if self.console.is_terminal and not copied:
                 lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
-            self.console.print(f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False)
+            self.console.print(
+                f"  {name:{width}}  " + f"\n{'':{width + 4}}".join(lines), markup=False
+            )
 
     def sample(self, texts: Iterable[tuple[str, str]]) -> None:
         """Prints texts of the model, each below its title."""
@@ -54,7 +64,8 @@ class Terminal:
         self.console.print(text, markup=False)
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
-        """Prints the package's log messages (such as the choice of attention) within the block, once training has begun."""
+        """Prints the package's log messages (such as the choice of attention) within the block,
+        once training has begun."""
         return heard(logging.INFO, self._hear)
 
     def _hear(self, line: str) -> None:
@@ -66,12 +77,21 @@ class Terminal:
     @contextlib.contextmanager
     def training(self, start: int) -> Iterator[None]:
         """Shows the bar within the block, from step `start` on."""
-        columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}")
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
         with contextlib.ExitStack() as stack:
             if self.console.is_interactive:  # as a dumb terminal is not
                 progress = stack.enter_context(Progress(*columns, console=self.console))
-                self._bar = progress, progress.add_task("", total=self._steps, completed=start, text=COMPILING)
-            unsaid, self._unsaid = self._unsaid, None
+                self._bar = (
+                    progress,
+                    progress.add_task("", total=self._steps, completed=start, text=COMPILING),
+                )
+            unsaid = self._unsaid
+            self._unsaid = None
             for line in unsaid or ():
                 self.note(line)
             yield

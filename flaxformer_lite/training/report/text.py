@@ -27,8 +27,12 @@ NAMED = 8  # most steps that a line names
 
 def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     """Describes the run that is about to start: model, data, devices."""
-    cfg, mesh = experiment.cfg, experiment.mesh
-    mixers = [f"{cfg.model.num_heads} heads" if name == "attention" else name for name in cfg.model.mixer_names]
+    cfg = experiment.cfg
+    mesh = experiment.mesh
+    mixers = [
+        f"{cfg.model.num_heads} heads" if name == "attention" else name
+        for name in cfg.model.mixer_names
+    ]
     layers = " + ".join(str(n) for n in (cfg.model.encoder_layers, cfg.model.decoder_layers) if n)
     sizes = ", ".join([f"{layers} layers, width {cfg.model.d_model}", *mixers])
     shape = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
@@ -36,16 +40,27 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     devices = f"{mesh.size} of {jax.device_count()} {mesh.devices.flat[0].device_kind}{hosts}"
     epochs = cfg.train.steps * cfg.train.batch_size / experiment.train_data.num_examples
     work = f"{experiment.tokens_per_step:,} tokens, {_giga(experiment.flops_per_step)}FLOP"
-    params, frozen = experiment.target.params, cfg.optimizer.freeze
-    tuned = f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained" if frozen else ""
+    params = experiment.target.params
+    frozen = cfg.optimizer.freeze
+    tuned = (
+        f", of which {param_count(optimizer.trained(cfg.optimizer, params)):,} are trained"
+        if frozen
+        else ""
+    )
     rows = [
         ("model", f"{cfg.model.family}: {sizes if layers else f'width {cfg.model.d_model}'}"),
         *([("taken from", _taken(cfg))] if cfg.train.init_from else []),
         ("parameters", f"{param_count(params):,}{tuned}"),
         *_data(experiment),
-        ("objective", f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}"),
+        (
+            "objective",
+            f"{plugin_name(cfg.objective)}, vocabulary {experiment.train_data.vocab_size:,}",
+        ),
         ("step", f"{work}; {cfg.train.steps} steps ({epochs:.3g} epochs)"),
-        ("optimizer", f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}"),
+        (
+            "optimizer",
+            f"{cfg.optimizer.name}, {cfg.optimizer.schedule} from {cfg.optimizer.learning_rate:g}",
+        ),
         ("devices", f"{devices}: {shape}"),
         *sharding_report(experiment),
         ("workdir", f"{workdir} (config {fingerprint(cfg)})"),
@@ -53,33 +68,45 @@ def banner(experiment: Experiment, workdir: Path, start: int) -> Rows:
     if start:
         rows.append(("resuming", f"after step {start}"))
     if (warmup := cfg.optimizer.warmup_steps) >= cfg.train.steps:
-        rows.append(("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached"))
+        rows.append(
+            ("note", f"warmup_steps={warmup} of {cfg.train.steps}: the peak is not reached")
+        )
     return rows
 
 
 def _data(experiment: Experiment) -> Rows:
     """Describes the text, the files that were read, and how much is held out."""
-    cfg, corpus = experiment.cfg.data, experiment.train_data.corpus
+    cfg = experiment.cfg.data
+    corpus = experiment.train_data.corpus
     if corpus is None:
         return list(experiment.train_data.described)
     source = f"{cfg.path}: {corpus.source.kinds()}" if cfg.path else f"{cfg.corpus} (built in)"
-    train, held = corpus.tokens["train"], corpus.tokens["eval"]
+    train = corpus.tokens["train"]
+    held = corpus.tokens["eval"]
     share = len(held.ids) / (len(held.ids) + len(train.ids))
     documents = (len(held.offsets) - 1) // len(corpus.source.fields)
     named = f"{cfg.eval_path}: " if cfg.eval_path else ""
     aside = (
-        f"{named}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents: {share:.1%} of the tokens"
+        f"{named}{experiment.eval_data.num_examples:,} examples, of {documents:,} documents:"
+        f" {share:.1%} of the tokens"
     )
-    rows = [("data", f"{source}; {experiment.train_data.num_examples:,} examples"), ("held out", aside)]
+    rows = [
+        ("data", f"{source}; {experiment.train_data.num_examples:,} examples"),
+        ("held out", aside),
+    ]
     return [*rows, ("notice", corpus.source.unread())] if corpus.source.left_out else rows
 
 
 def _taken(cfg: ExperimentConfig) -> str:
     """Describes which parts of a run came from the directory in `train.init_from`."""
-    folder, tokenizer = cfg.train.init_from, cfg.data.tokenizer.path
+    folder = cfg.train.init_from
+    tokenizer = cfg.data.tokenizer.path
     if Path(tokenizer).expanduser().is_relative_to(Path(folder).expanduser()):
         return f"{folder}: model, weights and tokenizer, in place of the config's"
-    return f"{folder}: model and weights, in place of the config's; tokenizer of {tokenizer or 'the text'}"
+    return (
+        f"{folder}: model and weights, in place of the config's; tokenizer of"
+        f" {tokenizer or 'the text'}"
+    )
 
 
 def _giga(number: int) -> str:
@@ -88,9 +115,14 @@ def _giga(number: int) -> str:
 
 
 def closing(
-    recorder: Recorder, metrics: Sequence[Metric], baseline: tuple[str, float] | None, compiles: int, workdir: Path,
-    best: str = "", used: Sequence[tuple[str, str]] = (),
-) -> Rows:  # fmt: skip
+    recorder: Recorder,
+    metrics: Sequence[Metric],
+    baseline: tuple[str, float] | None,
+    compiles: int,
+    workdir: Path,
+    best: str = "",
+    used: Sequence[tuple[str, str]] = (),
+) -> Rows:
     """Summarizes a finished run.
 
     Args:
@@ -103,21 +135,43 @@ def closing(
     last = evals[-1]
     before = f"{headline.show(evals[0][headline.name])} before, " if evals[0]["step"] == 0 else ""
     after = f"{headline.show(last[headline.name])} after {last['step']} steps"
-    rows = [(f"held-out {headline.words}", f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""))]
+    rows = [
+        (
+            f"held-out {headline.words}",
+            f"{before}{after}" + (f" ({headline.unit})" if headline.unit else ""),
+        )
+    ]
     if baseline:
         rows.append((baseline[0], _compared(headline, last[headline.name], baseline[1])))
-    rows += [(m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last]
-    by_source = {name.removeprefix(BY_SOURCE): value for name, value in last.items() if name.startswith(BY_SOURCE)}
+    rows += [
+        (m.words, f"{m.show(last[m.name])} {m.unit}".rstrip()) for m in others if m.name in last
+    ]
+    by_source = {
+        name.removeprefix(BY_SOURCE): value
+        for name, value in last.items()
+        if name.startswith(BY_SOURCE)
+    }
     if by_source:
-        rows.append(("held-out loss by source", ", ".join(f"{name} {value:.3f}" for name, value in by_source.items())))
+        rows.append(
+            (
+                "held-out loss by source",
+                ", ".join(f"{name} {value:.3f}" for name, value in by_source.items()),
+            )
+        )
     rows += [("best", f"{best}; {workdir / 'best'}")] if best else []
-    speeds = sorted(record["tokens_per_second"] for record in recorder.of("train") if "tokens_per_second" in record)
+    speeds = sorted(
+        record["tokens_per_second"]
+        for record in recorder.of("train")
+        if "tokens_per_second" in record
+    )
     if speeds:
         rows.append(("speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s"))
     left_out = [str(record["step"]) for record in recorder.of("spike") if record.get("skipped")]
     if left_out:
         more = ", ..." if len(left_out) > NAMED else ""
-        rows.append(("updates left out", f"{len(left_out)}, at step {', '.join(left_out[:NAMED])}{more}"))
+        rows.append(
+            ("updates left out", f"{len(left_out)}, at step {', '.join(left_out[:NAMED])}{more}")
+        )
     warning = ": WARNING, a shape changes between steps" if compiles else ""
     return [
         *rows,
@@ -133,21 +187,33 @@ def closing(
 def _compared(headline: Metric, value: float, baseline: float) -> str:
     if math.isclose(value, baseline, rel_tol=1e-6):  # one of them was summed in float32
         return f"{headline.show(baseline)}; the model is no better yet"
-    side, better = "above" if value > baseline else "below", (value > baseline) == headline.higher_is_better
+    side = "above" if value > baseline else "below"
+    better = (value > baseline) == headline.higher_is_better
     verdict = side if better else f"{side.upper()}: it has learned less than that yet"
-    return f"{headline.show(baseline)}; the model is {headline.show(abs(value - baseline))} {verdict}"
+    return (
+        f"{headline.show(baseline)}; the model is {headline.show(abs(value - baseline))} {verdict}"
+    )
 
 
 def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
-    """Suggests commands to try next: uses of the trained model, by its stacks and its head, and other runs."""
-    model, rows = cfg.model, []
-    is_bucket = is_url(workdir) and str(workdir).count("/") == 2  # beside which there is nothing of ours
+    """Suggests commands to try next: uses of the trained model, by its stacks and its head, and
+    other runs."""
+    model = cfg.model
+    rows = []
+    is_bucket = (
+        is_url(workdir) and str(workdir).count("/") == 2
+    )  # beside which there is nothing of ours
     beside, logs = (f"{workdir}/run", workdir) if is_bucket else (workdir, workdir.parent)
     if model.decoder_layers and model.head == "lm":
         prompt = "Thank you <extra_id_0> me to your party." if model.encoder_layers else "The "
         rows.append(("write", _program("generate", "--model", str(workdir), "--prompt", prompt)))
     if model.head in ("masked_lm", "pretraining") and model.head in check_family(model).vocab_heads:
-        rows.append(("guess", _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris.")))
+        rows.append(
+            (
+                "guess",
+                _program("fill-mask", "--model", str(workdir), "The capital of [MASK] is Paris."),
+            )
+        )
     if isinstance(cfg.objective, Task):
         table = cfg.data.eval_path or cfg.data.path
         rows.append(("predict", _program("predict", "--model", str(workdir), "--data", table)))
@@ -159,13 +225,20 @@ def next_commands(cfg: ExperimentConfig, workdir: Path) -> Rows:
     if not cfg.train.init_from:  # the weights have their width
         twice = {f"model.{name}": 2 * getattr(model, name) for name in ("d_model", "mlp_dim")}
         rows.append(("wider", _rerun(f"{beside}_wide", twice)))
-    return [*rows, ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}")]
+    return [
+        *rows,
+        ("watch", f"pip install tensorboard && tensorboard --logdir {shlex.quote(str(logs))}"),
+    ]
 
 
 def _rerun(workdir: str, changes: dict[str, Any]) -> str:
     """Returns this run's command line with other values and another workdir."""
-    new = {**{f"--config.{name}": str(value) for name, value in changes.items()}, "--workdir": workdir}
-    kept, args = [], iter(_given())
+    new = {
+        **{f"--config.{name}": str(value) for name, value in changes.items()},
+        "--workdir": workdir,
+    }
+    kept = []
+    args = iter(_given())
     for arg in args:
         name, joined, _ = arg.partition("=")
         if name not in new:

@@ -34,7 +34,11 @@ from flaxformer_lite.pretrained.sentences import read_sentence_layers
 from flaxformer_lite.pretrained.tokenizer import BYTES, SENTENCEPIECE, load_tokenizer
 from flaxformer_lite.training.start import resume
 
-OWN = (*EXECUTION_FIELDS, *INIT_FIELDS, "adapter")  # always taken from the config, not from the directory
+OWN = (
+    *EXECUTION_FIELDS,
+    *INIT_FIELDS,
+    "adapter",
+)  # always taken from the config, not from the directory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +46,22 @@ class _Task:
     objective: Any = dataclasses.field(metadata={"plugin": "objectives"})
 
 
-def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()) -> ExperimentConfig:
+def read_experiment(
+    config: ConfigDict, run: str | Path | None = None, given: Collection[str] = ()
+) -> ExperimentConfig:
     """Resolves a config; with `train.init_from`, the model comes from that directory.
 
-    The model of the page is then replaced, except for the fields of OWN, and gets the head of the objective. The text
-    is read with the directory's tokenizer unless `data.tokenizer` is set. A run with a checkpoint keeps what it took at
-    its start, so the directory need not exist anymore.
+    The model of the page is then replaced, except for the fields of OWN, and gets the head of the
+    objective. The text is read with the directory's tokenizer unless `data.tokenizer` is set. A run
+    with a checkpoint keeps what it took at its start, so the directory need not exist anymore.
 
     Args:
-      given: fields set on the command line, such as "model.d_model", which must agree with the weights.
+      given: fields set on the command line, such as "model.d_model", which must agree with the
+        weights.
 
     Raises:
-      ConfigError: the directory has no such model, or the command line asks for a different one; names all fields.
+      ConfigError: the directory has no such model, or the command line asks for a different one;
+        names all fields.
     """
     train = from_config_dict(TrainConfig, config.get("train", {}), "config.train")
     if not train.init_from:
@@ -65,61 +73,92 @@ def read_experiment(config: ConfigDict, run: str | Path | None = None, given: Co
         model = begun.model if begun else _model_of(config, train.init_from)
     except (WeightsError, StorageError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
-    data, section = dict(config.get("data", {})), dict(config.get("model", {}))
+    data = dict(config.get("data", {}))
+    section = dict(config.get("model", {}))
     chosen = dict(data.get("tokenizer", {}))
     if not chosen.get("path") and not any(name.startswith("data.tokenizer.") for name in given):
-        chosen["path"] = _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
+        chosen["path"] = (
+            _kept_tokenizer(begun, Path(run)) if begun and run else tokenizer_of(train.init_from)
+        )
     asked = [name.removeprefix("model.") for name in given if name.startswith("model.")]
     _check(train.init_from, model, section, asked)
     own = (*OWN, *(name for name in asked if name in TASK_FIELDS or name == "max_length"))
-    own += tuple(name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name"))  # they wrap its parts
-    merged = to_config_dict(model).to_dict() | {name: section[name] for name in own if name in section}
+    own += tuple(
+        name for name in ("mixer", "feed_forward") if section.get(name, {}).get("name")
+    )  # they wrap its parts
+    merged = to_config_dict(model).to_dict() | {
+        name: section[name] for name in own if name in section
+    }
     objective = dict(config.get("objective", {}))
     if begun:  # from a directory that may be gone
-        kept = {name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")}
+        kept = {
+            name: getattr(begun.objective, name, None) for name in ("labels", "template", "pooling")
+        }
     else:
         kept = _told(objective, train.init_from)
     objective |= {name: value for name, value in kept.items() if value and not objective.get(name)}
-    values = {**config, "model": merged, "objective": objective, "data": {**data, "tokenizer": chosen}}
+    values = {
+        **config,
+        "model": merged,
+        "objective": objective,
+        "data": {**data, "tokenizer": chosen},
+    }
     return from_config_dict(ExperimentConfig, values)
 
 
 def _told(objective: dict[str, Any], init_from: str) -> dict[str, Any]:
-    """Returns what a directory says to an objective: the chat template of conversations, the pooling of sentences."""
-    path, plugin = places.on_disk(init_from), from_config_dict(_Task, {"objective": objective}).objective
+    """Returns what a directory says to an objective: the chat template of conversations, the
+    pooling of sentences."""
+    path = places.on_disk(init_from)
+    plugin = from_config_dict(_Task, {"objective": objective}).objective
     if hasattr(plugin, "template"):
         return {"template": chat.template_of(path)}
     if not hasattr(plugin, "pooling"):
         return {}
     layers = read_sentence_layers(path)
     if layers.dense:
-        raise ConfigError(f"train.init_from={init_from}: has a dense layer after pooling, which is not trained; remove it"
-                          f" from its modules.json to start from the encoder alone.")  # fmt: skip
+        raise ConfigError(
+            f"train.init_from={init_from}: has a dense layer after pooling, which is not trained;"
+            " remove it from its modules.json to start from the encoder alone."
+        )
     return {"pooling": layers.pooling}
 
 
 def mismatches(due: ModelConfig, ours: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields in which two models with different parameters differ, with the value of each."""
-    names = [f.name for f in dataclasses.fields(ModelConfig) if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}]
-    names = [name for name in names if not getattr(getattr(ours, name), "added", ())]  # it wraps the standard part
+    """Returns the fields in which two models with different parameters differ, with the value of
+    each."""
+    names = [
+        f.name
+        for f in dataclasses.fields(ModelConfig)
+        if f.name not in {*hf_config.OURS_ONLY, "pad_token_id"}
+    ]
+    names = [
+        name for name in names if not getattr(getattr(ours, name), "added", ())
+    ]  # it wraps the standard part
     names = ["family", *names, *["max_length"] * due.has_position_table]
     said = {name: hf_config.MEANING.get(name, operator.attrgetter(name)) for name in names}
     return {
         name: (say(due), say(ours))
         for name, say in said.items()
-        if say(due) != say(ours) and getattr(due, name) != getattr(ours, name)  # else it follows from another
+        if say(due) != say(ours)
+        and getattr(due, name) != getattr(ours, name)  # else it follows from another
     }
 
 
 def flags(model: ModelConfig, names: Collection[str]) -> str:
     """Formats command-line flags that set these fields to the model's values."""
     values = flatten_dict(to_config_dict(model).to_dict(), sep=".")
-    leaves = [leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")]
-    return shlex.join(f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None)
+    leaves = [
+        leaf for name in names for leaf in values if leaf == name or leaf.startswith(f"{name}.")
+    ]
+    return shlex.join(
+        f"--config.model.{leaf}={values[leaf]}" for leaf in leaves if values[leaf] is not None
+    )
 
 
 def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
-    """Returns the resolved config of a run that started from this directory and has a checkpoint, else None."""
+    """Returns the resolved config of a run that started from this directory and has a checkpoint,
+    else None."""
     if run is None or not workdir.is_workdir(Path(run)):
         return None
     if not workdir.newest_first(Path(run), "checkpoints"):
@@ -132,19 +171,28 @@ def _begun(run: str | Path | None, init_from: str) -> ExperimentConfig | None:
 
 
 def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
-    path, where = places.on_disk(init_from), f"train.init_from={init_from}"
+    path = places.on_disk(init_from)
+    where = f"train.init_from={init_from}"
     objective = from_config_dict(_Task, {"objective": config.get("objective", {})}).objective
     stored = workdir.read_config(path).model if workdir.is_workdir(path) else None
     published = {} if stored else folder.read_config(path)
     named = dict(config.get("model", {})).get("family") or ""
-    named = named if ":" in named else None  # the page's own family is replaced; one from outside is the user's word
-    family = registry.resolve("models", stored.family) if stored else hf_config.family_of(published, path, named)
+    named = (
+        named if ":" in named else None
+    )  # the page's own family is replaced; one from outside is the user's word
+    family = (
+        registry.resolve("models", stored.family)
+        if stored
+        else hf_config.family_of(published, path, named)
+    )
     name = stored.family if stored else published["model_type"]
     skeleton = family.Model.skeleton
     if skeleton not in objective.skeletons:
-        raise ConfigError(f"{where}: it holds a {name}, with the skeleton {skeleton.replace('_', '-')}, but"
-                          f" objective.name={plugin_name(objective)} trains"
-                          f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either.")  # fmt: skip
+        raise ConfigError(
+            f"{where}: it holds a {name}, with the skeleton {skeleton.replace('_', '-')}, but"
+            f" objective.name={plugin_name(objective)} trains"
+            f" {' and '.join(objective.skeletons).replace('_', '-')} models; change either."
+        )
     head = objective.head_for(skeleton)
     try:
         if stored:  # its weights are read when needed
@@ -153,23 +201,39 @@ def _model_of(config: ConfigDict, init_from: str) -> ModelConfig:
     except (ConfigError, WeightsError) as error:
         alone = getattr(objective, "pairs", "none") != "none"
         hint = " --config.objective.pairs=none trains the masked-LM head alone." if alone else ""
-        raise ConfigError(f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
-                          f" {error}{hint}") from None  # fmt: skip
+        raise ConfigError(
+            f"{where}: {plugin_name(objective)} as configured trains the head {head!r}:"
+            f" {error}{hint}"
+        ) from None
 
 
-def _check(init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]) -> None:
+def _check(
+    init_from: str, model: ModelConfig, section: dict[str, Any], asked: Collection[str]
+) -> None:
     """Checks that fields set on the command line agree with the weights."""
     due = flatten_dict(resume.plain(model), sep=".")
     # As a round trip through JSON gives them, tuples as lists.
     ours = flatten_dict(json.loads(json.dumps(ConfigDict(section).to_dict(), default=str)), sep=".")
     free = WEIGHTLESS_FIELDS if model.has_position_table else (*WEIGHTLESS_FIELDS, "max_length")
-    wraps = ("mixer.", "feed_forward.", "adapter.")  # plug-ins in place of the model's own parts, or beside them
-    wrong = {name: ours[name] for name in asked if name not in free and name in ours and not name.startswith(wraps)}
+    wraps = (
+        "mixer.",
+        "feed_forward.",
+        "adapter.",
+    )  # plug-ins in place of the model's own parts, or beside them
+    wrong = {
+        name: ours[name]
+        for name in asked
+        if name not in free and name in ours and not name.startswith(wraps)
+    }
     wrong = {name: value for name, value in wrong.items() if not _says(model, due, name, value)}
     if wrong:
-        listed = "; ".join(f"model.{n}={value}, where its weights have {due.get(n)}" for n, value in wrong.items())
-        raise ConfigError(f"train.init_from={init_from}: the command line asks for another model: {listed}. The model comes"
-                          f" from the directory: leave these flags out, or set {flags(model, wrong)}.")  # fmt: skip
+        listed = "; ".join(
+            f"model.{n}={value}, where its weights have {due.get(n)}" for n, value in wrong.items()
+        )
+        raise ConfigError(
+            f"train.init_from={init_from}: the command line asks for another model: {listed}. The"
+            f" model comes from the directory: leave these flags out, or set {flags(model, wrong)}."
+        )
 
 
 def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> bool:
@@ -178,7 +242,9 @@ def _says(model: ModelConfig, due: dict[str, Any], name: str, value: Any) -> boo
     meaning = hf_config.MEANING.get(name)
     with contextlib.suppress(ConfigError, TypeError):
         value = tuple(value) if isinstance(value, list) else value
-        return meaning is not None and meaning(dataclasses.replace(model, **{name: value})) == meaning(model)
+        return meaning is not None and meaning(
+            dataclasses.replace(model, **{name: value})
+        ) == meaning(model)
     return False
 
 
@@ -196,7 +262,9 @@ def tokenizer_of(folder: str, field: str = "train.init_from") -> str:
         try:
             load_tokenizer(path)  # raises with what is there instead
         except ConfigError as error:
-            raise ConfigError(f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE.") from None
+            raise ConfigError(
+                f"{field}: {error} Or name one: --config.data.tokenizer.path=FILE."
+            ) from None
     return folder if is_url(folder) else str(path)
 
 

@@ -1,4 +1,5 @@
-"""The weights of a companion that a run reads from a directory: checked, read when it starts or continues, never saved."""
+"""The weights of a companion that a run reads from a directory: checked, read when it starts or
+continues, never saved."""
 
 import hashlib
 from typing import Any
@@ -34,12 +35,15 @@ def check_tokenizer(cfg: ExperimentConfig, tokenizer: plain.Tokenizer) -> None:
     path = tokenizer_of(companion.source, f"objective.{companion.name}")
     theirs = plain.load(path)
     if (theirs.pieces(), theirs.specials()) != (tokenizer.pieces(), tokenizer.specials()):
-        raise ConfigError(f"objective.{companion.name}={companion.source}: its tokenizer is not the run's, so an id means"
-                          f" another token; set data.tokenizer.path={path}.")  # fmt: skip
+        raise ConfigError(
+            f"objective.{companion.name}={companion.source}: its tokenizer is not the run's, so an"
+            f" id means another token; set data.tokenizer.path={path}."
+        )
 
 
 def digest(cfg: ExperimentConfig) -> str:
-    """Hashes the weights that are read from a directory, so that a run continues with the same; "" if there are none."""
+    """Hashes the weights that are read from a directory, so that a run continues with the same; ""
+    if there are none."""
     if (companion := given(cfg)) is None:
         return ""
     found = hashlib.sha256()
@@ -60,20 +64,25 @@ def saved_params(program: Program, params: Any) -> Any:
 
 
 def complete(program: Program, state: TrainState) -> TrainState:
-    """Returns the state with the weights that a checkpoint does not hold, each device's part read by itself."""
+    """Returns the state with the weights that a checkpoint does not hold, each device's part read
+    by itself."""
     if (companion := given(program.cfg)) is None:
         return state
 
     def read(leaf: Any, target: Any) -> jax.Array:
         return jax.make_array_from_callback(target.shape, target.sharding, leaf.read)
 
-    params = jax.tree.map(read, _open(program.cfg, companion), program.target.params[companion.name])
+    params = jax.tree.map(
+        read, _open(program.cfg, companion), program.target.params[companion.name]
+    )
     return state.replace(params=state.params | {companion.name: params})
 
 
 def _open(cfg: ExperimentConfig, companion: Companion) -> dict:
     model = cfg.model
     try:
-        return open_pretrained(companion.source, model.head, scan=model.scan, param_dtype=model.param_dtype)[1]
+        return open_pretrained(
+            companion.source, model.head, scan=model.scan, param_dtype=model.param_dtype
+        )[1]
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"objective.{companion.name}: {error}") from None

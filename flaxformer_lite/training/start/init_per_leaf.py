@@ -1,8 +1,8 @@
 """Initialization of a state leaf by leaf.
 
-A deep model draws the same dozen shapes again and again. In a single program XLA compiles every draw separately, which
-takes longer than compiling the training step; with one program per leaf, leaves that differ only in numbers share
-theirs.
+A deep model draws the same dozen shapes again and again. In a single program XLA compiles every
+draw separately, which takes longer than compiling the training step; with one program per leaf,
+leaves that differ only in numbers share theirs.
 """
 
 import collections
@@ -18,7 +18,8 @@ from jax.interpreters import partial_eval
 
 
 class Part(NamedTuple):
-    """Some leaves, and the program that makes them; the numbers in which leaves differ are its arguments."""
+    """Some leaves, and the program that makes them; the numbers in which leaves differ are its
+    arguments."""
 
     leaves: list[int]
     program: ClosedJaxpr
@@ -40,10 +41,13 @@ def init_per_leaf(create: ClosedJaxpr, shardings: Any, compiler_options: dict | 
         jitted = jax.jit(jaxpr_as_fun(program), out_shardings=[shardings[i] for i in leaves])
         return jitted.lower(*numbers).compile(compiler_options)
 
-    alike, made = collections.defaultdict(list), dict[int, jax.Array]()
+    alike = collections.defaultdict(list)
+    made = dict[int, jax.Array]()
     for part in _parts(create):
         alike[str(part.program), *(shardings[i] for i in part.leaves)].append(part)
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:  # XLA compiles without holding Python's lock
+    with ThreadPoolExecutor(
+        min(os.cpu_count() or 1, 8)
+    ) as pool:  # XLA compiles without holding Python's lock
         programs = list(pool.map(compile_alike, alike.values()))
     for program, parts in zip(programs, alike.values(), strict=True):
         for part in parts:
@@ -62,7 +66,8 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
         together[scans[-1] if scans else (i,)].append(i)
 
     def part(leaves):
-        numbers, places = [], []
+        numbers = []
+        places = []
 
         def place(var: Any) -> Any:
             if not isinstance(var, Literal):
@@ -74,7 +79,9 @@ def _parts(create: ClosedJaxpr) -> list[Part]:
 
         outs = [jaxpr.outvars[i] for i in leaves]
         equations = [eqn.replace(invars=[*map(place, eqn.invars)]) for eqn in _needed(outs, source)]
-        program = ClosedJaxpr(jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts)
+        program = ClosedJaxpr(
+            jaxpr.replace(eqns=equations, invars=places, outvars=outs), create.consts
+        )
         return Part(leaves, program, numbers)
 
     return [part(leaves) for leaves in together.values()]

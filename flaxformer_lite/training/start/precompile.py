@@ -1,4 +1,5 @@
-"""Compiles the steps in the background while the state is built, and builds the state while they are traced."""
+"""Compiles the steps in the background while the state is built, and builds the state while they
+are traced."""
 
 import contextlib
 import dataclasses
@@ -23,7 +24,9 @@ class BackgroundCompiled:
     """A jitted function that is compiled in the background; a call waits for the compilation."""
 
     def __init__(self, compiling: Future[Any], waiting: Waiting, check: Callable[[Any], None]):
-        self._compiling, self._waiting, self._check = compiling, waiting, check
+        self._compiling = compiling
+        self._waiting = waiting
+        self._check = check
 
     def __call__(self, *args: Any) -> Any:
         return self._compiled(*args)
@@ -43,12 +46,17 @@ class BackgroundCompiled:
 
 @contextlib.contextmanager
 def precompile(
-    program: AnyProgram, *names: str, group: Processes = ALONE, waiting: Waiting = contextlib.nullcontext
+    program: AnyProgram,
+    *names: str,
+    group: Processes = ALONE,
+    waiting: Waiting = contextlib.nullcontext,
 ) -> Iterator[AnyProgram]:
-    """Compiles steps of a program in the background; those still queued when the block ends are never compiled.
+    """Compiles steps of a program in the background; those still queued when the block ends are
+    never compiled.
 
     Args:
-      program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled form.
+      program: the program; unchanged with mesh.mode=pmap, which does not allow calling the compiled
+        form.
       *names: `eval_step` and `train_step`, in the order in which they will be needed.
       group: the processes, which check before a step's first call that they run the same one.
       waiting: makes the context in which a call waits for the compiler, of the word "compile".
@@ -56,35 +64,50 @@ def precompile(
     if program.cfg.mesh.mode == "pmap":
         yield program
         return
-    shapes = {"eval_step": (program.target.params, program.batch), "train_step": (program.target, program.batch)}
+    shapes = {
+        "eval_step": (program.target.params, program.batch),
+        "train_step": (program.target, program.batch),
+    }
     with _thread() as background:  # one step at a time: XLA uses all cores for each
         steps: Any = {}
         for name in names:
             # Traced here: two threads that trace slow each other down (making a state mostly runs).
             lowered = getattr(program, name).lower(*shapes[name])
-            compiling = background.submit(load_or_compile, group, name, list(program.mesh.devices.flat), lowered)
-            steps[name] = BackgroundCompiled(compiling, waiting, functools.partial(_check_same, group, name))
+            compiling = background.submit(
+                load_or_compile, group, name, list(program.mesh.devices.flat), lowered
+            )
+            steps[name] = BackgroundCompiled(
+                compiling, waiting, functools.partial(_check_same, group, name)
+            )
         yield dataclasses.replace(program, **steps)
 
 
 def _check_same(group: Processes, name: str, compiled: Any) -> None:
-    """Checks that all processes compiled the same exchanges in the same order; others would hang, or mix up arrays."""
+    """Checks that all processes compiled the same exchanges in the same order; others would hang,
+    or mix up arrays."""
     if not group.alone:
-        found = [x._replace(source="", beside=()) for x in hlo.collectives(hlo.parse(compiled.as_text()))]
+        found = [
+            x._replace(source="", beside=()) for x in hlo.collectives(hlo.parse(compiled.as_text()))
+        ]
         digest = hashlib.sha256(repr(found).encode()).hexdigest()[:12]
-        what = f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
+        what = (
+            f"{name} as compiled (by jaxlib, XLA_FLAGS and drivers), its exchanges between devices"
+        )
         group.agree(name, {what: digest})
 
 
 @contextlib.contextmanager
 def making(make: Callable[[], Made]) -> Iterator[Callable[[], Made]]:
-    """Starts `make` in a thread at once, and yields a function that returns its result, to be called once.
+    """Starts `make` in a thread at once, and yields a function that returns its result, to be
+    called once.
 
     Making a state mostly runs without Python's lock, in parallel with the tracing of the steps.
     """
     with _thread() as beside:
         made = [beside.submit(make)]
-        yield lambda: made.pop().result()  # popped, so that no reference here keeps the state's memory
+        yield (
+            lambda: made.pop().result()
+        )  # popped, so that no reference here keeps the state's memory
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""Checks before the first step: a single run per workdir, and processes that agree on config, code and data."""
+"""Checks before the first step: a single run per workdir, and processes that agree on config, code
+and data."""
 
 import contextlib
 import fcntl
@@ -20,7 +21,10 @@ from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.start import resume
 from flaxformer_lite.training.start.setup import Experiment
 
-OWN = ("data.path", "data.cache")  # fields that may differ between hosts; their content is compared instead
+OWN = (
+    "data.path",
+    "data.cache",
+)  # fields that may differ between hosts; their content is compared instead
 SEEING = 10  # seconds that a file of process 0 may take to appear on the other hosts
 
 
@@ -30,30 +34,41 @@ class RunError(RuntimeError):
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path, group: Processes) -> Iterator[Lock | None]:
-    """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even if it is killed.
+    """Locks a workdir, which all processes share, for one run; the lock ends with process 0, even
+    if it is killed.
 
     Yields:
       The lock of process 0 where the workdir is in an object store, which has to be kept.
 
     Raises:
-      RunError: another run has the lock, the workdir is not writable, or a process sees another folder.
+      RunError: another run has the lock, the workdir is not writable, or a process sees another
+        folder.
     """
     token = secrets.token_hex(8)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_locked(workdir, token)) if group.first else None
         token = group.coordinate("the workdir", token, lambda tokens: tokens[0])
-        seen = group.coordinate("a sight of the workdir", group.first or _is_visible(workdir, token), list)
+        seen = group.coordinate(
+            "a sight of the workdir", group.first or _is_visible(workdir, token), list
+        )
         if not all(seen):
-            raise RunError(f"--workdir={workdir}: process {seen.index(False)} does not see the folder that process 0 made;"
-                           " all processes need one that they share, on a network file system such as NFS, under the same"
-                           " path.")  # fmt: skip
+            raise RunError(
+                f"--workdir={workdir}: process {seen.index(False)} does not see the folder that"
+                " process 0 made; all processes need one that they share, on a network file system"
+                " such as NFS, under the same path."
+            )
         yield lock
 
 
 def program_facts(cfg: ExperimentConfig) -> dict[str, Any]:
-    """Collects what determines the steps of a process and must be the same on all: config, code, libraries."""
+    """Collects what determines the steps of a process and must be the same on all: config, code,
+    libraries."""
     fields = flatten_dict(resume.plain(cfg), sep=".")
-    shared = {f"config.{name}": x for name, x in fields.items() if name not in OWN and not is_source_path(name)}
+    shared = {
+        f"config.{name}": x
+        for name, x in fields.items()
+        if name not in OWN and not is_source_path(name)
+    }
     return shared | resume.versions()
 
 
@@ -78,12 +93,16 @@ def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
         workdir.mkdir(parents=True, exist_ok=True)
         lock = open(workdir / NAME, "a+")  # noqa: SIM115
     except OSError as error:
-        raise RunError(f"cannot write in {workdir}: {error.strerror}; choose another --workdir.") from None
+        raise RunError(
+            f"cannot write in {workdir}: {error.strerror}; choose another --workdir."
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunError(f"another run is writing to {workdir}; wait for it, or choose another --workdir.") from None
+            raise RunError(
+                f"another run is writing to {workdir}; wait for it, or choose another --workdir."
+            ) from None
         lock.truncate(0)
         lock.write(token)
         lock.flush()
@@ -93,17 +112,27 @@ def _locked(workdir: Path, token: str) -> Iterator[Lock | None]:
 def _check_own(workdir: Path) -> None:
     """Refuses a directory of published weights, whose config.json a run would replace."""
     objects = Objects(str(workdir)) if is_url(workdir) else None
-    has = (lambda name: objects.read(name) is not None) if objects else (lambda name: (workdir / name).exists())
+    has = (
+        (lambda name: objects.read(name) is not None)
+        if objects
+        else (lambda name: (workdir / name).exists())
+    )
     if has("config.json") and not is_workdir(workdir) and not has(NAME):
-        raise RunError(f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published weights, or"
-                       f" that was cut, and would lose it; choose another --workdir.")  # fmt: skip
+        raise RunError(
+            f"--workdir={workdir}: holds a config.json that no run wrote, such as that of published"
+            " weights, or that was cut, and would lose it; choose another --workdir."
+        )
 
 
 def _is_visible(workdir: Path, token: str) -> bool:
     deadline = time.monotonic() + SEEING
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            seen = Objects(str(workdir)).read(NAME) if is_url(workdir) else (workdir / NAME).read_bytes()
+            seen = (
+                Objects(str(workdir)).read(NAME)
+                if is_url(workdir)
+                else (workdir / NAME).read_bytes()
+            )
             if token.encode() in (seen or b""):
                 return True
         time.sleep(0.2)

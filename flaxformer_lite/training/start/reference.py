@@ -23,21 +23,25 @@ def attach(
     *,
     writes: bool,
 ) -> Experiment:
-    """Returns the experiment with the predictions of its starting weights beside the examples, if it needs them.
+    """Returns the experiment with the predictions of its starting weights beside the examples, if
+    it needs them.
 
-    They are computed once, before the first step, and read from the workdir when the run resumes; if they are gone, the
-    starting weights are made again.
+    They are computed once, before the first step, and read from the workdir when the run resumes;
+    if they are gone, the starting weights are made again.
 
     Args:
       state: its state, which has the starting weights if `start` is 0.
       start: the steps that are done.
       make: makes the starting weights.
     """
-    name, splits = experiment.cfg.objective.reference, experiment.train_data.splits
+    name = experiment.cfg.objective.reference
+    splits = experiment.train_data.splits
     if not name:
         return experiment
     found = _read(workdir / FILE) if start else {}
-    if {split: len(values) for split, values in found.items()} != {split: len(part) for split, part in splits.items()}:
+    if {split: len(values) for split, values in found.items()} != {
+        split: len(part) for split, part in splits.items()
+    }:
         params = make().params if start else state.params
         found = {split: experiment.predict(split, params, name) for split in splits}
         if writes:

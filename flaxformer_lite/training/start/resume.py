@@ -19,19 +19,38 @@ from flaxformer_lite.config import ConfigError, ExperimentConfig, fingerprint, t
 from flaxformer_lite.config.mixture import is_source_path
 from flaxformer_lite.training import optimizer
 
-# Fields that may change between starts: they control what is written and where, or how the same sums are computed.
+# Fields that may change between starts: they control what is written and where, or how the same
+# sums are computed.
 FREE = (
-    "train.trackers", "train.profile", "train.watchdog",
-    "train.log_every", "train.eval_every", "train.eval_batches", "train.checkpoint_every", "train.keep",
-    "train.patience", "train.sample_tokens", "train.loss_chunks", "train.cpu_tuning",
-    "data.cache", "data.path", "data.eval_path", "data.tokenizer.path",
-    "mesh.data", "mesh.fsdp", "mesh.context", "mesh.tensor", "mesh.slices", "mesh.mode",
-)  # fmt: skip
+    "train.trackers",
+    "train.profile",
+    "train.watchdog",
+    "train.log_every",
+    "train.eval_every",
+    "train.eval_batches",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.patience",
+    "train.sample_tokens",
+    "train.loss_chunks",
+    "train.cpu_tuning",
+    "data.cache",
+    "data.path",
+    "data.eval_path",
+    "data.tokenizer.path",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.context",
+    "mesh.tensor",
+    "mesh.slices",
+    "mesh.mode",
+)
 SHOWN = 6  # most differences that an error lists
 
 
 def meta(cfg: ExperimentConfig, data_fingerprint: str, step: int) -> dict[str, Any]:
-    """Builds the record of a checkpoint: everything that, with the state, determines all later steps."""
+    """Builds the record of a checkpoint: everything that, with the state, determines all later
+    steps."""
     return {
         "step": step,
         "data_position": step,  # number of batches read; the pipeline has no other state
@@ -50,41 +69,68 @@ def plain(cfg: Any) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of all software that the numbers depend on."""
-    own = {"flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}", "python": platform.python_version()}
+    own = {
+        "flaxformer_lite": f"{flaxformer_lite.__version__}+{_sources()}",
+        "python": platform.python_version(),
+    }
     return own | {library.__name__: library.__version__ for library in (jax, flax, optax, np)}
 
 
 def check(stored: dict[str, Any], cfg: ExperimentConfig, data_fingerprint: str) -> None:
     """Refuses to continue a run with a different config.
 
-    `train.steps` may change as long as every step already taken has the same learning rate with both values.
+    `train.steps` may change as long as every step already taken has the same learning rate with
+    both values.
 
     Raises:
       ConfigError: lists the fields that differ, then -> now, and the way out.
     """
-    then, now, step = flatten_dict(stored["config"], sep="."), flatten_dict(plain(cfg), sep="."), stored["step"]
+    then = flatten_dict(stored["config"], sep=".")
+    now = flatten_dict(plain(cfg), sep=".")
+    step = stored["step"]
     changed = [f for f in sorted({**then, **now}) if then.get(f) != now.get(f) and not _is_free(f)]
     if "train.steps" in changed and _same_rates(cfg, then["train.steps"], step):
         changed.remove("train.steps")
-    lines = [f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}" for field in changed]
+    lines = [
+        f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}" for field in changed
+    ]
     if "train.steps" in changed:
-        lines[changed.index("train.steps")] += f" (the {cfg.optimizer.schedule} schedule is a function of it)"
+        lines[changed.index("train.steps")] += (
+            f" (the {cfg.optimizer.schedule} schedule is a function of it)"
+        )
     if not changed and stored["data_fingerprint"] != data_fingerprint:
-        what = "text, tokenizer or a companion's weights" if " " in data_fingerprint else "text or tokenizer"
+        what = (
+            "text, tokenizer or a companion's weights"
+            if " " in data_fingerprint
+            else "text or tokenizer"
+        )
         lines = [f"{what}: {stored['data_fingerprint']} -> {data_fingerprint}"]
     if lines:
         more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
-        raise ConfigError(f"this run was started with another config, and is at step {step}: {'; '.join(lines[:SHOWN])}"
-                          f"{more}. Go back to the old value, or choose another --workdir.")  # fmt: skip
+        raise ConfigError(
+            f"this run was started with another config, and is at step {step}:"
+            f" {'; '.join(lines[:SHOWN])}{more}. Go back to the old value, or choose another"
+            " --workdir."
+        )
 
 
 def notices(stored: dict[str, Any], cfg: ExperimentConfig) -> list[str]:
     """Lists changes that are allowed, but end bit-for-bit equality with the uninterrupted run."""
-    then, now = flatten_dict(stored["config"], sep="."), flatten_dict(plain(cfg), sep=".")
-    changed = [f for f in sorted(now) if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]]
-    old, new = stored["versions"], versions()
+    then = flatten_dict(stored["config"], sep=".")
+    now = flatten_dict(plain(cfg), sep=".")
+    changed = [
+        f
+        for f in sorted(now)
+        if f.startswith(("mesh.", "train.loss_chunks")) and then.get(f) != now[f]
+    ]
+    old = stored["versions"]
+    new = versions()
     changed += [name for name in new if old.get(name) != new[name]]
-    return [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."] if changed else []
+    return (
+        [f"changed since the run began: {', '.join(changed)}; equal to rounding from here on."]
+        if changed
+        else []
+    )
 
 
 def _is_free(field: str) -> bool:
@@ -94,7 +140,8 @@ def _is_free(field: str) -> bool:
 @functools.cache
 def _sources() -> str:
     """Hashes this package's code, as the version number does not change with every edit."""
-    root, digest = Path(flaxformer_lite.__file__).parent, hashlib.sha256()
+    root = Path(flaxformer_lite.__file__).parent
+    digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -102,5 +149,8 @@ def _sources() -> str:
 
 def _same_rates(cfg: ExperimentConfig, old_steps: int, taken: int) -> bool:
     steps = np.arange(taken)
-    old, new = (optimizer.schedule(cfg.optimizer, n)(jnp.asarray(steps)) for n in (old_steps, cfg.train.steps))
+    old, new = (
+        optimizer.schedule(cfg.optimizer, n)(jnp.asarray(steps))
+        for n in (old_steps, cfg.train.steps)
+    )
     return bool((old == new).all())

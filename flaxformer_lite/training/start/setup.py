@@ -30,19 +30,25 @@ class Experiment(Program):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that is read besides the config: text, tokenizer, and weights that are not saved."""
+        """A hash of all that is read besides the config: text, tokenizer, and weights that are not
+        saved."""
         return f"{self.train_data.fingerprint}{self.weights and f' with {self.weights}'}"
 
     def train_batches(self, start: int) -> Any:
-        """Returns batches from step `start` on, endlessly, placed on the devices in advance until `close()`."""
+        """Returns batches from step `start` on, endlessly, placed on the devices in advance until
+        `close()`."""
         return self._placed(self.train_data, start, ahead=2)
 
     def eval_batches(self) -> Iterator[Any]:
-        """Returns the first `train.eval_batches` batches of held-out examples, or all, the same each time."""
-        return itertools.islice(self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None)
+        """Returns the first `train.eval_batches` batches of held-out examples, or all, the same
+        each time."""
+        return itertools.islice(
+            self._placed(self.eval_data, 0), self.cfg.train.eval_batches or None
+        )
 
     def predict(self, split: str, params: Any, name: str) -> np.ndarray:
-        """Returns a prediction of these parameters for all examples of a split, [examples, ...] in their order."""
+        """Returns a prediction of these parameters for all examples of a split, [examples, ...] in
+        their order."""
         data = dataclasses.replace(self.eval_data, splits={"eval": self.eval_data.splits[split]})
         _, shuffled = evaluate.run(self.eval_step, params, self._placed(data, 0), data)
         return shuffled[name][np.argsort(data.order)]
@@ -50,8 +56,12 @@ class Experiment(Program):
     def with_reference(self, reference: dict[str, np.ndarray]) -> "Experiment":
         """Keeps a prediction of the starting weights with the examples of each split."""
         kept = self.train_data.splits.items()
-        splits = {name: dataclasses.replace(records, reference=reference[name]) for name, records in kept}
-        train, held = (dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data))
+        splits = {
+            name: dataclasses.replace(records, reference=reference[name]) for name, records in kept
+        }
+        train, held = (
+            dataclasses.replace(part, splits=splits) for part in (self.train_data, self.eval_data)
+        )
         return dataclasses.replace(self, train_data=train, eval_data=held)
 
     def writer(self, params: Any) -> Any:
@@ -71,7 +81,8 @@ class Experiment(Program):
 
 
 def prepare(cfg: ExperimentConfig) -> Experiment:
-    """Opens the data (tokenizing it on the first call), builds the program, and checks that everything fits.
+    """Opens the data (tokenizing it on the first call), builds the program, and checks that
+    everything fits.
 
     Raises:
       ConfigError: data, model, mesh and batch do not fit; names the field to change.
@@ -88,11 +99,16 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     cfg = dataclasses.replace(cfg, objective=objective, model=model)
     built = program.build(cfg, mesh, train_data.example(0, 0, 0))
     companion.check_tokenizer(cfg, train_data.tokenizer)
-    return Experiment(**vars(built), train_data=train_data, eval_data=eval_data, weights=companion.digest(cfg))
+    return Experiment(
+        **vars(built), train_data=train_data, eval_data=eval_data, weights=companion.digest(cfg)
+    )
 
 
 def keep_compiled(cache: str) -> None:
-    """Caches compiled programs beside the tokenized data for the next start, ignoring JAX_COMPILATION_CACHE_DIR."""
+    """Caches compiled programs beside the tokenized data for the next start, ignoring
+    JAX_COMPILATION_CACHE_DIR."""
     compilation_cache.reset_cache()  # jax decides at its first compilation whether there is a cache
-    jax.config.update("jax_compilation_cache_dir", str(environment.compiled(str(data_cache.local(cache)))))
+    jax.config.update(
+        "jax_compilation_cache_dir", str(environment.compiled(str(data_cache.local(cache))))
+    )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

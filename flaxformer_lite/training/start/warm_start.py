@@ -24,40 +24,53 @@ LOG = logging.getLogger("flaxformer_lite")
 def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState], TrainState]:
     """Builds a function that replaces the parameters of an initial state by those of a directory.
 
-    The directory is one that `load_pretrained` reads. Each device reads only its own part; the optimizer state is
-    fresh.
+    The directory is one that `load_pretrained` reads. Each device reads only its own part; the
+    optimizer state is fresh.
 
     Raises:
-      ConfigError: there are no such weights, or they belong to a different model; names the fields that differ.
+      ConfigError: there are no such weights, or they belong to a different model; names the fields
+        that differ.
       CheckpointError: a workdir has no undamaged checkpoint.
     """
     cfg = program.cfg.model
     try:
         execution: dict[str, Any] = {"scan": cfg.scan, "param_dtype": cfg.param_dtype}
-        new: dict[str, Any] = {"new_head": program.cfg.objective.new_head, "labels": labels_of(program.cfg)}
+        new: dict[str, Any] = {
+            "new_head": program.cfg.objective.new_head,
+            "labels": labels_of(program.cfg),
+        }
         model, stored = open_pretrained(folder, cfg.head, family=cfg.family, **new, **execution)
     except (ConfigError, WeightsError) as error:
         raise ConfigError(f"train.init_from: {error}") from None
     if wrong := mismatches(model.cfg, cfg):
-        listed = "; ".join(f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items())
+        listed = "; ".join(
+            f"its {name} is {due!r}, the config's {ours!r}" for name, (due, ours) in wrong.items()
+        )
         raise ConfigError(f"train.init_from={folder}: {listed}; set {flags(model.cfg, wrong)}.")
     if model.cfg.adapter not in (None, cfg.adapter):
-        raise ConfigError(f"train.init_from={folder}: was trained with an adapter, and this run has"
-                          f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or set"
-                          f" {flags(model.cfg, ['adapter'])}.")  # fmt: skip
+        raise ConfigError(
+            f"train.init_from={folder}: was trained with an adapter, and this run has"
+            f" {'another' if cfg.adapter else 'none'}; merge it first (flaxformer_lite convert), or"
+            f" set {flags(model.cfg, ['adapter'])}."
+        )
     companion = program.cfg.objective.companion(cfg)
     own = companion.without(program.target.params) if companion else program.target.params
     missing = set(flatten_dict(own, sep="/")) - set(flatten_dict(stored, sep="/"))
     fresh = {path for path in missing if program.cfg.objective.new_head and is_of_head(path)}
     _check_added(folder, cfg, missing - fresh)
-    if frozen := sorted(one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)):
-        raise ConfigError(f"train.init_from={folder}: has no {frozen[0]}, so it is made new, and would be frozen; let"
-                          f" {'model.adapter.trained' if cfg.adapter else 'not optimizer.freeze'} match it.")  # fmt: skip
+    if frozen := sorted(
+        one for one in fresh if any(re.search(p, one) for p in program.cfg.optimizer.freeze)
+    ):
+        raise ConfigError(
+            f"train.init_from={folder}: has no {frozen[0]}, so it is made new, and would be frozen;"
+            f" let {'model.adapter.trained' if cfg.adapter else 'not optimizer.freeze'} match it."
+        )
     if fresh:
         LOG.info("new: %s; all others are from %s", ", ".join(sorted(fresh)), folder)
 
     def begun(state: TrainState) -> TrainState:
-        target, leaves = flatten_dict(program.target.params), flatten_dict(stored)
+        target = flatten_dict(program.target.params)
+        leaves = flatten_dict(stored)
         read = {
             path: jax.make_array_from_callback(target[path].shape, target[path].sharding, leaf.read)
             for path, leaf in leaves.items()
@@ -69,11 +82,14 @@ def init_from_pretrained(program: Program, folder: str) -> Callable[[TrainState]
 
 def labels_of(cfg: ExperimentConfig) -> tuple[str, ...] | int | None:
     """Returns the classes of a task: their names, or their number; None if it has none."""
-    return getattr(cfg.objective, "labels", None) or (cfg.model.num_labels if cfg.objective.new_head else None)
+    return getattr(cfg.objective, "labels", None) or (
+        cfg.model.num_labels if cfg.objective.new_head else None
+    )
 
 
 def known_labels(cfg: ExperimentConfig) -> tuple[str, ...]:
-    """Returns the names of the classes that the weights to start from were trained for; () if they have none."""
+    """Returns the names of the classes that the weights to start from were trained for; () if they
+    have none."""
     folder = cfg.train.init_from
     if not folder or not cfg.objective.new_head:
         return ()
@@ -92,6 +108,11 @@ def _check_added(folder: str, cfg: ModelConfig, missing: set[str]) -> None:
     layers = [layer for side in sides for layer in parts.stack(cfg, side).pattern]
     added = [pattern for layer in layers for part in layer.parts.values() for pattern in part.added]
     added += [rf"/{name}$" for name in cfg.adapter.factors] if cfg.adapter else []
-    if lacking := sorted(path for path in missing if not any(re.search(pattern, path) for pattern in added)):
+    if lacking := sorted(
+        path for path in missing if not any(re.search(pattern, path) for pattern in added)
+    ):
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        raise ConfigError(f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its place.")
+        raise ConfigError(
+            f"train.init_from={folder}: has no {lacking[0]}{more}, and nothing is made in its"
+            " place."
+        )

@@ -1,1 +1,2 @@
-"""Listeners to a run's steps, evaluations and checkpoints; training/loop.py lists those of a run."""
+"""Listeners to a run's steps, evaluations and checkpoints; training/loop.py lists those of a
+run."""

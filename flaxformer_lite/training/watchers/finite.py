@@ -9,7 +9,8 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 class Finite(Watcher):
-    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless its update was left out.
+    """Raises RunError at the first step whose loss, gradient or parameters are not finite, unless
+    its update was left out.
 
     Args:
       checkpoints: the run's.
@@ -17,15 +18,21 @@ class Finite(Watcher):
     """
 
     def __init__(self, checkpoints: Checkpoints, culprits: Callable[[int], str]):
-        self._checkpoints, self._culprits = checkpoints, culprits
+        self._checkpoints = checkpoints
+        self._culprits = culprits
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         names = ("param_norm",) if values.get("skipped") else ("loss", "grad_norm", "param_norm")
         if all(math.isfinite(values[name]) for name in names):
             return
         good = self._checkpoints.latest_step
-        where = "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
-        raise RunError(f"not finite at step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}, parameter"
-                       f" norm {values['param_norm']}; {where} in {self._checkpoints.folder}. Try a lower"
-                       " optimizer.learning_rate, more optimizer.warmup_steps, optimizer.clip_norm=1, or"
-                       f" train.skip_spikes=6 in another --workdir; {self._culprits(step)}.")  # fmt: skip
+        where = (
+            "there is no checkpoint" if good is None else f"the last good checkpoint is step {good}"
+        )
+        raise RunError(
+            f"not finite at step {step}: loss {values['loss']}, gradient norm"
+            f" {values['grad_norm']}, parameter norm {values['param_norm']}; {where} in"
+            f" {self._checkpoints.folder}. Try a lower optimizer.learning_rate, more"
+            " optimizer.warmup_steps, optimizer.clip_norm=1, or train.skip_spikes=6 in another"
+            f" --workdir; {self._culprits(step)}."
+        )

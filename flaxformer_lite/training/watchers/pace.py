@@ -1,4 +1,5 @@
-"""Tells of a step that takes much longer than others, and of a process that keeps the others waiting."""
+"""Tells of a step that takes much longer than others, and of a process that keeps the others
+waiting."""
 
 import collections
 import statistics
@@ -12,16 +13,19 @@ from flaxformer_lite.training.report.clock import Clock
 from flaxformer_lite.training.watchers.watcher import Watcher
 
 SLOW = 10  # times the median of the last steps, from which on a step is told of
-KEPT, FEWEST = 100, 10  # steps of the median, and those without which there is none
-SLOWER, SHARE = 2, 0.2  # a process is told of at so many times the median of all, and at such a share of a step
+KEPT = 100  # steps of the median, and those without which there is none
+FEWEST = 10
+SLOWER = 2  # a process is told of at so many times the median of all, and at such a share of a step
+SHARE = 0.2
 TOPIC = "pace"
 
 
 class Pace(Watcher):
     """Compares steps with each other, and the processes' own work on them.
 
-    A step ends on all processes at once, as each waits for the others' devices. What tells them apart is how long the host
-    was at work before that, such as on the data: a process whose host takes long is the one that the others wait for.
+    A step ends on all processes at once, as each waits for the others' devices. What tells them
+    apart is how long the host was at work before that, such as on the data: a process whose host
+    takes long is the one that the others wait for.
 
     Args:
       group: the processes; each publishes the time of its host, and process 0 compares them.
@@ -29,15 +33,25 @@ class Pace(Watcher):
     """
 
     def __init__(self, group: Processes, clock: Clock, note: Callable[[str], None]):
-        self._group, self._clock, self._note = group, clock, note
-        self._inline = jax.default_backend() == "cpu"  # where a dispatch may run the step, and wait for other processes
+        self._group = group
+        self._clock = clock
+        self._note = note
+        self._inline = (
+            jax.default_backend() == "cpu"
+        )  # where a dispatch may run the step, and wait for other processes
         self._last: collections.deque[float] = collections.deque(maxlen=KEPT)
-        self._told: collections.deque[list] = collections.deque(maxlen=2)  # all may have told of the one before only
-        self._steps, self._before, self._named, self._compared = 0, self._host(), -1, 0
+        self._told: collections.deque[list] = collections.deque(
+            maxlen=2
+        )  # all may have told of the one before only
+        self._steps = 0
+        self._before = self._host()
+        self._named = -1
+        self._compared = 0
         self._interval = self._before
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        host, self._before = self._host() - self._before, self._host()
+        host = self._host() - self._before
+        self._before = self._host()
         if seconds is None:
             self._interval = self._before
             return
@@ -46,8 +60,9 @@ class Pace(Watcher):
         if seconds > SLOW * usual:
             on = "" if self._group.alone else f" on process {self._group.index}"
             self._note(
-                f"notice: around step {step} a step took {seconds:.3g} s, {seconds / usual:.0f} times the median of the last;"
-                f" {host:.3g} s of it the host was at work or waited for data{on}."
+                f"notice: around step {step} a step took {seconds:.3g} s, {seconds / usual:.0f}"
+                f" times the median of the last; {host:.3g} s of it the host was at work or waited"
+                f" for data{on}."
             )  # around it, as results are read when two more are dispatched
         self._last.append(seconds)
 
@@ -56,25 +71,31 @@ class Pace(Watcher):
             return
         self._told.append([record["step"], (self._host() - self._interval) / self._steps])
         self._group.publish(TOPIC, list(self._told))
-        self._steps, self._interval = 0, self._host()
+        self._steps = 0
+        self._interval = self._host()
         told = self._group.published(TOPIC) if self._group.first else {}
-        if len(told) == self._group.count:  # each interval is compared once, when all have told of it
+        if (
+            len(told) == self._group.count
+        ):  # each interval is compared once, when all have told of it
             shared = set.intersection(*({step for step, _ in steps} for steps in told.values()))
             for step in sorted(step for step in shared if step > self._compared):
                 self._compared = step
                 self._compare({index: dict(steps)[step] for index, steps in told.items()})
 
     def _compare(self, hosts: Mapping[int, float]) -> None:
-        """Names the process whose host was at work for longest, if that is much longer than others."""
-        slowest, usual = max(hosts, key=lambda index: hosts[index]), statistics.median_low(hosts.values())
+        """Names the process whose host was at work for longest, if that is much longer than
+        others."""
+        slowest = max(hosts, key=lambda index: hosts[index])
+        usual = statistics.median_low(hosts.values())
         took = hosts[slowest]
         if took < max(SLOWER * usual, SHARE * statistics.mean(self._last)):
             self._named = -1
         elif slowest != self._named:
             self._named = slowest
             self._note(
-                f"notice: process {slowest} keeps the others waiting: its host, which reads the data, is at work for"
-                f" {took:.3g} s a step, {usual:.3g} s in the median of the processes."
+                f"notice: process {slowest} keeps the others waiting: its host, which reads the"
+                f" data, is at work for {took:.3g} s a step, {usual:.3g} s in the median of the"
+                " processes."
             )
 
     def _host(self) -> float:

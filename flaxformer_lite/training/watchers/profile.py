@@ -1,4 +1,5 @@
-"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of what took longest in it."""
+"""A trace of the steps of `train.profile`, for TensorBoard and XProf, and a table of what took
+longest in it."""
 
 import statistics
 from collections.abc import Callable, Mapping
@@ -24,11 +25,24 @@ class Profile(Watcher):
     """
 
     def __init__(
-        self, steps: range, folder: Path, program: Callable[[], str], clock: Clock, note: Callable[[str], None],
+        self,
+        steps: range,
+        folder: Path,
+        program: Callable[[], str],
+        clock: Clock,
+        note: Callable[[str], None],
         place: Path | None = None,
-    ):  # fmt: skip
-        self._where = f"{place}: copy it to a disk for xprof" if is_url(place) else f"{folder}: xprof {folder}"
-        self._steps, self._folder, self._program, self._clock, self._note = steps, folder, program, clock, note
+    ):
+        self._where = (
+            f"{place}: copy it to a disk for xprof"
+            if is_url(place)
+            else f"{folder}: xprof {folder}"
+        )
+        self._steps = steps
+        self._folder = folder
+        self._program = program
+        self._clock = clock
+        self._note = note
         self._tracing = False
         self._done: list[int] = []
         self._seconds: list[float] = []
@@ -55,7 +69,8 @@ class Profile(Watcher):
     def close(self) -> None:
         if not self._tracing:
             return
-        self._tracing, self._steps = False, range(0)
+        self._tracing = False
+        self._steps = range(0)
         with self._clock.during("other"):
             try:
                 jax.profiler.stop_trace()
@@ -70,16 +85,25 @@ class Profile(Watcher):
         newest = max(self._folder.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime)
         text = self._program()
         ops = trace.operations(text)
-        found, devices = trace.rows(jax.profiler.ProfileData.from_file(str(newest)), trace.name(text))
+        found, devices = trace.rows(
+            jax.profiler.ProfileData.from_file(str(newest)), trace.name(text)
+        )
         runs = len(self._done) * devices
         busy = 1e3 * sum(row.seconds for row in found) / max(runs, 1)
-        wall = f"{1e3 * statistics.mean(self._seconds):.1f} ms a step" if self._seconds else "one step"
+        wall = (
+            f"{1e3 * statistics.mean(self._seconds):.1f} ms a step" if self._seconds else "one step"
+        )
         each = f", on each of {devices} devices" if devices > 1 else ""
         return [
-            f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of {busy:.1f} ms{each}",
+            (
+                f"profile of steps {self._done[0]} to {self._done[-1]}: {wall}, operations of"
+                f" {busy:.1f} ms{each}"
+            ),
             *trace.table(found, ops, runs),
         ]
 
     def _fail(self, error: Exception) -> None:
-        self._note(f"notice: train.profile: no trace ({first_line(error)}); the run goes on without it.")
+        self._note(
+            f"notice: train.profile: no trace ({first_line(error)}); the run goes on without it."
+        )
         self._steps = range(0)

@@ -19,7 +19,8 @@ IN_A_ROW = 16  # updates left out that end a run
 
 
 class Spikes(Watcher):
-    """Writes a notice and a record of each spike; ends a run of which IN_A_ROW updates in a row were left out.
+    """Writes a notice and a record of each spike; ends a run of which IN_A_ROW updates in a row
+    were left out.
 
     Args:
       workdir: the run's, for messages.
@@ -35,34 +36,47 @@ class Spikes(Watcher):
         note: Callable[[str], None],
         losses: Iterable[float] = (),
     ):
-        self._rows, self._workdir, self._recorder, self._note = rows, workdir, recorder, note
+        self._rows = rows
+        self._workdir = workdir
+        self._recorder = recorder
+        self._note = note
         self._losses: collections.deque[float] = collections.deque(losses, maxlen=WINDOW)
         self._left_out = 0  # in a row
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         is_left_out = bool(values.get("skipped"))
         self._left_out = self._left_out + 1 if is_left_out else 0
-        if is_left_out or ("skipped" not in values and is_spike(np.asarray(self._losses), values["loss"], SIGMAS)):
+        if is_left_out or (
+            "skipped" not in values and is_spike(np.asarray(self._losses), values["loss"], SIGMAS)
+        ):
             rows = self._rows(step)
             names = ("loss", "grad_norm", "skipped")
-            told = {name: values[name] for name in names if math.isfinite(values.get(name, math.nan))}
+            told = {
+                name: values[name] for name in names if math.isfinite(values.get(name, math.nan))
+            }
             self._recorder.add({"step": step, "split": "spike", **told, "rows": rows})
             what = "spike, so its update is left out" if is_left_out else "spike"
             said = f"loss {values['loss']:.4g}, gradient norm {values['grad_norm']:.4g}"
-            self._note(f"notice: step {step} is a {what}: {said}; {culprits(rows, self._workdir, step)}.")
+            self._note(
+                f"notice: step {step} is a {what}: {said}; {culprits(rows, self._workdir, step)}."
+            )
         if not is_left_out:
             self._losses.append(values["loss"])
         if self._left_out == IN_A_ROW:
-            raise RunError(f"the updates of {IN_A_ROW} steps in a row were left out, up to step {step}, so the loss will not"
-                           " come back by itself. Try a lower optimizer.learning_rate or a larger train.skip_spikes in"
-                           f" another --workdir; {culprits([], self._workdir, step)}.")  # fmt: skip
+            raise RunError(
+                f"the updates of {IN_A_ROW} steps in a row were left out, up to step {step}, so the"
+                " loss will not come back by itself. Try a lower optimizer.learning_rate or a"
+                " larger train.skip_spikes in another --workdir;"
+                f" {culprits([], self._workdir, step)}."
+            )
 
     def remembered(self) -> dict[str, Any]:
         return {"losses": [*self._losses]}
 
 
 def culprits(rows: list[str], workdir: str, step: int) -> str:
-    """Names the rows of a step, the first of many, and the command that shows which of them is to blame."""
+    """Names the rows of a step, the first of many, and the command that shows which of them is to
+    blame."""
     more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     named = f"its rows are from {', '.join(rows[:NAMED])}{more}; " if rows else ""
     command = shlex.join(["--workdir", workdir, "--at", str(step)])

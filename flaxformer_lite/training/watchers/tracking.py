@@ -24,12 +24,15 @@ def check_installed(names: Sequence[str]) -> None:
         needed = registry.resolve("trackers", name).Tracker.requires
         if needed and importlib.util.find_spec(needed) is None:
             way = f"flaxformer_lite[{name}]" if name in registry.available("trackers") else needed
-            raise ConfigError(f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install '{way}', or"
-                              " leave it out.")  # fmt: skip
+            raise ConfigError(
+                f"train.trackers={shown(tuple(names))}: {name} needs {needed}; pip install '{way}',"
+                " or leave it out."
+            )
 
 
 class Tracking(Watcher):
-    """Opens trackers and keeps them up to date; one that fails is left out from there on, with a notice.
+    """Opens trackers and keeps them up to date; one that fails is left out from there on, with a
+    notice.
 
     Args:
       names: names of plug-ins of trackers/, or `module:Class`.
@@ -47,10 +50,16 @@ class Tracking(Watcher):
         self._note = note
         for name in names:
             with self._optional(name):
-                self._open[name] = registry.resolve("trackers", name).Tracker(workdir, config, last_step)
+                self._open[name] = registry.resolve("trackers", name).Tracker(
+                    workdir, config, last_step
+                )
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        values = {f"{record['split']}/{n}": value for n, value in record.items() if n not in ("step", "split")}
+        values = {
+            f"{record['split']}/{n}": value
+            for n, value in record.items()
+            if n not in ("step", "split")
+        }
         for name, tracker in list(self._open.items()):
             with self._optional(name):
                 tracker.add(record["step"], values)
@@ -66,4 +75,7 @@ class Tracking(Watcher):
             yield
         except Exception as error:
             self._open.pop(name, None)
-            self._note(f"notice: train.trackers: {name} failed ({first_line(error)}); the run goes on without it.")
+            self._note(
+                f"notice: train.trackers: {name} failed ({first_line(error)}); the run goes on"
+                " without it."
+            )

@@ -12,10 +12,13 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 class Upload(Watcher):
-    """Sends the files after each evaluation; raises RunError once another run has taken the lock over."""
+    """Sends the files after each evaluation; raises RunError once another run has taken the lock
+    over."""
 
     def __init__(self, mirror: Mirror, lock: Lock | None, terminal: Terminal):
-        self._mirror, self._lock, self._terminal = mirror, lock, terminal
+        self._mirror = mirror
+        self._lock = lock
+        self._terminal = terminal
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         if self._lock is not None:

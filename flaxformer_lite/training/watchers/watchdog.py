@@ -19,7 +19,8 @@ LOOKS = 10.0  # most seconds between two looks at the clock
 
 
 class Watchdog(Watcher):
-    """Looks, in a thread of its own, whether steps end; once for each step that does not in time, it prints all stacks.
+    """Looks, in a thread of its own, whether steps end; once for each step that does not in time,
+    it prints all stacks.
 
     Compilations, evaluations and checkpoints may take as long as they want. The run itself goes on.
 
@@ -30,17 +31,24 @@ class Watchdog(Watcher):
     """
 
     def __init__(self, minutes: float, workdir: Path, group: Processes, clock: Clock):
-        self._limit, self._group, self._clock = 60 * minutes, group, clock
+        self._limit = 60 * minutes
+        self._group = group
+        self._clock = clock
         self._path = workdir / f"stacks-{group.index}.txt"
-        self._step, self._since, self._told = 0, time.monotonic(), False
-        self._reports, self._lock = 0, threading.Lock()
+        self._step = 0
+        self._since = time.monotonic()
+        self._told = False
+        self._reports = 0
+        self._lock = threading.Lock()
         self._closing = threading.Event()
         group.listen(f"{TOPIC}0", self._hear)
         self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
         self._thread.start()
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        self._step, self._since, self._told = step, time.monotonic(), False
+        self._step = step
+        self._since = time.monotonic()
+        self._told = False
 
     def close(self) -> None:
         self._closing.set()
@@ -51,8 +59,13 @@ class Watchdog(Watcher):
             if self._clock.doing not in STEPPING:
                 self._since = time.monotonic()
             elif time.monotonic() - self._since > self._limit and not self._told:
-                what = "which waits for data" if self._clock.doing == "data" else "which is in a step"
-                news = f"no step has ended for {self._limit / 60:.3g} minutes on process {self._group.index}, {what}"
+                what = (
+                    "which waits for data" if self._clock.doing == "data" else "which is in a step"
+                )
+                news = (
+                    f"no step has ended for {self._limit / 60:.3g} minutes on process"
+                    f" {self._group.index}, {what}"
+                )
                 report = self._reports
                 self._report(report, news)
                 self._group.announce(f"{TOPIC}{report}", json.dumps([report, news]))
@@ -67,7 +80,8 @@ class Watchdog(Watcher):
         with self._lock:
             if report < self._reports:
                 return
-            self._reports, self._told = report + 1, True
+            self._reports = report + 1
+            self._told = True
         last = f"the last that has ended is step {self._step}"
         said = f"{news}; {last}. Stacks of process {self._group.index}:\n{stacks()}"
         with contextlib.suppress(
@@ -81,7 +95,8 @@ class Watchdog(Watcher):
 
 def stacks() -> str:
     """Returns what each thread is doing, the innermost call last; the main thread comes first."""
-    threads, frames = {thread.ident: thread for thread in threading.enumerate()}, sys._current_frames()
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    frames = sys._current_frames()
     main = threading.main_thread().ident
     texts = []
     for ident in sorted(frames, key=lambda ident: ident != main):

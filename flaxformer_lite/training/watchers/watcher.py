@@ -10,14 +10,15 @@ class Watcher:
     An exception that a method raises ends the run.
 
     Attributes:
-      settled_after: steps that shall end before another is dispatched, so that nothing runs when `step_done` hears of
-        them, or `step_begins` of the next.
+      settled_after: steps that shall end before another is dispatched, so that nothing runs when
+        `step_done` hears of them, or `step_begins` of the next.
     """
 
     settled_after: Collection[int] = ()
 
     def step_begins(self, step: int) -> None:
-        """Hears that a step is about to be dispatched to the devices; earlier ones may still be running there."""
+        """Hears that a step is about to be dispatched to the devices; earlier ones may still be
+        running there."""
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
         """Hears that a step has ended, before anything is recorded or saved of it.
@@ -25,12 +26,13 @@ class Watcher:
         Args:
           step: its number; steps end in order.
           values: its metrics, such as loss and grad_norm, which may not be finite.
-          seconds: since the end of the step before, without evaluations and checkpoints; None of the first, which
-            waits for the compiler.
+          seconds: since the end of the step before, without evaluations and checkpoints; None of
+            the first, which waits for the compiler.
         """
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        """Hears what was added to metrics.jsonl: the means of `train.log_every` steps, or an evaluation."""
+        """Hears what was added to metrics.jsonl: the means of `train.log_every` steps, or an
+        evaluation."""
 
     def evaluated(self, step: int, record: Mapping[str, Any]) -> None:
         """Hears that an evaluation after a step is done, and recorded, and shown in report.html."""
