@@ -177,7 +177,7 @@ def _base(at: Path | Objects, index: int | None = None) -> dict[str, Any]:
     return (
         spec(f"{at}/{place}")
         if isinstance(at, Objects)
-        else {"driver": "file", "path": f"{at.absolute()}/{place}"}
+        else {"driver": "file", "path": f"{at.resolve()}/{place}"}
     )
 
 

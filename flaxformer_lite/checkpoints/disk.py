@@ -19,7 +19,7 @@ class Disk:
     """
 
     def __init__(self, folder: Path, *, keep: int, group: Processes):
-        self.folder = Path(folder).absolute()
+        self.folder = Path(folder).resolve()  # tensorstore refuses `..`
         self._group = group
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

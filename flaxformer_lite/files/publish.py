@@ -50,7 +50,9 @@ def new_directory(target: Path, *, carry: Callable[[str], bool] | None = None) -
       ConfigError: `target` may not be replaced, cannot be written, or is being written by another
         process.
     """
-    target = Path(os.path.abspath(target))
+    if target.name in ("", ".."):
+        target = target.resolve()
+    target = target.parent.resolve() / target.name  # a link itself is replaced, not followed
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with private_directory(target) as made:

@@ -1,10 +1,16 @@
 import argparse
+import dataclasses
 import logging
 import signal
+from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.__main__ import main
+from flaxformer_lite.checkpoints.workdir import read_run
 from flaxformer_lite.cli import launch, train
+from flaxformer_lite.training import loop
+from tests.training import tiny_runs
 
 
 @pytest.fixture
@@ -25,3 +31,23 @@ def test_libraries_may_log_again_after_a_run(handlers, monkeypatch, tmp_path):
         argparse.Namespace(workdir=str(tmp_path), overrides=["--config=gpt2_tiny"], **joining)
     )
     assert during == [logging.CRITICAL] and root.level == before <= logging.WARNING
+
+
+def test_every_path_may_lead_through_the_folder_above(tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "data").mkdir()
+    cfg = tiny_runs.config(tmp_path / "data", train={"steps": 1, "sample_tokens": 0})
+    monkeypatch.chdir(tmp_path / "here")
+    data = dataclasses.replace(cfg.data, path="../data/text.jsonl", cache="../data/cache")
+    cfg = dataclasses.replace(cfg, data=data)
+    workdir = Path("../runs/rel")
+    loop.run(cfg, workdir)
+    loop.run(tiny_runs.steps(cfg, 2), workdir)
+    assert read_run(workdir).step == 2
+    loop.run(tiny_runs.steps(cfg, 1, init_from="../runs/rel"), Path("../runs/other"))
+    main(["convert", "../runs/rel", "../out/weights"])
+    asking = ["--prompt", "The ", "--max_new_tokens", "2"]
+    main(["generate", "--model", "../runs/rel", *asking])
+    from_run = capsys.readouterr().out.splitlines()[-1]
+    main(["generate", "--model", "../out/weights", *asking])
+    assert capsys.readouterr().out.splitlines()[-1] == from_run
