@@ -59,19 +59,23 @@ def family_of(published: dict[str, Any], folder: Path, family: str | None = None
     if family is not None:
         return _chosen(family, published, folder)
     name = str(published.get("model_type", "")).replace("-", "_")
-    known = [
-        n
-        for n in registry.available("models")
-        if hasattr(registry.resolve("models", n), "PUBLISHED")
-    ]
-    if name not in known:
-        near = registry.nearest(name, known)
-        raise ConfigError(
-            f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the"
-            f" families with published weights are {', '.join(known)}; family=module:Model reads by"
-            " your own."
-        )
-    return registry.resolve("models", name)
+    if name in registry.available("models"):
+        family_file = registry.resolve("models", name)
+        if hasattr(family_file, "PUBLISHED"):
+            return family_file
+    known = _published_families()
+    near = registry.nearest(name, known)
+    raise ConfigError(
+        f"{folder}/config.json: model_type={brief(published.get('model_type'))}{near}; the"
+        f" families with published weights are {', '.join(known)}; family=module:Model reads by"
+        " your own."
+    )
+
+
+def _published_families() -> list[str]:
+    """Lists the families that have published weights; imports all of them to find out."""
+    names = registry.available("models")
+    return [name for name in names if hasattr(registry.resolve("models", name), "PUBLISHED")]
 
 
 def _chosen(family: str, published: dict[str, Any], folder: Path) -> ModuleType:
