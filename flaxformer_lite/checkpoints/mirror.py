@@ -21,7 +21,6 @@ KEPT = (
     "metrics.jsonl",
     "reference.npz",
     "samples.jsonl",
-    "stacks-",
     "tokenizer/",
     "tracker-",
     "wandb-id.txt",
@@ -69,7 +68,7 @@ class Mirror:
       folder: an empty folder for that of a store, which gets what earlier starts of the run have
         sent.
       lock: what process 0 must hold to send; the others send what they alone write, such as their
-        stacks.
+        profile.
 
     Attributes:
       place: the workdir.

@@ -199,7 +199,7 @@ def _watchers(
     workdir = mirror.folder
     watchers: list[Watcher] = [Pace(group, clock, note)]
     if cfg.train.watchdog:
-        watchers.append(Watchdog(cfg.train.watchdog, workdir, group, clock))
+        watchers.append(Watchdog(cfg.train.watchdog, clock))
     if group.first:
         watchers.append(Tracking(cfg.train.trackers, note, workdir, resume.plain(cfg), last_step))
     if cfg.train.profile:

@@ -34,8 +34,8 @@ def test_each_process_sends_what_it_alone_writes(gcs):
     with Lock(objects, "first") as lock, mirrored(place, None, writes=False) as other:
         with mirrored(place, lock, writes=True) as first:
             (first.folder / "metrics.jsonl").write_bytes(b"of process 0, now")
-        (other.folder / "stacks-1.txt").write_bytes(b"of process 1")
+        (other.folder / "profile-1.txt").write_bytes(b"of process 1")
     assert (
         objects.read("metrics.jsonl") == b"of process 0, now"
-        and objects.read("stacks-1.txt") == b"of process 1"
+        and objects.read("profile-1.txt") == b"of process 1"
     )

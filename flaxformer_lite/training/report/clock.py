@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from flaxformer_lite.training.report.terminal import clock
 
@@ -32,12 +32,14 @@ class Clock:
 
     Attributes:
       seconds: those of each part of STEPPING and PARTS, up to the last turn.
+      listeners: functions that are called as `(part before, new part)` when another part begins.
     """
 
     def __init__(self):
         self.seconds: collections.Counter[str] = collections.Counter()
         self._doing = ["start"]
         self._since = time.perf_counter()
+        self.listeners: list[Callable[[str, str], None]] = []
 
     @property
     def doing(self) -> str:
@@ -46,23 +48,32 @@ class Clock:
     def turn_to(self, part: str) -> None:
         """Begins another part in place of the innermost."""
         self._turn()
+        before = self.doing
         self._doing[-1] = part
+        self._notify(before)
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
         """Counts the time in the block for a part."""
         self._turn()
+        before = self.doing
         self._doing.append(part)
+        self._notify(before)
         try:
             yield
         finally:
             self._turn()
-            self._doing.pop()
+            ended = self._doing.pop()
+            self._notify(ended)
 
     def read(self) -> collections.Counter[str]:
         """Returns a copy of the seconds up to now."""
         self._turn()
         return self.seconds.copy()
+
+    def _notify(self, before: str) -> None:
+        for listener in self.listeners:
+            listener(before, self.doing)
 
     def _turn(self) -> None:
         now = time.perf_counter()

@@ -1,105 +1,55 @@
-"""Prints what all threads of all processes are doing when no step ends for a long time."""
+"""Dumps the stacks of all threads when no step ends for a long time."""
 
 import contextlib
-import json
-import os
+import faulthandler
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
 
-from flaxformer_lite.runtime.processes import Processes
 from flaxformer_lite.training.report.clock import STEPPING, Clock
 from flaxformer_lite.training.watchers.watcher import Watcher
 
-TOPIC = "stacks"
-LOOKS = 10.0  # most seconds between two looks at the clock
+PRECISION = 0.01  # share of the limit by which the timer may be early: setting it takes 0.1 ms
 
 
 class Watchdog(Watcher):
-    """Looks, in a thread of its own, whether steps end; once for each step that does not in time,
-    it prints all stacks.
+    """Dumps the stacks of all threads to stderr when a step does not end in time; the run goes on.
 
-    Compilations, evaluations and checkpoints may take as long as they want. The run itself goes on.
+    Compilations, evaluations and checkpoints may take as long as they want. The timer is
+    faulthandler's: it is native code, and fires even while a thread holds Python's lock. Each
+    process has its own; when one process hangs, the others wait for it in a step and dump theirs.
 
     Args:
       minutes: how long a step may take.
-      workdir: gets stacks-0.txt from process 0, and so on.
-      group: the processes; one that prints its stacks makes all others print theirs.
+      clock: the clock of the run, which knows whether it is in a step.
     """
 
-    def __init__(self, minutes: float, workdir: Path, group: Processes, clock: Clock):
+    def __init__(self, minutes: float, clock: Clock):
         self._limit = 60 * minutes
-        self._group = group
         self._clock = clock
-        self._path = workdir / f"stacks-{group.index}.txt"
-        self._step = 0
-        self._since = time.monotonic()
-        self._told = False
-        self._reports = 0
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
-        group.listen(f"{TOPIC}0", self._hear)
-        self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
-        self._thread.start()
+        self._set_at = -self._limit
+        clock.listeners.append(self._part_begins)
 
     def step_done(self, step: int, values: Mapping[str, float], seconds: float | None) -> None:
-        self._step = step
-        self._since = time.monotonic()
-        self._told = False
+        if self._clock.doing in STEPPING:
+            self._set()
 
     def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
+        self._clock.listeners.remove(self._part_begins)
+        faulthandler.cancel_dump_traceback_later()
 
-    def _look(self) -> None:
-        while not self._closing.wait(min(max(self._limit / 10, LOOKS / 1000), LOOKS)):
-            if self._clock.doing not in STEPPING:
-                self._since = time.monotonic()
-            elif time.monotonic() - self._since > self._limit and not self._told:
-                what = (
-                    "which waits for data" if self._clock.doing == "data" else "which is in a step"
-                )
-                news = (
-                    f"no step has ended for {self._limit / 60:.3g} minutes on process"
-                    f" {self._group.index}, {what}"
-                )
-                report = self._reports
-                self._report(report, news)
-                self._group.announce(f"{TOPIC}{report}", json.dumps([report, news]))
+    def _part_begins(self, before: str, part: str) -> None:
+        if part not in STEPPING:
+            faulthandler.cancel_dump_traceback_later()
+            self._set_at = -self._limit
+        elif before not in STEPPING:
+            self._set()
 
-    def _hear(self, announced: str) -> None:
-        report, news = json.loads(announced)
-        self._report(report, news)
-        self._group.listen(f"{TOPIC}{report + 1}", self._hear)
-
-    def _report(self, report: int, news: str) -> None:
-        """Prints and writes the stacks, once for each number of a report."""
-        with self._lock:
-            if report < self._reports:
-                return
-            self._reports = report + 1
-            self._told = True
-        last = f"the last that has ended is step {self._step}"
-        said = f"{news}; {last}. Stacks of process {self._group.index}:\n{stacks()}"
-        with contextlib.suppress(
-            OSError, AttributeError, ValueError
-        ):  # of a stderr that nobody reads, or that was closed
-            os.write(sys.stderr.fileno(), f"\n{said}\n".encode(errors="replace"))
-        with contextlib.suppress(OSError):  # of a disk that is full, or does not answer
-            earlier = self._path.read_text() if self._path.exists() else ""
-            self._path.write_text(f"{earlier}{time.strftime('%Y-%m-%d %H:%M:%S %Z')}: {said}\n")
-
-
-def stacks() -> str:
-    """Returns what each thread is doing, the innermost call last; the main thread comes first."""
-    threads = {thread.ident: thread for thread in threading.enumerate()}
-    frames = sys._current_frames()
-    main = threading.main_thread().ident
-    texts = []
-    for ident in sorted(frames, key=lambda ident: ident != main):
-        name = threads[ident].name if ident in threads else f"{ident}"
-        texts.append(f"thread {name}:\n{''.join(traceback.format_stack(frames[ident]))}")
-    return "\n".join(texts)
+    def _set(self) -> None:
+        now = time.monotonic()
+        if now - self._set_at < PRECISION * self._limit:
+            return
+        self._set_at = now
+        # There may be no stderr, or one that is closed, or no file, as in a notebook.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+            faulthandler.dump_traceback_later(self._limit, file=sys.stderr)
