@@ -26,7 +26,7 @@ from flaxformer_lite.objectives.causal_lm import CausalLm
 from flaxformer_lite.objectives.masked_lm import MaskedLm
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.training import program
-from flaxformer_lite.training.start import initial_state, precompile, setup
+from flaxformer_lite.training.start import initial_state, precompile
 
 OBJECTIVES = {"gpt2": CausalLm(), "bert": MaskedLm(), "t5": SpanCorruption()}
 
@@ -49,7 +49,6 @@ def model_config(case: cases.Case) -> ModelConfig:
 def train(case: cases.Case):
     batch = rows(case)
     cfg = experiment(case, cache=os.environ["BENCHMARK_CACHE"])
-    setup.keep_compiled(cfg.data.cache)
     ready = program.build(cfg, sharding.build_mesh(cfg.mesh), jax.tree.map(lambda x: x[0], batch))
     batch = sharding.place_batch(batch, ready.mesh)
     make = functools.partial(initial_state.initial_state, ready)

@@ -104,7 +104,9 @@ def begin(workdir: Path, cache: Path, steps: int = 1) -> tuple[float, list[dict]
     first = 0.0
     with open(os.devnull, "w") as null:
         began = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=null)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(FLAXFORMER_LITE_CACHE=str(cache)), stdout=null
+        )
         while len(records := trained(file)) < steps:
             if not first and records:
                 first = time.perf_counter() - began
@@ -191,8 +193,8 @@ def timed(arguments: list[str], code: int = 0) -> tuple[float, float]:
     return seconds, used.ru_utime + used.ru_stime
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"JAX_PLATFORMS": "cpu"}
+def environment(**variables: str) -> dict[str, str]:
+    return os.environ | {"JAX_PLATFORMS": "cpu"} | variables
 
 
 def row(what: str, values: list[float], unit: str = " s", most: float | None = None) -> dict:

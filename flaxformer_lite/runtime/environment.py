@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import stat
 import sys
 from pathlib import Path
 
@@ -45,11 +46,39 @@ def configure() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {EXTRA}={FUSION}".strip()
     if only_cpu():
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    folder = compiled(DataConfig.cache)
-    with contextlib.suppress(OSError):  # a home that is not writable gets no cache
-        folder.mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    cache = os.environ.get("FLAXFORMER_LITE_CACHE") or DataConfig.cache
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and "://" not in cache:
+        keep_compiled(Path(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+def keep_compiled(cache: Path) -> None:
+    """Makes JAX keep compiled programs in a folder of `cache` that this user alone may write.
+
+    Whoever writes there may run code as whoever reads it, so they are not kept in `data.cache`,
+    which users share.
+    """
+    folder = compiled(cache)
+    try:
+        for path in (folder.parent, folder):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+            info = path.stat()
+            why = ""
+            if info.st_uid != os.getuid():
+                why = "belongs to another user;"
+            elif info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                why = "may be written by others; delete it, or"
+            if why:
+                print(
+                    f"notice: compiled programs are not kept: {path} {why} set"
+                    " JAX_COMPILATION_CACHE_DIR to a folder that you alone may write.",
+                    file=sys.stderr,
+                )
+                return
+    except OSError:  # a home that is not writable gets no cache
+        return
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
 
 
 def wants_huge_pages(root: Path = Path("/")) -> bool:
@@ -87,13 +116,13 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def compiled(cache: str) -> Path:
-    """Returns the folder of compiled programs in `data.cache`, one per processor type: they crash
-    on a lesser one."""
+def compiled(cache: Path) -> Path:
+    """Returns the folder of compiled programs in a cache, one per processor type: they crash on a
+    lesser one."""
     known = Path("/proc/cpuinfo")
     lines = known.read_text().splitlines() if known.exists() else [platform.processor()]
     features = next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
-    return Path(cache).expanduser() / "compiled" / hashlib.sha256(features.encode()).hexdigest()[:8]
+    return cache.expanduser() / "compiled" / hashlib.sha256(features.encode()).hexdigest()[:8]
 
 
 def only_cpu(root: Path = Path("/")) -> bool:

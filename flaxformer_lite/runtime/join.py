@@ -41,9 +41,7 @@ def join(
     Without arguments, the cluster that JAX detects decides: a TPU pod, Slurm, OpenMPI, Kubernetes;
       elsewhere this is
     the only process, at no cost. JAX's own SIGTERM handler is left out: training/interrupt.py does
-    its work. So is the compilation cache: only process 0 would find its programs there, and they
-    may order their exchanges between devices in another way than those that the other processes
-    compile. training/start/stored_step.py takes its place.
+    its work.
 
     Args:
       coordinator: host:port of process 0.
@@ -72,7 +70,6 @@ def join(
     if process_id == 0:
         _check_port(coordinator)
     jax.config.update("jax_enable_preemption_service", False)
-    jax.config.update("jax_enable_compilation_cache", False)
     native = native_output.divert()
     _on_abort(functools.partial(_refused, coordinator, num_processes, process_id))
     giving_up = threading.Timer(

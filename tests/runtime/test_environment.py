@@ -79,9 +79,43 @@ def configured(tmp_path, monkeypatch):
 
 
 def test_a_command_keeps_what_it_compiles_in_the_home_unless_told_otherwise(configured, tmp_path):
-    folder = environment.compiled(DataConfig.cache.replace("~", str(tmp_path)))
+    folder = environment.compiled(Path(DataConfig.cache.replace("~", str(tmp_path))))
     assert configured()["JAX_COMPILATION_CACHE_DIR"] == str(folder) and folder.is_dir()
     assert configured(JAX_COMPILATION_CACHE_DIR="/mine")["JAX_COMPILATION_CACHE_DIR"] == "/mine"
+    other = environment.compiled(tmp_path / "other")
+    given = configured(FLAXFORMER_LITE_CACHE=str(tmp_path / "other"))
+    assert given["JAX_COMPILATION_CACHE_DIR"] == str(other)
+    given = configured(FLAXFORMER_LITE_CACHE="gs://bucket/cache")
+    assert "JAX_COMPILATION_CACHE_DIR" not in given
+
+
+def test_compiled_programs_are_the_users_alone_under_any_umask(configured, tmp_path):
+    before = os.umask(0)
+    try:
+        folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+@pytest.mark.parametrize("up", [0, 1], ids=["programs", "its parent"])
+def test_a_folder_that_others_may_write_is_refused(configured, capsys, mode, up):
+    folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+    shared = [folder, folder.parent][up]
+    shared.chmod(mode)
+    assert "JAX_COMPILATION_CACHE_DIR" not in configured()
+    said = capsys.readouterr().err
+    assert f"{shared} may be written by others; delete it" in said and said.count("\n") == 1
+
+
+def test_a_folder_of_another_user_is_refused(configured, capsys, monkeypatch):
+    folder = Path(configured()["JAX_COMPILATION_CACHE_DIR"])
+    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
+    assert "JAX_COMPILATION_CACHE_DIR" not in configured()
+    said = capsys.readouterr().err
+    assert f"{folder.parent} belongs to another user" in said
+    assert "set JAX_COMPILATION_CACHE_DIR to a folder that you alone may write" in said
 
 
 def test_python_looks_for_cycles_less_often(configured):

@@ -94,14 +94,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(arguments, devices):
+def start(arguments, devices, **variables):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(arguments, cwd=ROOT, env=environment(devices), **pipes)
+    return subprocess.Popen(arguments, cwd=ROOT, env=environment(devices) | variables, **pipes)
 
 
 @contextlib.contextmanager
-def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None)):
-    """Two processes of four devices each; they are gone at the end of the block."""
+def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None), devices=4):
+    """Two processes of some devices each; they are gone at the end of the block. What they compile
+    they may keep in the folder."""
     joining = f"--coordinator=127.0.0.1:{port}", "--num_processes=2"
     lines = [
         command(
@@ -115,7 +116,8 @@ def pair(folder, workdir, settings, port, *flags, each=({}, {}), ids=(None, None
         )
         for i in (0, 1)
     ]
-    started = [start(line, devices=4) for line in lines]
+    kept = str(folder / "kept")
+    started = [start(line, devices, FLAXFORMER_LITE_CACHE=kept) for line in lines]
     try:
         yield started
     finally:

@@ -37,9 +37,7 @@ def uninterrupted(folder):
     with launched.pair(folder, folder / "run", SETTINGS, port, ids=ids) as started:
         ended = launched.outputs(started)
     assert [code for _, _, code in ended] == [0, 0], ended
-    assert not list((folder / "cache").rglob("*-cache")), (
-        "process 0 alone would find its programs there"
-    )
+    assert not list(folder.rglob("*-cache")), "process 0 alone would find its programs there"
     made = [
         [tuple(map(int, line.split())) for line in path.read_text().splitlines()] for path in ids
     ]
@@ -90,8 +88,6 @@ def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_
     folder, uninterrupted
 ):
     again = folder / "again"
-    stored = {path: path.read_bytes() for path in (folder / "cache" / "compiled").rglob("*_step-*")}
-    assert len(stored) == 4, "two steps of two processes"
     with launched.pair(folder, again, SETTINGS, launched.free_port()) as started:
         for line in started[0].stdout:
             if line.startswith("step 2/"):
@@ -121,9 +117,6 @@ def test_stopped_by_a_signal_and_by_the_loss_of_a_process_the_same_command_ends_
         (out, _, code), other = launched.outputs(started)
     assert (code, other[2]) == (0, 0) and "resuming" in out
     assert launched.digests(again, STEPS) == launched.digests(uninterrupted[0], STEPS)
-    assert all(path.read_bytes() == program for path, program in stored.items()), (
-        "none was compiled again"
-    )
 
 
 @pytest.mark.parametrize("devices", [4, 1])

@@ -13,7 +13,6 @@ from flaxformer_lite.analysis import hlo
 from flaxformer_lite.runtime import environment
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.program import Program
-from flaxformer_lite.training.start.stored_step import load_or_compile
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 Made = TypeVar("Made")
@@ -73,9 +72,7 @@ def precompile(
         for name in names:
             # Traced here: two threads that trace slow each other down (making a state mostly runs).
             lowered = getattr(program, name).lower(*shapes[name])
-            compiling = background.submit(
-                load_or_compile, group, name, list(program.mesh.devices.flat), lowered
-            )
+            compiling = background.submit(lowered.compile)
             steps[name] = BackgroundCompiled(
                 compiling, waiting, functools.partial(_check_same, group, name)
             )

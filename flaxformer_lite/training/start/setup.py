@@ -11,10 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite import sharding
 from flaxformer_lite.config import ExperimentConfig
-from flaxformer_lite.data import cache as data_cache
 from flaxformer_lite.data.pipeline import Dataset, open_dataset
 from flaxformer_lite.generation.writer import writer
-from flaxformer_lite.runtime import environment
 from flaxformer_lite.training import evaluate, program
 from flaxformer_lite.training.program import Program
 from flaxformer_lite.training.start import companion, warm_start
@@ -87,7 +85,7 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     Raises:
       ConfigError: data, model, mesh and batch do not fit; names the field to change.
     """
-    keep_compiled(cfg.data.cache)
+    compile_anew_on_cpu_groups()
     mesh = sharding.build_mesh(cfg.mesh)
     sharding.check_batch(cfg.train.batch_size, cfg.train.accumulate, mesh)
     train_data = open_dataset(cfg, "train", labels=warm_start.known_labels(cfg))
@@ -104,11 +102,15 @@ def prepare(cfg: ExperimentConfig) -> Experiment:
     )
 
 
-def keep_compiled(cache: str) -> None:
-    """Caches compiled programs beside the tokenized data for the next start, ignoring
-    JAX_COMPILATION_CACHE_DIR."""
-    compilation_cache.reset_cache()  # jax decides at its first compilation whether there is a cache
-    jax.config.update(
-        "jax_compilation_cache_dir", str(environment.compiled(str(data_cache.local(cache))))
-    )
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+def compile_anew_on_cpu_groups() -> None:
+    """Turns JAX's compilation cache off where several processes train together on CPU.
+
+    A program that XLA:CPU loads has lost part of the order of its collectives: each loop gets a
+    resource of its own for the order of those inside, so that they may run before or after those
+    outside (xla/backends/cpu/runtime/thunk_proto_serdes.cc, `WhileThunkFromProto`). Between
+    processes Gloo pairs messages by their order alone: with microbatches, other arrays meet. Inside
+    one process collectives are paired by their ids, and on TPUs and GPUs their order is compiled.
+    """
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # jax decides at its first compilation whether there is one
