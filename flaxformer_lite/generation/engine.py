@@ -12,6 +12,7 @@ import numpy as np
 
 from flaxformer_lite.config import ModelConfig
 from flaxformer_lite.functions.deferred_logits import DeferredLogits
+from flaxformer_lite.generation.own_model import OwnConfig, OwnModel
 from flaxformer_lite.models.skeletons.parts import init_cache
 from flaxformer_lite.modules.cache import repeat_rows, take_rows
 
@@ -34,7 +35,7 @@ def is_encoder_decoder(cfg: ModelConfig) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("model", "slots"))
 def prefill(
-    model: nn.Module,
+    model: nn.Module | OwnModel,
     params: Params,
     tokens_BT: jax.Array,
     rows: Rows,
@@ -44,6 +45,10 @@ def prefill(
 ) -> tuple[jax.Array, Any]:
     """Reads prompts, padded on the left, into new caches of `slots`, with the encoder's input
     `source_BS` if there is one; returns the logits [B, V] of the next token, and the caches."""
+    if isinstance(model, OwnModel):  # the tokens themselves take the place of caches
+        tokens_BS = jnp.pad(tokens_BT, ((0, 0), (0, slots - tokens_BT.shape[1])))
+        last = tokens_BT.shape[1] - 1
+        return model.next_logits(params, tokens_BS, jnp.asarray(rows.start_B), last), tokens_BS
     cache = init_cache(model.cfg, tokens_BT.shape[0], slots)
     encoded_BSD = None
     if source_BS is not None:
@@ -54,7 +59,7 @@ def prefill(
 
 
 def advance(
-    model: nn.Module,
+    model: nn.Module | OwnModel,
     params: Params,
     tokens_B: jax.Array,
     rows: Rows,
@@ -64,6 +69,9 @@ def advance(
 ) -> tuple[jax.Array, Any]:
     """Reads one token per row into slot `slot` of `slots`; returns the logits [B, V] of the next,
     and the caches."""
+    if isinstance(model, OwnModel):
+        tokens_BS = jax.lax.dynamic_update_slice_in_dim(cache, tokens_B[:, None], slot, axis=1)
+        return model.next_logits(params, tokens_BS, jnp.asarray(rows.start_B), slot), tokens_BS
     return _decode(model, params, tokens_B[:, None], rows, cache, slot, slots, None)
 
 
@@ -108,11 +116,15 @@ def batch_axis(cfg: ModelConfig) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "times"))
-def repeat(cfg: ModelConfig, cache: Any, times: int) -> Any:
+def repeat(cfg: ModelConfig | OwnConfig, cache: Any, times: int) -> Any:
     """Repeats each example's caches `times` times in a row."""
+    if isinstance(cfg, OwnConfig):
+        return jnp.repeat(cache, times, axis=0)
     return repeat_rows(cache, times, batch_axis(cfg))
 
 
-def reorder(cfg: ModelConfig, cache: Any, rows: jax.Array) -> Any:
+def reorder(cfg: ModelConfig | OwnConfig, cache: Any, rows: jax.Array) -> Any:
     """Selects the caches of the given rows, in order."""
+    if isinstance(cfg, OwnConfig):
+        return jnp.take(cache, rows, axis=0)
     return take_rows(cache, rows, batch_axis(cfg))

@@ -12,6 +12,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation import beam, sample, stop_strings
 from flaxformer_lite.generation.engine import prefill, repeat
+from flaxformer_lite.generation.own_model import writable
 from flaxformer_lite.generation.settings import settings
 from flaxformer_lite.generation.task import Task, prepare
 
@@ -76,7 +77,10 @@ def generate(
     tokens fall into the same buckets of length (powers of two up to 256, then multiples of 256).
 
     Args:
-      model: a decoder or an encoder-decoder with its language-model head.
+      model: a decoder or an encoder-decoder with its language-model head; or a causal linen module
+        of your own that maps ids [B, T] to logits [B, T, V] (or to an output with the field
+        `logits`), which reads the whole row again for each new token. Where it reads only so many
+        tokens, its attribute `max_length` says how many.
       params: its weights, the `params` of `model.apply`.
       input_ids: prompts (an encoder-decoder's sources), integers [B, T]; or a list of lists of
         unequal lengths.
@@ -98,6 +102,7 @@ def generate(
         continuation are longer than the model's position table, or the model has no language-model
         head.
     """
+    model = writable(model, params)
     task = prepare(
         model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
     )
@@ -130,6 +135,7 @@ def stream(
       ValueError: as in `generate`; also for num_beams, as beam search may change tokens that it has
         written.
     """
+    model = writable(model, params)
     task = prepare(
         model.cfg, input_ids, attention_mask, decoder_input_ids, tokenizer, settings(**options)
     )

@@ -19,6 +19,7 @@ import flax.linen as nn
 
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.generation.generate import generate
+from flaxformer_lite.generation.own_model import writable
 from flaxformer_lite.generation.score import score
 from flaxformer_lite.generation.task import longest
 
@@ -53,12 +54,15 @@ class HarnessModel:
         self.params = params
         self.tokenizer = tokenizer
         self.batch_size = batch_size
-        self.max_length = max_length or min(longest(model.cfg), model.cfg.max_length)
         self.prefix = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
         if self.prefix is None:
             raise ConfigError(
                 "tokenizer: has neither bos_id nor eos_id; texts need one of them at their start."
             )
+        cfg = writable(model, params).cfg
+        self.max_length = max_length or min(longest(cfg), cfg.max_length)
+        if not self.max_length:
+            raise ConfigError("max_length: the model has none; say how many tokens it may see.")
         # The tokenizers of load_tokenizer add special tokens around a text, which must not precede
         # a continuation.
         frames = "special_tokens" in inspect.signature(tokenizer.encode).parameters

@@ -13,6 +13,7 @@ import numpy as np
 from flaxformer_lite.config import ConfigError
 from flaxformer_lite.functions.losses import gather_positions
 from flaxformer_lite.generation.engine import is_encoder_decoder
+from flaxformer_lite.generation.own_model import OwnModel, writable
 from flaxformer_lite.generation.prompts import bucket, check_length, pad_source, read_ids
 from flaxformer_lite.generation.task import check_writes, longest
 
@@ -51,7 +52,8 @@ def score(
     compile nothing.
 
     Args:
-      model: a decoder or an encoder-decoder with its language-model head.
+      model: a decoder or an encoder-decoder with its language-model head, or a causal linen module
+        of your own, as `generate` takes it.
       params: its weights.
       prompts: ids of each prompt (an encoder-decoder's input); at least one id each.
       continuations: ids of each continuation; at least one id each.
@@ -62,6 +64,7 @@ def score(
       ValueError: ids are missing or outside the vocabulary, the lists differ in length, a pair is
         longer than the model's position table, or the model has no language-model head.
     """
+    model = writable(model, params)
     cfg = model.cfg
     check_writes(cfg)
     if len(prompts) != len(continuations):
@@ -119,6 +122,12 @@ def _score(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes log-probabilities of the targets [B, U], and whether each is the likeliest."""
     variables = {"params": params}
+    if isinstance(model, OwnModel):
+        logits_BTV = model.logits(params, tokens_BT)
+        logits_BUV = jnp.take_along_axis(logits_BTV, columns_BU[:, :, None], axis=1)
+        logprobs_BUV = jax.nn.log_softmax(logits_BUV)
+        logprobs_BU1 = jnp.take_along_axis(logprobs_BUV, targets_BU[:, :, None], axis=2)
+        return logprobs_BU1[..., 0], jnp.argmax(logits_BUV, axis=-1) == targets_BU
     if source is None:
         x_BTD, _ = model.apply(variables, tokens_BT, method="decode")
     else:

@@ -60,8 +60,8 @@ def capture(
     Args:
       model: a model of this package, or any module of linen.
       params: its parameters.
-      inputs: input_ids, or a mapping with all arguments of the call, such as attention_mask or
-        cache.
+      inputs: the first argument of the call, input_ids of a model or x of a layer; or a mapping
+        with all of its arguments by name, such as attention_mask or cache.
       names: names or patterns, in which `*` stands for any part of a name between slashes. A
         pattern that begins in the middle matches too: `layer_*` is every hidden state. None is
         embeddings, hidden states and attention weights.
@@ -83,14 +83,14 @@ def capture(
         if not isinstance(pattern, str):
             raise ConfigError(f"names={pattern!r}: a name is text, such as 'decoder/layer_0'.")
     tap = taps.Taps(lambda name: any(_matches(name, pattern) for pattern in patterns), patch or {})
-    arguments = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
+    positional, arguments = _arguments(inputs)
     if flags := sorted({"output_attentions", "output_hidden_states"} & set(arguments)):
         raise ConfigError(
             f"{flags[0]}: capture returns values by name; leave it out, and name 'layer_*' or"
             " 'weights'."
         )
     out, values, _ = taps.apply(
-        model, {"params": params}, tap, rngs=rngs, method=method, **arguments
+        model, {"params": params}, tap, *positional, rngs=rngs, method=method, **arguments
     )
     for pattern in () if names is None else patterns:
         if not any(_matches(name, pattern) for name in tap.found):
@@ -114,9 +114,19 @@ def names_of(
       method: as for `capture`.
     """
     if inputs is None:
+        if not hasattr(model, "skeleton"):
+            raise ConfigError(
+                f"inputs of {type(model).__name__}: missing; only models of this package are known"
+                " to take one token. Pass what you would call the module with."
+            )
         inputs = dummy_inputs(type(model), model.cfg)
-    arguments = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
-    return taps.found_by(model, method=method, **arguments)
+    positional, arguments = _arguments(inputs)
+    return taps.found_by(model, *positional, method=method, **arguments)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Returns the positional and named arguments of a call."""
+    return ((), inputs) if isinstance(inputs, Mapping) else ((inputs,), {})
 
 
 def _matches(name: str, pattern: str) -> bool:

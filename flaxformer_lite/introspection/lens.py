@@ -36,6 +36,11 @@ def logit_lens(model: Any, params: Any, inputs: Any, *, top_k: int = 5) -> Lens:
 
     Reference: nostalgebraist, "interpreting GPT: the logit lens" (2020).
     """
+    if not hasattr(model, "skeleton"):
+        raise ConfigError(
+            f"logit_lens of {type(model).__name__}: needs a model of this package, whose head it"
+            " knows; of a module of your own, `capture` reads the hidden states."
+        )
     names = hidden_names(model, running_stacks(model)[-1])
     check_lens(model, top_k)
     _, states = jax.jit(

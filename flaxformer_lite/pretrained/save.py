@@ -85,6 +85,11 @@ def save_pretrained(
         else, cannot be written, or is being written by another process.
       WeightsError: params do not belong to the model.
     """
+    if not hasattr(model, "cfg"):
+        raise ConfigError(
+            f"save_pretrained of {type(model).__name__}: has no family, so transformers could not"
+            " read it; save a model of build_model, or the params alone with orbax."
+        )
     if not is_url(path):
         _check_kind(Path(path).expanduser())
 

@@ -10,7 +10,7 @@ from flaxformer_lite.analysis import flops
 from flaxformer_lite.checkpoints.manager import Checkpoints, first_line
 from flaxformer_lite.checkpoints.mirror import Mirror, mirrored, place_of
 from flaxformer_lite.checkpoints.workdir import newest_first, write_inputs
-from flaxformer_lite.config import ExperimentConfig
+from flaxformer_lite.config import ExperimentConfig, from_config_dict
 from flaxformer_lite.runtime.processes import ALONE, Processes
 from flaxformer_lite.training.best import Best, Selection
 from flaxformer_lite.training.interrupt import Interrupt
@@ -38,14 +38,17 @@ from flaxformer_lite.training.watchers.watcher import Watcher
 
 
 def run(
-    cfg: ExperimentConfig,
+    cfg: Any,
     workdir: str | Path,
     group: Processes = ALONE,
     interrupt: Interrupt | None = None,
 ) -> str:
     """Trains, starting from the newest checkpoint in `workdir` if there is one.
 
+        >>> run(get_config("gpt2_tiny"), "runs/gpt2")  # doctest: +SKIP
+
     Args:
+      cfg: an ExperimentConfig, or the ConfigDict of a page, as `pages.get_config` returns it.
       workdir: a folder, or an address such as gs://bucket/run; gets checkpoints/, best/ (with
         `train.best`), metrics.jsonl, samples.jsonl, tensorboard/, config.json, tokenizer/, loss.png
         and report.html.
@@ -61,6 +64,8 @@ def run(
       CheckpointError: checkpoints cannot be written or read.
       RunError: the loss is no longer finite, or the workdir cannot be used.
     """
+    if not isinstance(cfg, ExperimentConfig):
+        cfg = from_config_dict(ExperimentConfig, cfg)
     place = place_of(workdir)
     clock = Clock()
     if group.first:

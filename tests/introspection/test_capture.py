@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import (
+    Attention,
     AttentionConfig,
     build_model,
     capture,
@@ -319,6 +320,17 @@ def test_wrong_names_and_shapes_are_refused(names, patch, message, way):
     with pytest.raises(ConfigError, match=message):
         model, params, inputs = model_of("gpt2") if way == "plain" else run_as("gpt2", way)
         jax.eval_shape(lambda p: capture(model, p, inputs, names, patch=patch), params)
+
+
+def test_a_layer_by_itself_takes_its_input_without_a_name():
+    layer = Attention(AttentionConfig(num_heads=2), causal=True)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 4, 16)), jnp.float32)
+    params = layer.init(jax.random.key(0), x)["params"]
+    output, values = capture(layer, params, x, "weights")
+    np.testing.assert_array_equal(output, layer.apply({"params": params}, x))
+    np.testing.assert_allclose(values["weights"].sum(-1), np.ones((1, 2, 4)), rtol=1e-5)
+    named = capture(layer, params, {"x_BTD": x}, "weights")[1]
+    np.testing.assert_array_equal(named["weights"], values["weights"])
 
 
 def test_flags_of_a_model_are_refused():

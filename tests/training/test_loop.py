@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from flaxformer_lite.attentions import dispatch
 from flaxformer_lite.checkpoints.manager import CheckpointError, Checkpoints
-from flaxformer_lite.config import ConfigError, MeshConfig
+from flaxformer_lite.config import ConfigError, MeshConfig, to_config_dict
 from flaxformer_lite.runtime.processes import ALONE
 from flaxformer_lite.training import loop, trainer
 from flaxformer_lite.training.interrupt import Interrupt
@@ -45,6 +45,18 @@ def finished(cfg, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("finished") / "run"
     loop.run(cfg, workdir)
     return workdir
+
+
+def test_a_page_runs_as_its_records_do(cfg, finished, tmp_path):
+    page = to_config_dict(tiny_runs.steps(cfg, 1))
+    page.train.steps = 8
+    copy = shutil.copytree(finished, tmp_path / "run")
+    before = (copy / "config.json").read_text()
+    assert loop.run(page, copy) == ""  # the same run, which has ended
+    assert (copy / "config.json").read_text() == before
+    page.train.steps = -1
+    with pytest.raises(ConfigError, match="steps"):
+        loop.run(page, copy)
 
 
 @pytest.fixture
