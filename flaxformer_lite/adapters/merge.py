@@ -34,10 +34,14 @@ def merge_adapter(model: Any, params: dict) -> tuple[Any, dict]:
     }
     for module in [module for module, name in flat if name == adapter.factors[0]]:
         merged = jax.vmap(adapter.merged) if STACKED in module else adapter.merged
-        factors = tuple(flat[module, name] for name in adapter.factors)
-        kept[f"{module}/kernel"] = merged(
-            *jax.tree.map(_array, (kept[f"{module}/kernel"], factors))
+        factors = tuple(_array(flat[module, name]) for name in adapter.factors)
+        bias = kept.get(f"{module}/bias")
+        kernel, bias = merged(
+            _array(kept[f"{module}/kernel"]), None if bias is None else _array(bias), factors
         )
+        kept[f"{module}/kernel"] = kernel
+        if bias is not None:
+            kept[f"{module}/bias"] = bias
     return model.clone(cfg=dataclasses.replace(model.cfg, adapter=None)), unflatten_dict(
         kept, sep="/"
     )

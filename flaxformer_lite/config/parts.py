@@ -150,11 +150,11 @@ class AdapterConfig(Record, abc.ABC):
 
     def adapts(self, path: str) -> bool:
         """Returns whether the kernel at this path is adapted."""
-        return not self.trains(path) and _matches(self.targets, path)
+        return not self.trains(path) and matches(self.targets, path)
 
     def trains(self, path: str) -> bool:
         """Returns whether the model's own parameter at this path is trained whole."""
-        return _matches(self.trained, path)
+        return matches(self.trained, path)
 
     @property
     def frozen(self) -> str:
@@ -176,7 +176,7 @@ class AdapterConfig(Record, abc.ABC):
         modules = [path.rpartition("/")[::2] for path in paths]
         adapted = [f"{module}/kernel" for module, name in modules if name == self.factors[0]]
         for pattern in self.targets:
-            if not _matches((pattern,), *adapted):
+            if not matches((pattern,), *adapted):
                 inside = (
                     module for module, name in modules if name == "kernel" and "/layer" in module
                 )
@@ -187,24 +187,33 @@ class AdapterConfig(Record, abc.ABC):
                 )
 
     @abc.abstractmethod
-    def update(self, layer: Any, x: Any, equation: str, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Computes what is added to a matrix product, in the dtype of x.
+    def apply(self, layer: Any, x: Any, kernel: Any, y: Any, bias: Any) -> Any:
+        """Computes the output of an adapted layer, in the dtype of x.
+
+        The product without the adapter is passed as `y`; an adapter that does not use it costs no
+        second product, as the compiler leaves out what nothing reads.
 
         Args:
-          layer: the linen module of the product, which declares the factors.
-          x: the input.
-          equation: that of the product, such as `BTD,DNH->BTNH`; the axes that are summed come
-            first in the kernel.
-          shape: that of the kernel.
-          dtype: that of the factors.
+          layer: the `Einsum` that is adapted, which declares the factors by `layer.param`.
+          x: the input of the layer.
+          kernel: its matrix, with the summed axes first, as `layer.equation` names them.
+          y: `einsum(layer.equation, x, kernel)`.
+          bias: what the layer adds to y, of a shape that broadcasts; None if it has no bias.
         """
 
     @abc.abstractmethod
-    def merged(self, kernel: Any, factors: tuple[Any, ...]) -> Any:
-        """Computes the kernel that by itself does what it does with these factors beside it."""
+    def merged(self, kernel: Any, bias: Any, factors: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Computes the kernel and the bias that by themselves do what these do with the factors.
+
+        Args:
+          kernel: the matrix, with the summed axes first.
+          bias: of the output axes of the kernel; None if the layer has no bias.
+          factors: those of this kernel, in the order of the names in `factors`.
+        """
 
 
-def _matches(patterns: Patterns, *paths: str) -> bool:
+def matches(patterns: Patterns, *paths: str) -> bool:
+    """Returns whether any pattern is found in any of the paths."""
     return any(re.search(pattern, path) for pattern in patterns for path in paths)
 
 

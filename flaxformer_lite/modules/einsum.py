@@ -34,6 +34,22 @@ def initializer(
     return nn.initializers.normal(cfg.stddev * shrink)
 
 
+class Letters:
+    """The letters of an equation such as `BTD,DNH->BTNH`: `ins` of the kernel's summed axes (D),
+    and `outs` of the others (NH)."""
+
+    def __init__(self, equation: str):
+        operands, out = equation.split("->")
+        kernel = operands.split(",")[1]
+        self.ins = "".join(letter for letter in kernel if letter not in out)
+        self.outs = "".join(letter for letter in kernel if letter in out)
+
+
+def expand(part: jax.Array, x: jax.Array) -> jax.Array:
+    """Adds leading axes of size 1 to an array of the last axes of x, so that it broadcasts."""
+    return part.reshape((1,) * (x.ndim - part.ndim) + part.shape)
+
+
 class Einsum(nn.Module):
     """y = einsum(equation, x, kernel) + bias, in the dtype of x.
 
@@ -87,12 +103,14 @@ class Einsum(nn.Module):
         else:
             axes = tuple(range(x.ndim - summed, x.ndim)), tuple(range(summed))
             y = jax.lax.dot_general(x, kernel, (axes, ((), ())), preferred_element_type=x.dtype)
+        bias = self._bias(out, x_letters, dtype, y.dtype) if self.bias else None
         if adapted:
-            y = y + adapter.update(self, x, self.equation, shape, dtype)
-        if self.bias:
-            shape = tuple(self.sizes[c] for c in out if c not in x_letters)
-            bias = self.param("bias", nn.initializers.zeros, shape, dtype)
-            y = y + bias.astype(y.dtype).reshape(
-                tuple(1 if c in x_letters else self.sizes[c] for c in out)
-            )
-        return y
+            return adapter.apply(self, x, kernel, y, bias)
+        return y if bias is None else y + bias
+
+    def _bias(self, out: str, x_letters: str, dtype: Any, y_dtype: Any) -> jax.Array:
+        shape = tuple(self.sizes[c] for c in out if c not in x_letters)
+        bias = self.param("bias", nn.initializers.zeros, shape, dtype)
+        return bias.astype(y_dtype).reshape(
+            tuple(1 if c in x_letters else self.sizes[c] for c in out)
+        )

@@ -50,7 +50,7 @@ def save_adapter(path: str | Path, model: Any, params: dict, *, base: str | None
     cfg = model.cfg
     adapter = model.cfg.adapter
     family = registry.resolve("models", cfg.family)
-    if not isinstance(adapter, LoraConfig):
+    if not isinstance(adapter, LoraConfig) or adapter.factors != LoraConfig.factors:
         raise ConfigError(
             f"adapter={adapter!r}: save_adapter writes LoRA adapters only; use save_pretrained."
         )

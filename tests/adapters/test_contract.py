@@ -1,0 +1,89 @@
+"""What holds for every adapter: a new one changes nothing, merged it computes the same, and no
+product is computed twice."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite import build_model, merge_adapter, registry
+from tests.models import tiny
+
+NAMES = registry.available("adapters")
+
+
+def adapted(family, name, **options):
+    adapter = registry.resolve_class("adapters", name)(targets=(".",))
+    return tiny.built(tiny.small(family, adapter=adapter, **options))
+
+
+def without_factors(model, params):
+    flat = flatten_dict(params)
+    names = model.cfg.adapter.factors
+    return unflatten_dict({path: leaf for path, leaf in flat.items() if path[-1] not in names})
+
+
+def moved(model, params):
+    """Adds noise to the factors, as training does."""
+    rng = np.random.default_rng(0)
+    flat = flatten_dict(params)
+    for path, leaf in flat.items():
+        if path[-1] in model.cfg.adapter.factors:
+            flat[path] = leaf + 0.3 * rng.standard_normal(leaf.shape).astype(np.float32)
+    return unflatten_dict(flat)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_one_changes_nothing(name):
+    cfg = tiny.small("gpt2")
+    adapter = registry.resolve_class("adapters", name)()
+    model = build_model(dataclasses.replace(cfg, adapter=adapter))
+    params = jax.jit(model.init)(jax.random.key(0), tiny.ids())["params"]
+    base = without_factors(model, params)
+    assert len(flatten_dict(params)) > len(flatten_dict(base))
+    ours = model.apply({"params": params}, tiny.ids()).logits
+    tiny.close(ours, build_model(cfg).apply({"params": base}, tiny.ids()).logits, 1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("family", "run"), [("gpt2", {}), ("t5", {}), ("llama", {"scan": True, "remat": "full"})]
+)
+def test_merged_it_computes_the_same(family, run, name):
+    model, params = adapted(family, name, **run)
+    params = moved(model, params)
+    x = tiny.inputs_of(model.cfg, tiny.ids())
+    plain, merged = merge_adapter(model, params)
+    assert plain.cfg.adapter is None
+    ours = tiny.logits_of(model, params, **x)
+    tiny.close(ours, tiny.logits_of(plain, merged, **x), 1e-4)
+    assert np.abs(ours - tiny.logits_of(plain, without_factors(model, params), **x)).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_matrix_is_multiplied_twice(name):
+    """The compiled program has the base's large products, and only thin ones besides."""
+    cfg = tiny.small("gpt2", d_model=64, num_heads=2, mlp_dim=64, vocab_size=64)
+    adapter = registry.resolve_class("adapters", name)(targets=(".",))
+    x = jnp.zeros((2, 8), jnp.int32)
+
+    def flops(cfg):
+        model = build_model(cfg)
+        params = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
+        apply = jax.jit(lambda params: model.apply({"params": params}, x).logits)
+        return apply.lower(params).compile().cost_analysis()["flops"]
+
+    thin = dataclasses.replace(adapter, rank=1) if hasattr(adapter, "rank") else adapter
+    # An adapter of rank 1 adds A, B, and for DoRA the norm of W + A B: three flops an entry.
+    entries = sum(
+        leaf.size
+        for path, leaf in flatten_dict(
+            jax.eval_shape(build_model(cfg).init, jax.random.key(0), x)["params"]
+        ).items()
+        if path[-1] == "kernel"
+    )
+    assert flops(dataclasses.replace(cfg, adapter=thin)) < flops(cfg) + 10 * entries
+    assert 2 * 16 * entries > 10 * entries  # what a second product of 16 tokens would add
